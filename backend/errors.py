@@ -1,0 +1,82 @@
+"""Every error a user can meet. Each says what happened, where, and what to do; the command line prints it as it is.
+
+TopicproofError                 exit_code 3: could not do, or could not judge
+├── UsageError                  64: the request itself is wrong (a bad plan, an unknown run)
+├── EvidenceError               4: evidence or history could not be written
+├── SetupError                  the machine lacks something: Java, Python, a free port, disk space, a writable home
+├── ClusterError                Kafka: not reachable, too old for transactions, refused the request
+│   └── TopicError              a topic that is missing, empty, or in the way
+├── SparkError                  Spark: not reachable, or a query that failed for a reason of its own
+└── SinkError                   the exactly-once sink refused to go on; nothing was lost silently
+    ├── SourceGap               the first row lies above the next offset to be processed
+    ├── OffsetMissing           the group has no committed offset where a floor was committed
+    ├── ShuffledInput           rows of several source partitions, or falling offsets, within one task
+    ├── AttemptsExhausted       a transaction was aborted as often as the plan allows
+    ├── TransactionAborted      the transaction was aborted and may be replayed (never leaves the sink)
+    ├── OutcomeUnknown          a commit's answer never came; the next attempt settles it from the log
+    └── Fenced                  another producer took this transactional id over
+"""
+
+from __future__ import annotations
+
+
+class TopicproofError(Exception):
+    """The root of the tree. `exit_code` is the process's exit code when nothing handles it."""
+
+    exit_code = 3
+
+
+class UsageError(TopicproofError):
+    exit_code = 64
+
+
+class EvidenceError(TopicproofError):
+    exit_code = 4
+
+
+class SetupError(TopicproofError):
+    pass
+
+
+class ClusterError(TopicproofError):
+    pass
+
+
+class TopicError(ClusterError):
+    pass
+
+
+class SparkError(TopicproofError):
+    pass
+
+
+class SinkError(TopicproofError):
+    pass
+
+
+class SourceGap(SinkError):
+    pass
+
+
+class OffsetMissing(SinkError):
+    pass
+
+
+class ShuffledInput(SinkError):
+    pass
+
+
+class AttemptsExhausted(SinkError):
+    pass
+
+
+class TransactionAborted(SinkError):
+    pass
+
+
+class OutcomeUnknown(SinkError):
+    pass
+
+
+class Fenced(SinkError):
+    pass

@@ -1,0 +1,233 @@
+"""A real Apache Kafka as child processes: KRaft, combined roles, one broker by default, three on request.
+
+It listens on loopback only and keeps its data in the folder it is given, so that a restart finds every topic again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backend.errors import SetupError
+from backend.java import java
+from backend.settings import BROKER_START_TIMEOUT_S, DISK_FREE_BYTES_MIN, STOP_TIMEOUT_S
+
+READY = "Kafka Server started"
+LOG_LINES_SHOWN = 15
+
+_LOG4J = """
+status = error
+appenders = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.append = false
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = info
+rootLogger.appenderRefs = file
+rootLogger.appenderRef.file.ref = file
+"""
+
+
+@dataclass
+class EmbeddedBroker:
+    """One node of the embedded cluster, which is broker and controller at once."""
+
+    node: int
+    folder: Path
+    port: int
+    controller_port: int
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+
+@dataclass
+class EmbeddedKafka:
+    """An embedded cluster. `start` blocks until every broker serves; `stop` leaves no process."""
+
+    folder: Path
+    jars: Sequence[Path]
+    brokers: int = 1
+    overrides: dict[str, str] = field(default_factory=dict)
+    """Server properties that win over ours, for tests that need a special broker."""
+    nodes: list[EmbeddedBroker] = field(default_factory=list)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def start(self) -> None:
+        """Raises SetupError: no Java, no disk space, or a broker that does not come up (with the end of its log)."""
+        command = java()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        require_disk_space(self.folder)
+        cluster_id = self._cluster_id()
+        ports = free_ports(2 * self.brokers)
+        self.nodes = [
+            EmbeddedBroker(n, self.folder / f"broker-{n}", ports[2 * n - 2], ports[2 * n - 1])
+            for n in range(1, self.brokers + 1)
+        ]
+        for node in self.nodes:
+            self._format(command, node, cluster_id)
+        for node in self.nodes:
+            self.start_node(node)
+        try:
+            for node in self.nodes:
+                self.wait_ready(node)
+        except SetupError:
+            self.stop()
+            raise
+
+    def start_node(self, node: EmbeddedBroker) -> None:
+        node.log.unlink(missing_ok=True)
+        with (node.folder / "stdout.log").open("wb") as output:
+            node.process = subprocess.Popen(
+                [*self._java(java(), node), "kafka.Kafka", str(node.folder / "server.properties")],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=node.folder,
+            )
+
+    def wait_ready(self, node: EmbeddedBroker) -> None:
+        deadline = time.monotonic() + BROKER_START_TIMEOUT_S
+        while True:
+            if node.log.exists() and READY in node.log.read_text(errors="replace"):
+                return
+            if node.process is None or node.process.poll() is not None:
+                raise SetupError(f"The embedded Kafka broker {node.node} ended while starting. {self._log_end(node)}")
+            if time.monotonic() > deadline:
+                raise SetupError(
+                    f"The embedded Kafka broker {node.node} was not ready after {BROKER_START_TIMEOUT_S} s. "
+                    f"{self._log_end(node)}"
+                )
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ask every broker to stop, then make sure of it."""
+        for node in self.nodes:
+            if node.process is not None and node.process.poll() is None:
+                node.process.send_signal(signal.SIGTERM)
+        for node in self.nodes:
+            if node.process is not None:
+                end_process(node.process)
+
+    def pids(self) -> list[int]:
+        return [node.process.pid for node in self.nodes if node.process is not None]
+
+    def _cluster_id(self) -> str:
+        """The id the data was formatted with; a new one for an empty folder."""
+        path = self.folder / "cluster.id"
+        if not path.exists():
+            path.write_text(urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+        return path.read_text()
+
+    def _java(self, command: str, node: EmbeddedBroker) -> list[str]:
+        classpath = os.pathsep.join(str(jar) for jar in self.jars)
+        options = ["-Xms256m", "-Xmx512m", "-XX:+UseG1GC", "-Djava.awt.headless=true"]
+        options += [f"-Dlog4j2.configurationFile={node.folder / 'log4j2.properties'}"]
+        return [command, *options, "-cp", classpath]
+
+    def _format(self, command: str, node: EmbeddedBroker, cluster_id: str) -> None:
+        node.data.mkdir(parents=True, exist_ok=True)
+        (node.folder / "log4j2.properties").write_text(_LOG4J.format(log=node.log))
+        path = node.folder / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in self._properties(node).items()))
+        answer = subprocess.run(
+            [*self._java(command, node), "kafka.tools.StorageTool"]
+            + ["format", "--cluster-id", cluster_id, "--config", str(path), "--ignore-formatted"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if answer.returncode != 0:
+            raise SetupError(
+                f"The storage of the embedded Kafka in {self.folder} cannot be used. If it is of another version or "
+                f"size of cluster, delete that folder. Kafka said: {(answer.stderr or answer.stdout).strip()[-800:]}"
+            )
+
+    def _properties(self, node: EmbeddedBroker) -> dict[str, str]:
+        voters = ",".join(f"{other.node}@127.0.0.1:{other.controller_port}" for other in self.nodes)
+        replicas, in_sync = str(min(3, self.brokers)), str(min(2, self.brokers))
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(node.node),
+            "controller.quorum.voters": voters,
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://127.0.0.1:{node.port},CONTROLLER://127.0.0.1:{node.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{node.port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(node.data),
+            "auto.create.topics.enable": "false",
+            "delete.topic.enable": "true",
+            "default.replication.factor": replicas,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": replicas,
+            "offsets.topic.num.partitions": "8",
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": in_sync,
+            "transaction.state.log.num.partitions": "8",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": in_sync,
+            "group.initial.rebalance.delay.ms": "0",
+            "log.retention.ms": "-1",
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+            **self.overrides,
+        }
+
+    def _log_end(self, node: EmbeddedBroker) -> str:
+        for path in (node.log, node.folder / "stdout.log"):
+            lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+            if lines:
+                shown = "\n".join(lines[-LOG_LINES_SHOWN:])
+                return f"The end of its log ({path}):\n{shown}"
+        return "It wrote no log."
+
+
+def require_disk_space(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < DISK_FREE_BYTES_MIN:
+        raise SetupError(
+            f"Only {free // 1_000_000} MB are free at {folder}; Kafka and Spark need {DISK_FREE_BYTES_MIN // 1_000_000} "
+            "MB. Free some space or set TOPICPROOF_HOME to a folder on a larger disk."
+        )
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nothing listens on now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def end_process(process: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """Wait for a process that was asked to end; kill its whole session when it does not."""
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

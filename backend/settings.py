@@ -1,0 +1,207 @@
+"""The one place for addresses, timeouts, isolation levels and client settings. Units are in the names.
+
+Nothing else in the project spells a client setting of Kafka; a test greps for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backend.errors import SetupError, UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+
+REQUEST_TIMEOUT_MS = 10_000
+"""How long one question to a broker may take before the broker counts as unreachable."""
+BROKER_START_TIMEOUT_S = 60
+SPARK_START_TIMEOUT_S = 90
+STOP_TIMEOUT_S = 20
+TRANSACTION_TIMEOUT_MS = 60_000
+"""Kafka's own default: an abandoned transaction is aborted by its coordinator after this long."""
+DISK_FREE_BYTES_MIN = 500_000_000
+DASHBOARD_PORT = 8501
+JAVA_VERSION_MIN = 17
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the surroundings decide, read once from the environment and the command line."""
+
+    home: Path
+    """Folder of everything this project keeps: history, runs, evidence, logs, the embedded broker's data."""
+    jars: Path
+    """Folder of the jars of ivy.xml, one sub-folder a configuration."""
+    bootstrap: str | None
+    """host:port list of a given Kafka; None means the embedded one."""
+    spark_remote: str | None
+    """sc:// address of a given Spark Connect server; None means the embedded one."""
+    brokers: int = 1
+    """Brokers of the embedded cluster: 1 or 3."""
+    client: Mapping[str, str] = field(default_factory=dict)
+    """Client properties (TLS, SASL) of the given Kafka, in librdkafka's names. Never printed."""
+
+    @property
+    def database_url(self) -> str:
+        return os.environ.get("TOPICPROOF_DATABASE", f"sqlite:///{self.home / 'history.db'}")
+
+    @property
+    def runs(self) -> Path:
+        return self.home / "runs"
+
+    @property
+    def services(self) -> Path:
+        """Folder of the embedded services: data, logs, and what is running."""
+        return self.home / "services"
+
+    def environment(self) -> dict[str, str]:
+        """The variables that make a child process read these same settings."""
+        given = {
+            "TOPICPROOF_HOME": str(self.home),
+            "TOPICPROOF_JARS": str(self.jars),
+            "TOPICPROOF_BROKERS": str(self.brokers),
+            "TOPICPROOF_BOOTSTRAP": self.bootstrap,
+            "SPARK_REMOTE": self.spark_remote,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def read_settings(
+    bootstrap: str | None = None, config: Path | None = None, brokers: int | None = None, home: Path | None = None
+) -> Settings:
+    """Settings from the environment; arguments win over variables.
+
+    Raises UsageError for an unreadable `config`, SetupError when the home cannot be made or written.
+    """
+    config = config or _path("TOPICPROOF_CONFIG")
+    client = read_properties(config) if config else {}
+    home = (home or _path("TOPICPROOF_HOME") or Path(".topicproof")).absolute()
+    writable(home)
+    given = bootstrap or os.environ.get("TOPICPROOF_BOOTSTRAP") or client.pop("bootstrap.servers", None)
+    return Settings(
+        home=home,
+        jars=_path("TOPICPROOF_JARS") or ROOT / ".jars",
+        bootstrap=given or None,
+        spark_remote=os.environ.get("SPARK_REMOTE") or None,
+        brokers=brokers or int(os.environ.get("TOPICPROOF_BROKERS", "1")),
+        client=client,
+    )
+
+
+def writable(folder: Path) -> None:
+    """Make `folder` and prove that it can be written. Raises SetupError naming the remedy."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise SetupError(
+            f"The home folder {folder} cannot be written ({error.strerror}). "
+            "Set TOPICPROOF_HOME to a folder that you may write."
+        ) from error
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A Java-style properties file: `name=value` lines, `#` comments. Raises UsageError naming the line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"The client properties {path} cannot be read: {error.strerror}.") from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text.startswith(("#", "!")):
+            continue
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise UsageError(f"{path}, line {number}: expected name=value.")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def admin_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, str | int | bool]:
+    return {**client, "bootstrap.servers": bootstrap, "socket.timeout.ms": REQUEST_TIMEOUT_MS}
+
+
+def consumer_config(
+    bootstrap: str, client: Mapping[str, str], group: str, isolation: str
+) -> dict[str, str | int | bool]:
+    """A consumer that never commits by itself and fails, instead of jumping, when its offset is gone."""
+    return {
+        **client,
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "isolation.level": isolation,
+        "auto.offset.reset": "error",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 100,
+    }
+
+
+def idempotent_producer_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, str | int | bool]:
+    return {
+        **client,
+        "bootstrap.servers": bootstrap,
+        "enable.idempotence": True,
+        "acks": "all",
+        "linger.ms": 20,
+        "queue.buffering.max.messages": 1_000_000,
+        # Java's partitioner, so that a key goes where any Java client would put it.
+        "partitioner": "murmur2_random",
+    }
+
+
+def transactional_producer_config(
+    bootstrap: str, client: Mapping[str, str], transactional_id: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS
+) -> dict[str, str | int | bool]:
+    return {
+        **idempotent_producer_config(bootstrap, client),
+        "linger.ms": 5,
+        "batch.size": 1_000_000,
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": timeout_ms,
+    }
+
+
+def kafka_python_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, object]:
+    """kafka-python's keyword arguments for the same cluster, translated from librdkafka's names."""
+    names = {
+        "security.protocol": "security_protocol",
+        "sasl.mechanism": "sasl_mechanism",
+        "sasl.mechanisms": "sasl_mechanism",
+        "sasl.username": "sasl_plain_username",
+        "sasl.password": "sasl_plain_password",
+        "ssl.ca.location": "ssl_cafile",
+        "ssl.certificate.location": "ssl_certfile",
+        "ssl.key.location": "ssl_keyfile",
+        "ssl.key.password": "ssl_password",
+    }
+    return {
+        "bootstrap_servers": bootstrap.split(","),
+        "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        **{names[name]: value for name, value in client.items() if name in names},
+    }
+
+
+def spark_source_options(bootstrap: str, client: Mapping[str, str], isolation: str) -> dict[str, str]:
+    """Options of Spark's Kafka source, with fetch sizes that were measured to double its speed."""
+    return {
+        **{f"kafka.{name}": value for name, value in client.items()},
+        "kafka.bootstrap.servers": bootstrap,
+        "kafka.isolation.level": isolation,
+        "kafka.max.poll.records": "50000",
+        "kafka.max.partition.fetch.bytes": "8000000",
+        "failOnDataLoss": "true",
+    }
+
+
+def _path(variable: str) -> Path | None:
+    value = os.environ.get(variable)
+    return Path(value).expanduser().absolute() if value else None

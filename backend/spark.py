@@ -1,0 +1,148 @@
+"""The Spark Connect server, as a child process or given by address, and the sessions on it.
+
+One long-lived server serves many short-lived clients: a warm JVM runs the same pipeline twice as fast as a cold one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from backend.errors import SetupError, SparkError
+from backend.java import java
+from backend.kafka.broker import LOG_LINES_SHOWN, end_process, free_ports, require_disk_space
+from backend.settings import ROOT, SPARK_START_TIMEOUT_S
+
+SESSION_TIMEOUT_S = 60
+"""A session whose client was killed, and with it the query it left behind, ends after this long."""
+
+
+@dataclass
+class EmbeddedSpark:
+    """A Spark Connect server on loopback whose workers import this project by name."""
+
+    folder: Path
+    jars: Sequence[Path]
+    cores: int = field(default_factory=lambda: max(2, os.cpu_count() or 2))
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def remote(self) -> str:
+        return f"sc://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    def start(self) -> None:
+        """Raises SetupError: no Java, no disk space, or a server that does not come up (with the end of its log)."""
+        java()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        require_disk_space(self.folder)
+        self.port = free_ports(1)[0]
+        spec = find_spec("pyspark")
+        assert spec is not None and spec.origin is not None
+        spark_home = Path(spec.origin).parent
+        command = [str(spark_home / "bin" / "spark-submit")]
+        for name, value in self._conf().items():
+            command += ["--conf", f"{name}={value}"]
+        command += ["--driver-memory", "4g", "--jars", ",".join(str(jar) for jar in self.jars)]
+        command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.folder,
+                env=self._environment(spark_home),
+            )
+        self._wait_ready()
+
+    def stop(self) -> None:
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        end_process(self.process)
+
+    def pids(self) -> list[int]:
+        return [self.process.pid] if self.process is not None else []
+
+    def _conf(self) -> dict[str, str]:
+        return {
+            # Eight tries a task: a fault that kills a Python worker must not end the query.
+            "spark.master": f"local[{self.cores},8]",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_TIMEOUT_S}s",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.local.dir": str(self.folder / "local"),
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": str(2 * self.cores),
+            # Spark broadcasts Parquet by its compressed size, which is far from what it takes in memory.
+            "spark.sql.autoBroadcastJoinThreshold": "-1",
+            "spark.sql.streaming.stopTimeout": "30s",
+            "spark.speculation": "false",
+        }
+
+    def _environment(self, spark_home: Path) -> dict[str, str]:
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        return {
+            **os.environ,
+            "SPARK_HOME": str(spark_home),
+            "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        }
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + SPARK_START_TIMEOUT_S
+        while not _listens(self.port):
+            assert self.process is not None
+            ended = self.process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                self.stop()
+                what = "ended while starting" if ended else f"was not ready after {SPARK_START_TIMEOUT_S} s"
+                lines = "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
+                raise SetupError(f"The embedded Spark server {what}. The end of its log ({self.log}):\n{lines}")
+            time.sleep(0.05)
+
+
+def connect(remote: str) -> SparkSession:
+    """A new session of its own on the server. Raises SparkError when nothing answers there."""
+    try:
+        session = ConnectSession.builder.remote(remote).create()
+        session.range(1).count()
+    except Exception as error:
+        raise SparkError(f"Spark does not answer at {remote}. Check SPARK_REMOTE. ({first_line(error)})") from error
+    return session  # type: ignore[return-value]
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

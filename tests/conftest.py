@@ -1,0 +1,86 @@
+"""One real Kafka and one real Spark for the whole test session; every test makes topics of its own."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from backend.services import Services, services
+from backend.settings import Settings, admin_config, read_settings
+from backend.spark import connect
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first: those that use no process, then Spark, then Kafka, then the browser."""
+    items.sort(key=_cost)
+
+
+def _cost(item: pytest.Item) -> int:
+    needs = getattr(item, "fixturenames", ())
+    return (
+        3 if "browser" in needs else 2 if "cluster" in needs or "bootstrap" in needs else 1 if "spark" in needs else 0
+    )
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Settings with an empty home of this session's own."""
+    return read_settings(home=tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="session")
+def cluster(settings: Settings) -> Iterator[Services]:
+    """Both processes, embedded, held until the session ends."""
+    with services(settings) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def bootstrap(cluster: Services) -> str:
+    return cluster.bootstrap
+
+
+@pytest.fixture(scope="session")
+def spark(settings: Settings) -> Iterator[SparkSession]:
+    """A Spark Connect session on the same server that `cluster` uses, without asking for Kafka."""
+    with services(settings, kafka=False) as found:
+        session = connect(found.spark_remote)
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def new_topic(bootstrap: str, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Makes an empty topic named after the test: `new_topic(partitions=1, **topic_config)`."""
+    admin = AdminClient(admin_config(bootstrap, {}))
+
+    def make(partitions: int = 1, **config: str) -> str:
+        name = f"{request.node.name.split('[')[0].replace('_', '-')}-{uuid.uuid4().hex[:6]}"
+        topic = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
+        admin.create_topics([topic])[name].result()
+        return name
+
+    return make
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, message: str) -> None:
+    """Wait for a condition; the one place of the tests that waits."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{message} did not happen within {timeout_s} s")
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def artifacts() -> Path:
+    """Folder of what a person should look at after a test run: screenshots."""
+    folder = Path("artifacts")
+    folder.mkdir(exist_ok=True)
+    return folder

@@ -1,0 +1,38 @@
+"""The embedded Kafka and Spark: shared by their users, and gone with the last of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psutil
+
+from backend.services import services
+from backend.settings import read_settings
+from tests.conftest import wait_until
+
+
+def test_two_users_share_one_broker_and_the_last_one_ends_it(tmp_path: Path) -> None:
+    """Story: a second command starts while the first still runs. Both see the same broker; nothing is left at the end."""
+    settings = read_settings(home=tmp_path)
+    with services(settings, spark=False) as first, services(settings, spark=False) as second:
+        assert first == second
+        pids = [int(pid) for pid in json.loads((settings.services / "running.json").read_text())]
+        assert len(pids) == 1 and psutil.pid_exists(pids[0])
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 20, "the end of the broker")
+
+
+def test_what_a_killed_keeper_leaves_is_ended_by_the_next_command(tmp_path: Path) -> None:
+    """Story: the keeper is killed -9, so its broker is orphaned. The next command ends that one and starts its own."""
+    settings = read_settings(home=tmp_path)
+    record = settings.services / "running.json"
+    with services(settings, spark=False):
+        orphan = int(next(iter(json.loads(record.read_text()))))
+        keeper = psutil.Process(orphan).parent()
+        assert keeper is not None
+        keeper.kill()
+        keeper.wait(10)
+    assert psutil.pid_exists(orphan)
+    with services(settings, spark=False):
+        assert str(orphan) not in json.loads(record.read_text())
+        assert not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,131 @@
+"""What is said: the frozen vocabulary of the judging side. DataFrames measure; these dataclasses speak.
+
+Everything here round-trips to JSON through `report.py` and knows neither Spark nor Kafka.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+EXAMPLES_MAX = 20
+"""A finding shows at most this many examples, worst first; all rows stay in the evidence."""
+
+
+class Outcome(StrEnum):
+    """The three answers a check can give, and their order when merged: VIOLATED, UNKNOWN, HOLDS."""
+
+    HOLDS = "HOLDS"
+    VIOLATED = "VIOLATED"
+    UNKNOWN = "UNKNOWN"
+
+
+class Fate(StrEnum):
+    """What became of an offset within the bounds. Closed set; every offset has exactly one."""
+
+    COMMITTED = "COMMITTED"
+    """Visible at both levels: its transaction committed, or it never was in one."""
+    ABORTED = "ABORTED"
+    """Visible to read_uncommitted only, below the last stable offset: its transaction was aborted."""
+    PENDING = "PENDING"
+    """At or above the last stable offset: of an open transaction, or stuck behind one."""
+    MARKER = "MARKER"
+    """A commit or abort marker, seen in the raw log; no consumer receives it."""
+    GONE = "GONE"
+    """The batch headers prove that nothing is there any more: compacted or deleted."""
+    NO_RECORD = "NO_RECORD"
+    """In neither reading, and the raw log was not heard: a marker or gone, no finer."""
+    UNEXPLAINED = "UNEXPLAINED"
+    """None of the above. Must be 0: otherwise the readings or the broker cannot be trusted."""
+
+
+class Witness(StrEnum):
+    """An independent account of what happened."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+    RAW_LOG = "raw_log"
+    COORDINATOR = "coordinator"
+    JOURNAL = "journal"
+
+
+class Guarantee(StrEnum):
+    """What a run promised."""
+
+    AT_MOST_ONCE = "at_most_once"
+    AT_LEAST_ONCE = "at_least_once"
+    EXACTLY_ONCE = "exactly_once"
+
+
+@dataclass(frozen=True)
+class PartitionBounds:
+    """One partition's range, taken once before any reading. `end`s are exclusive, in offsets."""
+
+    partition: int
+    start: int
+    """Log start offset, or where the judged range begins."""
+    lso: int
+    """Last stable offset: the read_committed reading ends here."""
+    hw: int
+    """High watermark: the read_uncommitted reading ends here."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A topic's ranges at one moment."""
+
+    topic: str
+    partitions: tuple[PartitionBounds, ...]
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets lie in the bounds: the left side of the balance."""
+        return sum(p.hw - p.start for p in self.partitions)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One place where a finding shows. `lineage` is `topic/partition/offset/index` of the input."""
+
+    partition: int | None
+    """Sink partition; None where the sink holds no record (a gap)."""
+    offset: int | None
+    lineage: str | None
+    transaction: str | None
+    why: str
+    """One sentence for a person."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one validator found. Found is not the same as wrong: `outcome` is judged by the expectation."""
+
+    kind: str
+    outcome: Outcome
+    count: int
+    """All rows found, explained ones included."""
+    primary: int
+    """Rows that no other kind explains."""
+    explained_by: str | None
+    """The kind that explains the rest (`count - primary`), when there is a rest."""
+    examples: tuple[Example, ...]
+    why: str
+    """One sentence: what was found, out of how many, or why it could not be judged."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question that was asked, and its denominator."""
+
+    kind: str
+    records: int
+    """How many records, pairs or transactions it looked at. 0 can never hold."""
+    unit: str
+    """What `records` counts: records, inputs, pairs, aborted records."""
+    witnesses: tuple[Witness, ...]
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    kind: str
+    why: str
