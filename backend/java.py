@@ -12,7 +12,7 @@ from backend.errors import SetupError
 from backend.settings import JAVA_VERSION_MIN
 
 REMEDY = (
-    f"Install a JDK of version {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless) "
+    f"Install a JDK of version {JAVA_VERSION_MIN} or later (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) "
     "or set JAVA_HOME to one."
 )
 

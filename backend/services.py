@@ -1,8 +1,8 @@
 """Kafka and Spark for as long as somebody needs them: given by address, or embedded and shared.
 
-The embedded ones belong to one keeper process per home. Every command that needs them holds a connection to the keeper;
-the kernel closes it however the command ends, and when the last one is closed the keeper stops Kafka and Spark and ends.
-So nothing is left behind by a kill -9, and two commands at once share one warm Spark.
+The embedded ones belong to one keeper process per home. Every command that needs them holds a connection to the
+keeper; the kernel closes it however the command ends, and when the last one is closed the keeper stops Kafka and Spark
+and ends. So nothing is left behind by a kill -9, and two commands at once share one warm Spark.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from backend.errors import SetupError, UsageError
 
@@ -25,6 +26,8 @@ STOP_TIMEOUT_S = 20
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka's own default: an abandoned transaction is aborted by its coordinator after this long."""
 DISK_FREE_BYTES_MIN = 500_000_000
+_QUIET = {"log_level": 3}
+"""librdkafka writes retries to the terminal as warnings; errors reach the caller anyway."""
 DASHBOARD_PORT = 8501
 JAVA_VERSION_MIN = 17
 
@@ -125,13 +128,11 @@ def read_properties(path: Path) -> dict[str, str]:
     return found
 
 
-def admin_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, str | int | bool]:
-    return {**client, "bootstrap.servers": bootstrap, "socket.timeout.ms": REQUEST_TIMEOUT_MS}
+def admin_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
+    return {**client, "bootstrap.servers": bootstrap, "socket.timeout.ms": REQUEST_TIMEOUT_MS, **_QUIET}
 
 
-def consumer_config(
-    bootstrap: str, client: Mapping[str, str], group: str, isolation: str
-) -> dict[str, str | int | bool]:
+def consumer_config(bootstrap: str, client: Mapping[str, str], group: str, isolation: str) -> dict[str, Any]:
     """A consumer that never commits by itself and fails, instead of jumping, when its offset is gone."""
     return {
         **client,
@@ -142,10 +143,11 @@ def consumer_config(
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 100,
+        **_QUIET,
     }
 
 
-def idempotent_producer_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, str | int | bool]:
+def idempotent_producer_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
     return {
         **client,
         "bootstrap.servers": bootstrap,
@@ -155,12 +157,13 @@ def idempotent_producer_config(bootstrap: str, client: Mapping[str, str]) -> dic
         "queue.buffering.max.messages": 1_000_000,
         # Java's partitioner, so that a key goes where any Java client would put it.
         "partitioner": "murmur2_random",
+        **_QUIET,
     }
 
 
 def transactional_producer_config(
     bootstrap: str, client: Mapping[str, str], transactional_id: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS
-) -> dict[str, str | int | bool]:
+) -> dict[str, Any]:
     return {
         **idempotent_producer_config(bootstrap, client),
         "linger.ms": 5,
@@ -170,7 +173,7 @@ def transactional_producer_config(
     }
 
 
-def kafka_python_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, object]:
+def kafka_python_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
     """kafka-python's keyword arguments for the same cluster, translated from librdkafka's names."""
     names = {
         "security.protocol": "security_protocol",
@@ -186,6 +189,10 @@ def kafka_python_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, 
     return {
         "bootstrap_servers": bootstrap.split(","),
         "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        "bootstrap_timeout_ms": REQUEST_TIMEOUT_MS,
+        "reconnect_backoff_max_ms": 1_000,
+        # One record batch may be as large as the protocol's length field allows.
+        "receive_message_max_bytes": 2**31 - 1,
         **{names[name]: value for name, value in client.items() if name in names},
     }
 

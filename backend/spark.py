@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backend.errors import SetupError, SparkError
 from backend.java import java
@@ -130,11 +129,11 @@ class EmbeddedSpark:
 def connect(remote: str) -> SparkSession:
     """A new session of its own on the server. Raises SparkError when nothing answers there."""
     try:
-        session = ConnectSession.builder.remote(remote).create()
+        session = SparkSession.builder.remote(remote).create()
         session.range(1).count()
     except Exception as error:
         raise SparkError(f"Spark does not answer at {remote}. Check SPARK_REMOTE. ({first_line(error)})") from error
-    return session  # type: ignore[return-value]
+    return session
 
 
 def first_line(error: BaseException) -> str:

@@ -1,0 +1,1 @@
+"""Faults: named places where something goes wrong on purpose. One file a family."""

@@ -152,8 +152,8 @@ class EmbeddedKafka:
         path = node.folder / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in self._properties(node).items()))
         answer = subprocess.run(
-            [*self._java(command, node), "kafka.tools.StorageTool"]
-            + ["format", "--cluster-id", cluster_id, "--config", str(path), "--ignore-formatted"],
+            [*self._java(command, node), "kafka.tools.StorageTool", "format"]  # noqa: RUF005
+            + ["--cluster-id", cluster_id, "--config", str(path), "--ignore-formatted"],
             capture_output=True,
             text=True,
             check=False,
@@ -206,9 +206,10 @@ class EmbeddedKafka:
 def require_disk_space(folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < DISK_FREE_BYTES_MIN:
+        needed = DISK_FREE_BYTES_MIN // 1_000_000
         raise SetupError(
-            f"Only {free // 1_000_000} MB are free at {folder}; Kafka and Spark need {DISK_FREE_BYTES_MIN // 1_000_000} "
-            "MB. Free some space or set TOPICPROOF_HOME to a folder on a larger disk."
+            f"Only {free // 1_000_000} MB are free at {folder}; Kafka and Spark need {needed} MB. "
+            "Free some space or set TOPICPROOF_HOME to a folder on a larger disk."
         )
 
 

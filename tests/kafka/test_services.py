@@ -13,7 +13,7 @@ from tests.conftest import wait_until
 
 
 def test_two_users_share_one_broker_and_the_last_one_ends_it(tmp_path: Path) -> None:
-    """Story: a second command starts while the first still runs. Both see the same broker; nothing is left at the end."""
+    """Story: a second command starts while the first still runs. Both see one broker; nothing is left at the end."""
     settings = read_settings(home=tmp_path)
     with services(settings, spark=False) as first, services(settings, spark=False) as second:
         assert first == second

@@ -1,0 +1,210 @@
+"""A Kafka cluster's topics and groups: made, asked, and settled. Errors are translated here, once, into sentences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from confluent_kafka import (
+    OFFSET_INVALID,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
+
+from backend.errors import ClusterError, TopicError
+from backend.kafka.transaction import TransactionalProducer
+from backend.settings import REQUEST_TIMEOUT_MS, admin_config
+from validators.finding import Bounds, PartitionBounds
+
+TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+GONE_TIMEOUT_S = 30.0
+Answer = TypeVar("Answer")
+_NOT_READY_YET = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+    KafkaError.LEADER_NOT_AVAILABLE,
+}
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+@dataclass
+class Cluster:
+    """One cluster and the admin client on it."""
+
+    bootstrap: str
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.admin = AdminClient(admin_config(self.bootstrap, self.client))
+
+    def check(self) -> None:
+        """Raises ClusterError when no broker answers."""
+        with self._translated():
+            self.admin.list_topics(timeout=TIMEOUT_S)
+
+    def topics(self) -> list[str]:
+        """Names of all topics that are not Kafka's own, sorted."""
+        with self._translated():
+            return sorted(set(self.admin.list_topics(timeout=TIMEOUT_S).topics) - INTERNAL_TOPICS)
+
+    def partitions(self, topic: str) -> list[int]:
+        """Raises TopicError when the topic does not exist."""
+        with self._translated():
+            found = self.admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
+        if found is None or not found.partitions:
+            raise TopicError(f"Topic {topic} does not exist at {self.bootstrap}. Check its name and the address.")
+        return sorted(found.partitions)
+
+    def create_topic(self, topic: str, partitions: int, exists_ok: bool = False, **config: str) -> None:
+        """Create it with the cluster's default replication. Raises TopicError when it exists and may not."""
+        new = NewTopic(topic, partitions, config=config)
+        with self._translated(f"creating topic {topic}"):
+            try:
+                self.admin.create_topics([new], operation_timeout=TIMEOUT_S)[topic].result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+                if not exists_ok:
+                    raise TopicError(f"Topic {topic} exists already. Choose another name or delete it.") from error
+                return
+        _wait(lambda: self._ready(topic, partitions), f"Topic {topic} was created but has no leader yet")
+
+    def delete_topics(self, topics: Iterable[str]) -> list[str]:
+        """Delete those that exist and wait until they are gone; gives their names."""
+        existing = sorted(set(topics) & set(self.topics()))
+        if existing:
+            with self._translated("deleting topics"):
+                for future in self.admin.delete_topics(existing, operation_timeout=TIMEOUT_S).values():
+                    future.result()
+            _wait(lambda: not set(existing) & set(self.topics()), "The topics were deleted but are still listed")
+        return existing
+
+    def bounds(self, topic: str) -> Bounds:
+        """Log start, then last stable offset, then high watermark, asked in that order of every partition."""
+        partitions = self.partitions(topic)
+        start = self._offsets(topic, partitions, _earliest(), IsolationLevel.READ_UNCOMMITTED)
+        lso = self._offsets(topic, partitions, _latest(), IsolationLevel.READ_COMMITTED)
+        hw = self._offsets(topic, partitions, _latest(), IsolationLevel.READ_UNCOMMITTED)
+        return Bounds(topic, tuple(PartitionBounds(p, start[p], lso[p], hw[p]) for p in partitions))
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The group's committed offset of every partition that has one, after open transactions settled."""
+        asked = [TopicPartition(topic, p) for p in self.partitions(topic)]
+
+        def ask() -> list[TopicPartition]:
+            request = [ConsumerGroupTopicPartitions(group, asked)]
+            futures = self.admin.list_consumer_group_offsets(request, require_stable=True, request_timeout=TIMEOUT_S)
+            return _without_errors(futures[group].result().topic_partitions)
+
+        found = self._retrying(ask, f"reading the offsets of group {group}")
+        return {one.partition: one.offset for one in found if one.offset != OFFSET_INVALID}
+
+    def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Set the group's offsets, outside any transaction. The group must have no members."""
+        wanted = [TopicPartition(topic, p, offset) for p, offset in sorted(offsets.items())]
+
+        def ask() -> list[TopicPartition]:
+            futures = self.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)])
+            return _without_errors(futures[group].result().topic_partitions)
+
+        self._retrying(ask, f"committing offsets of group {group}")
+
+    def delete_group(self, group: str) -> None:
+        with self._translated(f"deleting group {group}"):
+            try:
+                self.admin.delete_consumer_groups([group])[group].result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                    raise
+
+    def settle(self, transactional_ids: Iterable[str]) -> None:
+        """Fence the last holder of every id and abort what it left open, so that no last stable offset waits for it."""
+        for transactional_id in transactional_ids:
+            with TransactionalProducer(self.bootstrap, self.client, transactional_id):
+                pass  # init_transactions on entering is what settles
+
+    def _ready(self, topic: str, partitions: int) -> bool:
+        found = self.admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+        return len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions.values())
+
+    def _offsets(
+        self, topic: str, partitions: list[int], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[int, int]:
+        with self._translated(f"asking for the offsets of {topic}"):
+            futures = self.admin.list_offsets(
+                {TopicPartition(topic, p): spec for p in partitions}, isolation_level=isolation
+            )
+            return {one.partition: future.result().offset for one, future in futures.items()}
+
+    def _retrying(self, ask: Callable[[], Answer], doing: str) -> Answer:
+        """Ask again while the broker says that it is not ready yet (a coordinator that loads, a leader that moves)."""
+        retrying = Retrying(
+            retry=retry_if_exception(_retriable),
+            stop=stop_after_delay(GONE_TIMEOUT_S),
+            wait=wait_exponential(0.05, max=1),
+            reraise=True,
+        )
+        with self._translated(doing):
+            return retrying(ask)
+
+    @contextmanager
+    def _translated(self, doing: str = "asking for its topics") -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise cluster_error(error, self.bootstrap, doing) from error
+
+
+def cluster_error(error: KafkaException, bootstrap: str, doing: str) -> ClusterError:
+    """A sentence for what a client raised: unreachable, too old, or refused with the broker's own words."""
+    cause: KafkaError = error.args[0]
+    unreachable = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+    if cause.code() in unreachable:
+        return ClusterError(
+            f"No Kafka broker answers at {bootstrap} (while {doing}). Check the address and that Kafka runs."
+        )
+    if cause.code() in {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}:
+        return ClusterError(
+            f"The brokers at {bootstrap} are too old for transactions that carry consumer offsets "
+            "(KIP-447): Apache Kafka 2.5 or later is needed."
+        )
+    return ClusterError(f"Kafka at {bootstrap} refused while {doing}: {cause.str()} ({cause.name()}).")
+
+
+def _earliest() -> OffsetSpec:
+    return OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+
+
+def _latest() -> OffsetSpec:
+    return OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+def _without_errors(found: list[TopicPartition]) -> list[TopicPartition]:
+    for one in found:
+        if one.error is not None:
+            raise KafkaException(one.error)
+    return found
+
+
+def _retriable(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _NOT_READY_YET
+
+
+def _wait(condition: Callable[[], bool], message: str) -> None:
+    deadline = time.monotonic() + GONE_TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{message} (after {GONE_TIMEOUT_S:.0f} s).")
+        time.sleep(0.05)

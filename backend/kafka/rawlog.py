@@ -1,0 +1,619 @@
+"""The raw log: bounds and batch headers, as the broker stores them, over kafka-python's Fetch requests.
+
+Batch headers say what no consumer shows: who wrote a range, whether it was in a transaction, and how each
+transaction ended (control batches). They are read without decoding a record, so a topic is scanned at the speed of
+the network. The format is record batch version 2 (KIP-98); a field's meaning is cited where it surprises.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from kafka import KafkaAdminClient
+from kafka.errors import (
+    AuthorizationError,
+    InvalidTopicError,
+    KafkaError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+    SaslAuthenticationFailedError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from kafka.net.compat import KafkaNetClient
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from backend import settings
+from backend.errors import ClusterError, TopicError
+from validators.finding import Bounds, PartitionBounds
+
+PARTITION_BYTES_MAX = 8_000_000
+"""How much of one partition one response may carry; a larger single batch still comes whole (KIP-74)."""
+RESPONSE_BYTES_MAX = 32_000_000
+NEW_TOPIC_PATIENCE_S = 1.0
+"""A topic made a moment ago may not be known to every broker yet; after this long it counts as missing."""
+RETRY_PAUSE_S = 0.1
+FETCH_VERSION_MIN = 5
+"""The first version that gives the log start offset."""
+FETCH_VERSION_MAX = 12
+"""The last version that names topics by name; later ones ask for topic ids (KIP-516)."""
+METADATA_VERSION_MIN = 4
+"""The first version that can be told not to create the topic it asks about."""
+
+UNCOMMITTED, COMMITTED = 0, 1
+LATEST, EARLIEST = -1, -2
+
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+CONTROLS: tuple[str | None, ...] = (None, "ABORT", "COMMIT", "OTHER")
+"""`OTHER` are the control records of Kafka's own metadata log; they end no transaction."""
+
+SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("base_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("count", pa.int32()),
+        ("producer_id", pa.int64()),
+        ("producer_epoch", pa.int32()),
+        ("base_sequence", pa.int32()),
+        ("transactional", pa.bool_()),
+        ("control", pa.string()),
+        ("first_timestamp", pa.int64()),
+        ("max_timestamp", pa.int64()),
+        ("size", pa.int32()),
+        ("compression", pa.string()),
+        ("leader_epoch", pa.int32()),
+    ]
+)
+
+HEADER = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("first_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("count", ">i4"),
+    ]
+)
+ROW = np.dtype(
+    [
+        ("partition", "i4"),
+        ("base_offset", "i8"),
+        ("last_offset", "i8"),
+        ("count", "i4"),
+        ("producer_id", "i8"),
+        ("producer_epoch", "i4"),
+        ("base_sequence", "i4"),
+        ("transactional", "?"),
+        ("control", "i1"),
+        ("first_timestamp", "i8"),
+        ("max_timestamp", "i8"),
+        ("size", "i4"),
+        ("compression", "i1"),
+        ("leader_epoch", "i4"),
+    ]
+)
+"""A row of the table while it is collected: `control` and `compression` are indexes into the tuples above."""
+
+_LENGTH_AT = 8
+_MAGIC_AT = 16
+_AFTER_LENGTH = 12
+_COMPRESSION_BITS = 0x07
+_LOG_APPEND_TIME_BIT = 0x08
+_TRANSACTIONAL_BIT = 0x10
+_CONTROL_BIT = 0x20
+_DELETE_HORIZON_BIT = 0x40
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = 16
+
+Headers = npt.NDArray[Any]
+Answer = TypeVar("Answer")
+
+
+def fetch_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bounds:
+    """The topic's bounds at one moment: log start, LSO and HW of a partition come from one Fetch response.
+
+    Raises TopicError for a topic that does not exist, ClusterError when no broker answers.
+    """
+    with connect(bootstrap, client) as kafka:
+        return kafka.bounds(topic)
+
+
+def scan(
+    bootstrap: str, client: Mapping[str, str], topic: str, bounds: Bounds, since: pa.Table | None = None
+) -> pa.Table:
+    """One row (`SCHEMA`) per record batch within the bounds, by partition and offset. Timestamps are in ms.
+
+    `since` is an earlier table of the same topic: only what it lacks is read, and the whole is returned. A batch that
+    reaches out of the bounds (after DeleteRecords the log may start inside a batch) is cut: its `base_offset`,
+    `count` and `first_timestamp` describe only the records inside; `size` stays that of the stored batch.
+
+    Raises TopicError for a missing topic or records in a format older than Kafka 0.11's, ClusterError otherwise.
+    """
+    with connect(bootstrap, client) as kafka:
+        return kafka.scan(topic, bounds, since)
+
+
+@contextmanager
+def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
+    """One client of the cluster for several questions. Raises ClusterError, also for what goes wrong inside."""
+    # The library logs the bytes it receives, and every failed attempt; what matters reaches the caller as an error.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    opened: list[Any] = []
+
+    def keep(**config: object) -> Any:
+        opened.append(KafkaNetClient(**config))
+        return opened[0]
+
+    try:
+        try:
+            admin = KafkaAdminClient(**settings.kafka_python_config(bootstrap, client), kafka_client=keep)
+        except BaseException:
+            # The constructor starts a thread before it looks for a broker and would leave it running.
+            for each in opened:
+                each.close()
+            raise
+        try:
+            yield Connection(bootstrap, admin, opened[0])
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise cluster_error(bootstrap, error) from error
+
+
+def cluster_error(bootstrap: str, error: KafkaError) -> ClusterError:
+    """What happened, where, and what to do."""
+    name = type(error).__name__
+    if isinstance(error, SaslAuthenticationFailedError | AuthorizationError):
+        return ClusterError(
+            f"Kafka at {bootstrap} refused this client ({name}). "
+            "Check the user and its rights in the client properties."
+        )
+    if error.retriable:
+        return ClusterError(
+            f"Kafka at {bootstrap} did not answer within {settings.REQUEST_TIMEOUT_MS // 1000} s ({name}). "
+            "Check the address, that the brokers run, and the security settings in the client properties."
+        )
+    return ClusterError(f"Kafka at {bootstrap} refused the request ({name}: {error}).")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """An open client; made by `connect`. Its methods raise kafka-python's errors, which `connect` translates."""
+
+    bootstrap: str
+    admin: Any
+    """kafka-python's admin client, for the questions it already knows."""
+    net: Any
+
+    def bounds(self, topic: str) -> Bounds:
+        """See `fetch_bounds`."""
+
+        def ask() -> Bounds:
+            leaders = self.leaders(topic)
+            # A Fetch must name an offset that exists, and the high watermark always does.
+            ends = self._offsets(topic, leaders, LATEST, UNCOMMITTED)
+            found = self._fetch(topic, leaders, ends, partition_bytes=1)
+            return Bounds(topic, tuple(_partition_bounds(found[partition]) for partition in sorted(found)))
+
+        found = self.patiently(ask)
+        complete = all(p.start >= 0 and p.lso >= 0 for p in found.partitions)
+        return found if complete else self.bounds_in_order(topic)
+
+    def bounds_in_order(self, topic: str) -> Bounds:
+        """The same from three questions, start, LSO, HW in that order, so that start <= LSO <= HW holds if all move.
+
+        For a broker whose Fetch responses lack one of the three.
+        """
+
+        def ask() -> Bounds:
+            leaders = self.leaders(topic)
+            starts = self._offsets(topic, leaders, EARLIEST, UNCOMMITTED)
+            stable = self._offsets(topic, leaders, LATEST, COMMITTED)
+            ends = self._offsets(topic, leaders, LATEST, UNCOMMITTED)
+            return Bounds(topic, tuple(PartitionBounds(p, starts[p], stable[p], ends[p]) for p in sorted(leaders)))
+
+        return self.patiently(ask)
+
+    def scan(self, topic: str, bounds: Bounds, since: pa.Table | None = None) -> pa.Table:
+        """See `scan`."""
+        kept, spans = _missing(bounds, since)
+        parts: list[Headers] = []
+        served = time.monotonic()
+        while spans:
+            got = self.patiently(lambda: self._fetch_spans(topic, spans))
+            for partition, answer in got.items():
+                rows, reached = self._read(topic, partition, spans[partition][0], answer)
+                if reached is None:
+                    continue
+                served = time.monotonic()
+                parts.append(rows)
+                # Whoever was served goes to the end of the queue: a response has room for a few partitions only.
+                queue = spans.pop(partition)
+                queue[0] = (reached, queue[0][1])
+                remaining = [span for span in queue if span[0] < span[1]]
+                if remaining:
+                    spans[partition] = remaining
+            if not any(answer.records or answer.error_code for answer in got.values()):
+                time.sleep(RETRY_PAUSE_S)
+            if time.monotonic() - served > settings.REQUEST_TIMEOUT_MS / 1000:
+                partition, queue = next(iter(spans.items()))
+                raise ClusterError(
+                    f"Partition {partition} of {topic} at {self.bootstrap} gave no record from offset {queue[0][0]} on, "
+                    f"although its log ends at {queue[-1][1]}. Read the bounds again."
+                )
+        return _table(kept, parts)
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """The broker that leads each partition. Raises TopicError for a topic that does not exist."""
+        deadline = time.monotonic() + NEW_TOPIC_PATIENCE_S
+        while True:
+            wanted = MetadataRequest.MetadataRequestTopic(name=topic)
+            request = MetadataRequest(
+                topics=[wanted], allow_auto_topic_creation=False, min_version=METADATA_VERSION_MIN
+            )
+            (answer,) = self.send({None: request})[None].topics
+            error = for_code(answer.error_code)
+            if not answer.error_code:
+                for partition in answer.partitions:
+                    if partition.leader_id < 0:
+                        raise for_code(partition.error_code)(f"partition {partition.partition_index} has no leader")
+                return {partition.partition_index: partition.leader_id for partition in answer.partitions}
+            if error is TopicAuthorizationFailedError:
+                raise TopicError(
+                    f"Kafka at {self.bootstrap} does not let this client see the topic {topic}. "
+                    "Ask for the right to read and describe it."
+                )
+            missing = error in (UnknownTopicOrPartitionError, InvalidTopicError)
+            if missing and (error is InvalidTopicError or time.monotonic() > deadline):
+                raise TopicError(
+                    f"There is no topic {topic} at {self.bootstrap}. Check its name; capital letters count."
+                )
+            if not missing:
+                raise error(f"metadata of {topic}")
+            time.sleep(RETRY_PAUSE_S)
+
+    def send(self, requests: Mapping[int | None, Any]) -> dict[int | None, Any]:
+        """One request to each broker, all under way at once; None is any broker."""
+        # There is no public way to send a request of one's own; the library's version is pinned.
+        manager = self.net._manager
+
+        async def send_all() -> dict[int | None, Any]:
+            waiting = {node: manager.send(request, node_id=node) for node, request in requests.items()}
+            return {node: await future for node, future in waiting.items()}
+
+        answers: dict[int | None, Any] = manager.run(send_all)
+        return answers
+
+    def patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask again while the cluster is between two leaders, for as long as one question may take."""
+        deadline = time.monotonic() + settings.REQUEST_TIMEOUT_MS / 1000
+        while True:
+            try:
+                return ask()
+            except KafkaError as error:
+                if not error.retriable or time.monotonic() > deadline:
+                    raise
+            time.sleep(RETRY_PAUSE_S)
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Let the library ask for the brokers: a leader may be one that was not there when this client connected."""
+        manager = self.net._manager
+
+        async def request() -> None:
+            manager.cluster.request_update()
+
+        manager.run(request)
+
+    def _offsets(self, topic: str, leaders: Mapping[int, int], at: int, isolation: int) -> dict[int, int]:
+        ask = ListOffsetsRequest.ListOffsetsTopic
+        requests = {
+            node: ListOffsetsRequest(
+                isolation_level=isolation,
+                topics=[
+                    ask(
+                        name=topic,
+                        partitions=[ask.ListOffsetsPartition(partition_index=p, timestamp=at) for p in partitions],
+                    )
+                ],
+                min_version=2,
+            )
+            for node, partitions in _by_leader(leaders, list(leaders)).items()
+        }
+        found = {}
+        for answer in self.send(requests).values():
+            for partition in answer.topics[0].partitions:
+                if partition.error_code:
+                    raise for_code(partition.error_code)(f"offsets of {topic}-{partition.partition_index}")
+                found[partition.partition_index] = partition.offset
+        return found
+
+    def _fetch_spans(self, topic: str, spans: Mapping[int, Sequence[tuple[int, int]]]) -> dict[int, Any]:
+        starts = {partition: queue[0][0] for partition, queue in spans.items()}
+        return self._fetch(topic, self.leaders(topic), starts, PARTITION_BYTES_MAX)
+
+    def _fetch(
+        self, topic: str, leaders: Mapping[int, int], offsets: Mapping[int, int], partition_bytes: int
+    ) -> dict[int, Any]:
+        """One Fetch response a partition. Raises its error, except for an offset that is out of range."""
+        ask = FetchRequest.FetchTopic
+        requests = {
+            node: FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=RESPONSE_BYTES_MAX,
+                isolation_level=UNCOMMITTED,
+                topics=[
+                    ask(
+                        topic=topic,
+                        partitions=[
+                            ask.FetchPartition(
+                                partition=p, fetch_offset=offsets[p], partition_max_bytes=partition_bytes
+                            )
+                            for p in partitions
+                        ],
+                    )
+                ],
+                min_version=FETCH_VERSION_MIN,
+                max_version=FETCH_VERSION_MAX,
+            )
+            for node, partitions in _by_leader(leaders, list(offsets)).items()
+        }
+        found = {}
+        for answer in self.send(requests).values():
+            if answer.error_code:
+                raise for_code(answer.error_code)(f"fetch of {topic}")
+            for partition in answer.responses[0].partitions:
+                error = for_code(partition.error_code)
+                if partition.error_code and error is not OffsetOutOfRangeError:
+                    raise error(f"fetch of {topic}-{partition.partition_index}")
+                found[partition.partition_index] = partition
+        return found
+
+    def _read(self, topic: str, partition: int, span: tuple[int, int], answer: Any) -> tuple[Headers, int | None]:
+        """The rows of one response within the span, and the next offset to fetch (None: nothing was served)."""
+        first, end = span
+        if answer.error_code:
+            return np.empty(0, ROW), self._first_left(topic, partition, first)
+        data = memoryview(answer.records or b"")
+        positions = batch_positions(data, f"{topic}-{partition}")
+        if not positions:
+            return np.empty(0, ROW), None
+        rows = batch_rows(data, positions, partition)
+        reached = int(rows["last_offset"][-1]) + 1
+        inside = np.flatnonzero((rows["base_offset"] < end) & (rows["last_offset"] >= first))
+        for index in inside:
+            if rows["base_offset"][index] < first or rows["last_offset"][index] >= end:
+                rows[index] = cut(rows[index], data[positions[index] :], first, end)
+        return rows[inside], max(reached, first)
+
+    def _first_left(self, topic: str, partition: int, offset: int) -> int:
+        """Where the log starts now that `offset` is no longer in it. Deleted offsets are gone, which is no error."""
+        leaders = {partition: self.leaders(topic)[partition]}
+        start = self._offsets(topic, leaders, EARLIEST, UNCOMMITTED)[partition]
+        if start <= offset:
+            raise ClusterError(
+                f"The log of partition {partition} of {topic} at {self.bootstrap} became shorter than offset {offset} "
+                "while it was read (truncated, or the topic was made anew). Read the bounds again."
+            )
+        return start
+
+
+def batch_positions(data: memoryview, where: str) -> list[int]:
+    """Where the complete batches of a Fetch response's records begin; the last batch may be cut off (KIP-74).
+
+    Raises TopicError for records older than message format version 2, ClusterError for what is no batch at all.
+    """
+    length_at = struct.Struct(">i").unpack_from
+    positions = []
+    at, end = 0, len(data)
+    while at + _MAGIC_AT < end:
+        if data[at + _MAGIC_AT] < 2:
+            raise TopicError(
+                f"{where} holds records in message format version {data[at + _MAGIC_AT]}, written before Kafka 0.11: "
+                "they have no transactions and no batch headers to judge. Copy them to a new topic first."
+            )
+        (length,) = length_at(data, at + _LENGTH_AT)
+        if length < HEADER.itemsize - _AFTER_LENGTH:
+            raise ClusterError(f"{where}: a record batch of impossible length {length}. Check the broker's log.")
+        following = at + _AFTER_LENGTH + length
+        if following > end:
+            break
+        positions.append(at)
+        at = following
+    return positions
+
+
+def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> Headers:
+    """The headers of the batches at `positions`, as `ROW`s. No record is decoded, except a control record's key."""
+    at = np.asarray(positions, np.int64)
+    found = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(HEADER.itemsize)].view(HEADER)[:, 0]
+    attributes = found["attributes"]
+    rows = np.zeros(len(at), ROW)
+    rows["partition"] = partition
+    for name in ("base_offset", "count", "producer_id", "producer_epoch", "base_sequence", "leader_epoch"):
+        rows[name] = found[name]
+    rows["max_timestamp"] = found["max_timestamp"]
+    rows["last_offset"] = rows["base_offset"] + found["last_offset_delta"]
+    rows["transactional"] = (attributes & _TRANSACTIONAL_BIT) != 0
+    # With log append time the first timestamp is the client's; with a delete horizon (KIP-534) it is no timestamp.
+    misled = (attributes & (_LOG_APPEND_TIME_BIT | _DELETE_HORIZON_BIT)) != 0
+    rows["first_timestamp"] = np.where(misled, found["max_timestamp"], found["first_timestamp"])
+    rows["size"] = found["length"] + _AFTER_LENGTH
+    rows["compression"] = attributes & _COMPRESSION_BITS
+    for index in np.flatnonzero(attributes & _CONTROL_BIT):
+        rows["control"][index] = control_of(data[positions[index] :], int(rows["count"][index]))
+    return rows
+
+
+def control_of(batch: memoryview, count: int) -> int:
+    """Index into CONTROLS. A control batch emptied by compaction no longer says what it was: OTHER."""
+    if count < 1:
+        return CONTROLS.index("OTHER")
+    at = HEADER.itemsize
+    _length, at = varint(batch, at)
+    _timestamp, at = varint(batch, at + 1)
+    _offset, at = varint(batch, at)
+    _key_length, at = varint(batch, at)
+    _version, kind = struct.unpack_from(">hh", batch, at)
+    return CONTROLS.index({0: "ABORT", 1: "COMMIT"}.get(kind, "OTHER"))
+
+
+def cut(row: Any, batch: memoryview, first: int, end: int) -> Any:
+    """The row for only those records of the batch that lie in [first, end)."""
+    offsets, timestamps = record_places(batch[: int(row["size"])])
+    inside = (offsets >= first) & (offsets < end)
+    shorter = row.copy()
+    shorter["count"] = int(inside.sum())
+    shorter["base_offset"] = int(offsets[inside][0]) if inside.any() else max(int(row["base_offset"]), first)
+    shorter["last_offset"] = min(int(row["last_offset"]), end - 1)
+    if inside.any():
+        shorter["first_timestamp"] = int(timestamps[inside][0])
+    if row["base_sequence"] >= 0:
+        # Sequences start again at 0 after the largest int32.
+        shorter["base_sequence"] = (
+            int(row["base_sequence"]) + int(shorter["base_offset"]) - int(row["base_offset"])
+        ) & 0x7FFFFFFF
+    return shorter
+
+
+def record_places(batch: memoryview) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Offset and timestamp (ms) of every record of one batch."""
+    header = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
+    records = memoryview(decompress(batch[HEADER.itemsize :], int(header["attributes"]) & _COMPRESSION_BITS))
+    appended = bool(header["attributes"] & _LOG_APPEND_TIME_BIT)
+    offsets, timestamps = [], []
+    at = 0
+    for _ in range(int(header["count"])):
+        length, at = varint(records, at)
+        timestamp, inner = varint(records, at + 1)
+        offset, _ = varint(records, inner)
+        offsets.append(int(header["base_offset"]) + offset)
+        timestamps.append(int(header["max_timestamp"]) if appended else int(header["first_timestamp"]) + timestamp)
+        at += length
+    return np.asarray(offsets, np.int64), np.asarray(timestamps, np.int64)
+
+
+def decompress(data: memoryview, compression: int) -> bytes:
+    """The records of a batch. Raises ClusterError for a codec that Kafka does not have."""
+    if compression >= len(COMPRESSIONS):
+        raise ClusterError(f"A record batch names compression codec {compression}, which is not one of Kafka's.")
+    name = COMPRESSIONS[compression]
+    if name == "none":
+        return bytes(data)
+    if name == "snappy":
+        return b"".join(_snappy(block) for block in _snappy_blocks(data))
+    with pa.CompressedInputStream(pa.BufferReader(data), name) as stream:
+        text: bytes = stream.read()
+        return text
+
+
+def varint(data: memoryview, at: int) -> tuple[int, int]:
+    """A zigzag-encoded integer and the position behind it."""
+    value, shift = 0, 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+
+
+def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+    """Java clients write blocks with a header of the xerial library, others one bare block."""
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        yield data
+        return
+    at = _XERIAL_HEADER
+    while at < len(data):
+        (length,) = struct.unpack_from(">i", data, at)
+        yield data[at + 4 : at + 4 + length]
+        at += 4 + length
+
+
+def _snappy(block: memoryview) -> bytes:
+    size, shift, at = 0, 0, 0
+    while True:
+        size |= (block[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if block[at - 1] < 0x80:
+            break
+    text: bytes = pa.Codec("snappy").decompress(block, size, asbytes=True)
+    return text
+
+
+def _partition_bounds(answer: Any) -> PartitionBounds:
+    if answer.error_code:
+        # The high watermark of a moment ago is out of range: another leader was elected in between.
+        raise OffsetNotAvailableError(f"bounds of partition {answer.partition_index}")
+    return PartitionBounds(
+        answer.partition_index, answer.log_start_offset, answer.last_stable_offset, answer.high_watermark
+    )
+
+
+def _by_leader(leaders: Mapping[int, int], partitions: Sequence[int]) -> dict[int | None, list[int]]:
+    found: dict[int | None, list[int]] = {}
+    for partition in partitions:
+        found.setdefault(leaders[partition], []).append(partition)
+    return found
+
+
+def _missing(bounds: Bounds, since: pa.Table | None) -> tuple[pa.Table, dict[int, list[tuple[int, int]]]]:
+    """What of `since` still holds within the bounds, and per partition the spans [first, end) to be read."""
+    known = since if since is not None else SCHEMA.empty_table()
+    kept = []
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for p in bounds.partitions:
+        rows = known.filter(pc.equal(known["partition"], p.partition))
+        reached = pc.max(rows["last_offset"]).as_py() if rows.num_rows else None
+        if reached is None or reached >= p.hw:
+            # Beyond the high watermark: the topic was made anew, or these are other bounds. Nothing known counts.
+            wanted = [(p.start, p.hw)]
+        else:
+            inside = rows.filter(pc.greater_equal(rows["base_offset"], p.start))
+            kept.append(inside)
+            # A known batch across the new log start is read again, to be cut.
+            whole_from = pc.min(inside["base_offset"]).as_py() if inside.num_rows else reached + 1
+            wanted = [(p.start, whole_from), (max(reached + 1, p.start), p.hw)]
+        wanted = [span for span in wanted if span[0] < span[1]]
+        if wanted:
+            spans[p.partition] = wanted
+    return pa.concat_tables(kept) if kept else SCHEMA.empty_table(), spans
+
+
+def _table(kept: pa.Table, parts: Sequence[Headers]) -> pa.Table:
+    rows = np.concatenate([np.empty(0, ROW), *parts])
+    columns = []
+    for field in SCHEMA:
+        values = np.ascontiguousarray(rows[field.name])
+        if field.name == "control":
+            columns.append(pa.array(CONTROLS, pa.string()).take(pa.array(values)))
+        elif field.name == "compression":
+            columns.append(pa.array(COMPRESSIONS, pa.string()).take(pa.array(values)))
+        else:
+            columns.append(pa.array(values, field.type))
+    whole = pa.concat_tables([kept, pa.Table.from_arrays(columns, schema=SCHEMA)])
+    return whole.sort_by([("partition", "ascending"), ("base_offset", "ascending")]).combine_chunks()

@@ -1,0 +1,169 @@
+"""The journal: a topic per run in which the sink declares what it is about to do and what became of it.
+
+It is not transactional, so it survives what it describes. One acknowledged record per task before its first produce,
+one per transaction sent without waiting and flushed at the task's end: the cost is per task. A transaction without an
+outcome is unknown, and is settled from the log. A fault claims itself here before it fires, because the process it
+strikes is the one that would have remembered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+
+from backend.errors import ClusterError
+from backend.settings import READ_UNCOMMITTED, REQUEST_TIMEOUT_MS, consumer_config, idempotent_producer_config
+
+TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+
+
+class Declared(StrEnum):
+    """What the sink says became of a transaction."""
+
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True)
+class TaskStarted:
+    """A Spark task took a source partition over and is about to produce."""
+
+    task: str
+    transactional_id: str
+    source_topic: str
+    source_partition: int
+    sequence: int
+    """Of its first transaction."""
+    next_offset: int
+    """The group's committed offset that it found."""
+
+
+@dataclass(frozen=True)
+class TransactionEnded:
+    task: str
+    transactional_id: str
+    source_topic: str
+    source_partition: int
+    sequence: int
+    attempt: int
+    outcome: Declared
+    reason: str
+    """Why it was aborted or is unknown; empty when committed."""
+    inputs: int
+    records: int
+    next_offset: int
+    """The source offset it commits, or would have."""
+
+
+@dataclass(frozen=True)
+class FaultFired:
+    task: str
+    fault: str
+    source_topic: str
+    source_partition: int
+    sequence: int
+
+
+Entry = TaskStarted | TransactionEnded | FaultFired
+_KINDS: dict[str, type[Entry]] = {"task": TaskStarted, "transaction": TransactionEnded, "fault": FaultFired}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def encode(entry: Entry) -> bytes:
+    return json.dumps({"kind": _NAMES[type(entry)], **asdict(entry)}).encode()
+
+
+def decode(value: bytes) -> Entry:
+    fields: dict[str, Any] = json.loads(value)
+    kind = _KINDS[fields.pop("kind")]
+    if kind is TransactionEnded:
+        fields["outcome"] = Declared(fields["outcome"])
+    return kind(**fields)
+
+
+class JournalWriter:
+    """Appends to a run's journal. Raises ClusterError when an entry that must be acknowledged is not."""
+
+    def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str) -> None:
+        self.topic = topic
+        self.producer = Producer(idempotent_producer_config(bootstrap, client))
+        self._failed: KafkaError | None = None
+
+    def append(self, entry: Entry) -> None:
+        """Send without waiting."""
+        self.producer.produce(self.topic, encode(entry), on_delivery=self._delivered)
+        self.producer.poll(0)
+
+    def append_acknowledged(self, entry: Entry) -> None:
+        self.append(entry)
+        self.flush()
+
+    def flush(self) -> None:
+        left = self.producer.flush(TIMEOUT_S)
+        if left > 0 or self._failed is not None:
+            why = self._failed.str() if self._failed is not None else "no answer in time"
+            raise ClusterError(f"The journal {self.topic} could not be written: {why}.")
+
+    def close(self) -> None:
+        """What is still queued is sent; a task that failed must not lose what it declared."""
+        self.producer.flush(TIMEOUT_S)
+        self.producer.close()
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        self._failed = self._failed or error
+
+
+class JournalReader:
+    """Reads a run's journal from its beginning; `news` gives what has come since the last call."""
+
+    def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str) -> None:
+        self.topic = topic
+        self.consumer = Consumer(consumer_config(bootstrap, client, f"{topic}-reader", READ_UNCOMMITTED))
+        self.consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+
+    def news(self) -> Iterator[Entry]:
+        """Entries up to the end of the topic at this moment. Raises ClusterError when the journal cannot be read."""
+        while True:
+            # poll, not consume: that one waits out its whole time-out for a batch that does not fill.
+            message = self.consumer.poll(TIMEOUT_S)
+            if message is None:
+                raise ClusterError(f"The journal {self.topic} could not be read in time.")
+            error = message.error()
+            if error is None:
+                yield decode(message.value() or b"")
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return
+            else:
+                raise ClusterError(f"The journal {self.topic} could not be read: {error.str()}.")
+
+    def close(self) -> None:
+        self.consumer.close()
+
+
+def read_journal(bootstrap: str, client: Mapping[str, str], topic: str) -> list[Entry]:
+    """Everything in the journal now."""
+    reader = JournalReader(bootstrap, client, topic)
+    try:
+        return list(reader.news())
+    finally:
+        reader.close()
+
+
+def last_attempt(entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int) -> int:
+    """How often the journal says that this transaction was tried; 0 when never."""
+    return max(
+        (
+            entry.attempt
+            for entry in entries
+            if isinstance(entry, TransactionEnded)
+            and (entry.source_topic, entry.source_partition, entry.sequence)
+            == (source_topic, source_partition, sequence)
+        ),
+        default=0,
+    )

@@ -1,0 +1,470 @@
+"""The exactly-once sink: `df.writeStream.format("kafka-transactional")`, a PySpark Python Data Source.
+
+Why it is exactly-once
+----------------------
+Spark may run a task twice, replay a batch, lose an executor, the driver or the checkpoint. So nothing here relies on
+Spark to remember what was written. Each source partition has a transactional id and a committed offset in a consumer
+group, and each transaction holds the outputs of some inputs *and* the source offset that follows them. Kafka commits
+both or neither. Per Spark task and source partition:
+
+0. Creating a run commits a floor for every source partition, so an absent offset is an error, never a fresh start.
+1. `init_transactions()` fences whoever held the transactional id and settles its transaction.
+2. Only then is the group's committed offset read (read_committed). Rows below it are in the sink already: skipped.
+   Where rows do not follow each other, a read_committed fetch from the expected offset must return exactly the next
+   row (what lies between are markers, aborted or compacted records); otherwise SourceGap. This holds between two rows
+   of a task too: a repartition of one partition's rows looks just like that, and was seen to lose records.
+3. One transaction is buffered, then: begin, produce, send the next source offset, commit. None stays open while Spark
+   computes the next rows. A chunk that was skipped whole sends nothing: a committed offset never moves backwards.
+4. A retriable error is retried; an abortable one aborts and replays, a bounded number of times; being fenced ends the
+   task. A commit without an answer is journalled as unknown and settled by steps 1 and 2 of the next attempt.
+5. `commit()` on the driver is a receipt. It fails if two tasks report one source partition.
+
+SPARK-28908 asked for one commit over all tasks, which Kafka cannot give. Here no task needs another.
+
+What it cannot promise: the outputs of one Spark batch become visible partition by partition; the transformation must
+be deterministic; its side effects may happen more than once; duplicates in the source are duplicates; a source that
+was trimmed past the committed offset is lost, and SourceGap says so.
+
+Use
+---
+    spark.dataSource.register(KafkaTransactionalSink)
+    rows.writeStream.format("kafka-transactional").options(**{...}).option("checkpointLocation", ...).start()
+
+Input: one row per *input record*: `topic string, partition int, offset bigint` and either `outputs
+array<struct<key binary, value binary, headers array<struct<key, value>>, topic string>>` (an empty array: filtered out;
+headers and topic optional) or, for one-to-one, `key binary, value binary`.
+
+| option | meaning | default |
+| --- | --- | --- |
+| kafka.bootstrap.servers, kafka.* | the cluster and its client properties | required |
+| topic | where outputs go that name no topic | required unless all do |
+| group | the consumer group whose offsets say what was processed | required |
+| transactionalIdPrefix | `<prefix>-<source topic>-<partition>` is the transactional id | required |
+| recordsPerTransaction, bytesPerTransaction | a transaction ends at the input that reaches either | 1000, 64000000 |
+| transactionTimeoutMs | after this the coordinator aborts an abandoned transaction | 60000 |
+| attemptsMax | how often a transaction is tried before the task gives up | 10 |
+| journal | topic for what the sink declares | none |
+| abortProbability, seed | abort on purpose, drawn from (seed, partition, sequence, attempt) | 0, 0 |
+| faults | faults to fire, separated by spaces | none |
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from backend.errors import (
+    AttemptsExhausted,
+    Fenced,
+    OffsetMissing,
+    OutcomeUnknown,
+    ShuffledInput,
+    SinkError,
+    SourceGap,
+    TransactionAborted,
+    UsageError,
+)
+from backend.faults.crash import Crash, parse_fault
+from backend.kafka.transaction import TransactionalProducer
+from backend.pipeline.journal import (
+    Declared,
+    Entry,
+    FaultFired,
+    JournalWriter,
+    TaskStarted,
+    TransactionEnded,
+    last_attempt,
+    read_journal,
+)
+from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, consumer_config
+from validators.lineage import LINEAGE_HEADER, TRANSACTION_HEADER
+
+FORMAT = "kafka-transactional"
+TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+REMEDY_SHUFFLED = (
+    "Write one row per input record, straight from Spark's Kafka source: without minPartitions or "
+    "maxRecordsPerPartition, without repartition, join or aggregation before the sink, and with `outputs` empty "
+    "instead of a filter."
+)
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """The options of the sink, checked. Raises UsageError naming the option."""
+
+    bootstrap: str
+    client: Mapping[str, str]
+    topic: str | None
+    group: str
+    prefix: str
+    records_per_transaction: int
+    bytes_per_transaction: int
+    transaction_timeout_ms: int
+    attempts_max: int
+    journal: str | None
+    abort_probability: float
+    seed: int
+    faults: tuple[Crash, ...]
+
+    @property
+    def injects(self) -> bool:
+        return bool(self.faults) or self.abort_probability > 0
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
+        given = {name.lower(): value for name, value in options.items()}
+        known = {name.lower() for name in _OPTIONS}
+        unknown = [n for n in given if n not in known and not n.startswith("kafka.")]
+        if unknown:
+            raise UsageError(f"{FORMAT}: unknown option {unknown[0]}. Known: {', '.join(_OPTIONS)}, kafka.*")
+        probability = float(given.get("abortprobability", "0"))
+        if not 0 <= probability <= 1:
+            raise UsageError(f"{FORMAT}: abortProbability is {probability}; it must lie between 0 and 1.")
+        return cls(
+            bootstrap=_required(given, "kafka.bootstrap.servers"),
+            client={n[6:]: v for n, v in given.items() if n.startswith("kafka.") and n != "kafka.bootstrap.servers"},
+            topic=given.get("topic"),
+            group=_required(given, "group"),
+            prefix=_required(given, "transactionalIdPrefix"),
+            records_per_transaction=_positive(given, "recordsPerTransaction", 1000),
+            bytes_per_transaction=_positive(given, "bytesPerTransaction", 64_000_000),
+            transaction_timeout_ms=_positive(given, "transactionTimeoutMs", TRANSACTION_TIMEOUT_MS),
+            attempts_max=_positive(given, "attemptsMax", 10),
+            journal=given.get("journal"),
+            abort_probability=probability,
+            seed=int(given.get("seed", "0")),
+            faults=tuple(parse_fault(text) for text in given.get("faults", "").split()),
+        )
+
+
+_OPTIONS = (
+    "topic",
+    "group",
+    "transactionalIdPrefix",
+    "recordsPerTransaction",
+    "bytesPerTransaction",
+    "transactionTimeoutMs",
+    "attemptsMax",
+    "journal",
+    "abortProbability",
+    "seed",
+    "faults",
+    "checkpointLocation",
+    "path",
+)
+
+
+class KafkaTransactionalSink(DataSource):
+    """Registered with `spark.dataSource.register`; the module's docstring has the options and an example."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaTransactionalWriter:  # noqa: ARG002
+        missing = {"topic", "partition", "offset"} - set(schema.names)
+        if missing or not ({"outputs"} <= set(schema.names) or {"key", "value"} <= set(schema.names)):
+            raise UsageError(
+                f"{FORMAT}: rows need topic, partition, offset and either outputs or key and value; "
+                f"these have {', '.join(schema.names)}."
+            )
+        return KafkaTransactionalWriter(SinkOptions.parse(self.options))
+
+
+@dataclass
+class Receipt(WriterCommitMessage):
+    """What one task did. `source` is None for a task that got no rows."""
+
+    source: tuple[str, int] | None
+    inputs: int
+    skipped: int
+    committed: int
+    """Transactions."""
+    aborted: int
+
+
+class KafkaTransactionalWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self.sink = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
+        writer: PartitionWriter | None = None
+        try:
+            for batch in iterator:
+                if batch.num_rows == 0:
+                    continue
+                source = _only_source(batch, writer.source if writer else None)
+                if writer is None:
+                    writer = PartitionWriter(self.sink, *source)
+                writer.accept(batch)
+            return writer.finish() if writer else Receipt(None, 0, 0, 0, 0)
+        finally:
+            if writer is not None:
+                writer.close()
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        sources = [m.source for m in messages if isinstance(m, Receipt) and m.source is not None]
+        twice = sorted({f"{topic}-{p}" for topic, p in sources if sources.count((topic, p)) > 1})
+        if twice:
+            raise ShuffledInput(f"Batch {batchId}: two tasks wrote {', '.join(twice)}. {REMEDY_SHUFFLED}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to undo: every transaction was settled by its own task."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input record's outputs, as they will be produced."""
+
+    offset: int
+    outputs: Sequence[tuple[str, bytes | None, bytes | None, list[tuple[str, bytes | None]]]]
+    """topic, key, value, headers"""
+    size: int
+    """Bytes of keys and values."""
+
+
+class PartitionWriter:
+    """One source partition within one Spark task: steps 1 to 4 of the protocol."""
+
+    def __init__(self, sink: SinkOptions, source_topic: str, source_partition: int) -> None:
+        self.sink = sink
+        self.source = (source_topic, source_partition)
+        self.task = uuid.uuid4().hex[:8]
+        self.buffer: list[Input] = []
+        self.weight = self.size = 0
+        self.receipt = Receipt(self.source, 0, 0, 0, 0)
+        self.journal: JournalWriter | None = None
+        transactional_id = f"{sink.prefix}-{source_topic}-{source_partition}"
+        self.producer = TransactionalProducer(
+            sink.bootstrap, sink.client, transactional_id, sink.transaction_timeout_ms
+        )
+        self.consumer = Consumer(consumer_config(sink.bootstrap, sink.client, sink.group, READ_COMMITTED))
+        self.producer.__enter__()
+        self.next_offset, self.sequence = self._committed()
+        self.expected: int = self.next_offset
+        # Only what injects faults needs to remember across tasks; it pays for it with one read of the journal.
+        self.entries: list[Entry] = (
+            read_journal(sink.bootstrap, sink.client, sink.journal) if sink.injects and sink.journal else []
+        )
+
+    @property
+    def where(self) -> str:
+        return f"{self.source[0]}-{self.source[1]}"
+
+    def accept(self, batch: pa.RecordBatch) -> None:
+        """Take rows of this partition, in rising order; commit every transaction that is full."""
+        offsets = batch.column("offset").to_numpy()
+        first_new = int(np.searchsorted(offsets, self.next_offset))
+        self.receipt.skipped += first_new
+        self._check_continuity(offsets[first_new:])
+        for row in _inputs(batch.slice(first_new), self.sink.topic):
+            self.buffer.append(row)
+            self.weight += max(1, len(row.outputs))
+            self.size += row.size
+            if self.weight >= self.sink.records_per_transaction or self.size >= self.sink.bytes_per_transaction:
+                self._commit_buffer()
+
+    def finish(self) -> Receipt:
+        if self.buffer:
+            self._commit_buffer()
+        if self.journal is not None:
+            self.journal.flush()
+        return self.receipt
+
+    def close(self) -> None:
+        if self.journal is not None:
+            self.journal.close()
+        self.consumer.close()
+        self.producer.__exit__(None, None, None)
+
+    def _committed(self) -> tuple[int, int]:
+        """The next offset to process and the sequence of the last committed transaction (0 for a floor)."""
+        answer = self.consumer.committed([TopicPartition(*self.source)], timeout=TIMEOUT_S)[0]
+        if answer.error is not None:
+            raise SinkError(f"The offset of group {self.sink.group} for {self.where}: {answer.error.str()}.")
+        if answer.offset == OFFSET_INVALID:
+            raise OffsetMissing(
+                f"Group {self.sink.group} has no committed offset for {self.where}: it was deleted or has expired, so "
+                "nobody knows what was processed. Start a new run into an empty sink topic."
+            )
+        return answer.offset, int(answer.metadata or 0)
+
+    def _check_continuity(self, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Every row must follow the one before it, with nothing between them that read_committed would deliver."""
+        if offsets.size == 0:
+            return
+        expected = np.concatenate(([self.expected], offsets[:-1] + 1))
+        if (offsets < expected).any():
+            raise ShuffledInput(f"Offsets of {self.where} do not rise within one task. {REMEDY_SHUFFLED}")
+        for hole in np.flatnonzero(offsets > expected):
+            self._confirm_hole(int(expected[hole]), int(offsets[hole]))
+        self.expected = int(offsets[-1]) + 1
+
+    def _confirm_hole(self, first: int, row: int) -> None:
+        """A read_committed fetch from `first` must return exactly `row`."""
+        self.consumer.assign([TopicPartition(*self.source, first)])
+        message = self.consumer.poll(TIMEOUT_S)
+        error = message.error() if message is not None else None
+        if error is not None and error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
+            raise SourceGap(
+                f"{self.where}: offset {first} is next, but the source was trimmed past it, so those records are lost. "
+                "Start a new run from what is left."
+            )
+        if message is None or error is not None or message.offset() != row:
+            found = "nothing" if message is None else error.str() if error is not None else f"offset {message.offset()}"
+            raise SourceGap(
+                f"{self.where}: offset {first} is next, a read_committed consumer finds {found} there, but the row "
+                f"that arrived has offset {row}. {REMEDY_SHUFFLED}"
+            )
+
+    def _commit_buffer(self) -> None:
+        """One transaction: try, and try again when it was aborted, as often as allowed."""
+        sequence = self.sequence + 1
+        attempt = last_attempt(self.entries, *self.source, sequence)
+        while attempt < self.sink.attempts_max:
+            attempt += 1
+            try:
+                self._attempt(sequence, attempt)
+            except TransactionAborted as error:
+                self._declare(sequence, attempt, Declared.ABORTED, str(error))
+                self.receipt.aborted += 1
+                continue
+            except (OutcomeUnknown, Fenced) as error:
+                self._declare(sequence, attempt, Declared.UNKNOWN, str(error))
+                raise
+            self._declare(sequence, attempt, Declared.COMMITTED, "")
+            self.sequence = sequence
+            self.next_offset = self.buffer[-1].offset + 1
+            self.receipt.committed += 1
+            self.receipt.inputs += len(self.buffer)
+            self.buffer, self.weight, self.size = [], 0, 0
+            return
+        raise AttemptsExhausted(
+            f"Transaction {sequence} of {self.where} was aborted {attempt} times, as often as the plan allows; "
+            f"its {len(self.buffer)} inputs from offset {self.buffer[0].offset} on are not in the sink."
+        )
+
+    def _attempt(self, sequence: int, attempt: int) -> None:
+        if self.journal is None and self.sink.journal is not None:
+            self.journal = JournalWriter(self.sink.bootstrap, self.sink.client, self.sink.journal)
+            self.journal.append_acknowledged(
+                TaskStarted(self.task, self.producer.transactional_id, *self.source, sequence, self.next_offset)
+            )
+        total = sum(len(row.outputs) for row in self.buffer)
+        transaction = f"{self.producer.transactional_id}/{sequence}/{attempt}/{self.task}/{total}".encode()
+        with self.producer.transaction():
+            for row in self.buffer:
+                for index, (topic, key, value, headers) in enumerate(row.outputs):
+                    lineage = f"{self.source[0]}/{self.source[1]}/{row.offset}/{index}".encode()
+                    self.producer.produce(
+                        topic, key, value, [*headers, (LINEAGE_HEADER, lineage), (TRANSACTION_HEADER, transaction)]
+                    )
+            self._inject(sequence, attempt)
+            following = self.buffer[-1].offset + 1
+            self.producer.send_offset(
+                TopicPartition(*self.source, following, metadata=str(sequence)),
+                self.consumer.consumer_group_metadata(),
+            )
+
+    def _inject(self, sequence: int, attempt: int) -> None:
+        """Between produce and commit: the faults of the plan, and an abort by the draw of the plan's seed."""
+        for fault in self.sink.faults:
+            claim = FaultFired(self.task, str(fault), *self.source, sequence)
+            if fault.transaction == sequence and not self._fired(claim):
+                self.producer.flush()
+                if self.journal is not None:
+                    self.journal.append_acknowledged(claim)
+                fault.fire()
+        draw = random.Random(f"{self.sink.seed}/{self.source[1]}/{sequence}/{attempt}").random()
+        if draw < self.sink.abort_probability:
+            self.producer.flush()
+            raise TransactionAborted("drawn by the plan's abort probability")
+
+    def _fired(self, claim: FaultFired) -> bool:
+        return any(
+            isinstance(entry, FaultFired)
+            and (entry.fault, entry.source_topic, entry.source_partition)
+            == (claim.fault, claim.source_topic, claim.source_partition)
+            for entry in self.entries
+        )
+
+    def _declare(self, sequence: int, attempt: int, outcome: Declared, reason: str) -> None:
+        if self.journal is None:
+            return
+        records = sum(len(row.outputs) for row in self.buffer)
+        self.journal.append(
+            TransactionEnded(
+                self.task,
+                self.producer.transactional_id,
+                *self.source,
+                sequence,
+                attempt,
+                outcome,
+                reason,
+                len(self.buffer),
+                records,
+                self.buffer[-1].offset + 1,
+            )
+        )
+
+
+def _only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[str, int]:
+    """The one source partition of these rows. Raises ShuffledInput when there are several."""
+    topics, partitions = pc.unique(batch.column("topic")), pc.unique(batch.column("partition"))
+    found = (topics[0].as_py(), partitions[0].as_py())
+    if len(topics) > 1 or len(partitions) > 1 or (known is not None and found != known):
+        raise ShuffledInput(f"One task holds rows of several source partitions ({found[0]}). {REMEDY_SHUFFLED}")
+    return found
+
+
+def _inputs(batch: pa.RecordBatch, default_topic: str | None) -> Iterator[Input]:
+    """Rows as inputs with their outputs. Raises UsageError when an output has no topic to go to."""
+    offsets = batch.column("offset").to_pylist()
+    if "outputs" not in batch.schema.names:
+        topic = _topic(None, default_topic)
+        for offset, key, value in zip(
+            offsets, batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True
+        ):
+            yield Input(offset, [(topic, key, value, [])], len(key or b"") + len(value or b""))
+        return
+    for offset, outputs in zip(offsets, batch.column("outputs").to_pylist(), strict=True):
+        made = [
+            (
+                _topic(one.get("topic"), default_topic),
+                one.get("key"),
+                one.get("value"),
+                [(header["key"], header["value"]) for header in one.get("headers") or []],
+            )
+            for one in outputs or []
+        ]
+        yield Input(offset, made, sum(len(key or b"") + len(value or b"") for _, key, value, _ in made))
+
+
+def _topic(own: str | None, default: str | None) -> str:
+    if own is None and default is None:
+        raise UsageError(f"{FORMAT}: an output names no topic, and the option topic is not set.")
+    return own if own is not None else str(default)
+
+
+def _required(given: Mapping[str, str], name: str) -> str:
+    value = given.get(name.lower())
+    if not value:
+        raise UsageError(f"{FORMAT}: the option {name} is required.")
+    return value
+
+
+def _positive(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name.lower(), str(default))
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"{FORMAT}: {name} is {text!r}; it must be a whole number from 1.")
+    return int(text)
