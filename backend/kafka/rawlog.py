@@ -8,6 +8,7 @@ the network. The format is record batch version 2 (KIP-98); a field's meaning is
 from __future__ import annotations
 
 import logging
+import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from kafka import KafkaAdminClient
+from kafka.cluster import get_ip_port_afi
 from kafka.errors import (
     AuthorizationError,
     InvalidTopicError,
@@ -36,12 +38,13 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from backend import settings
-from backend.errors import ClusterError, TopicError
+from backend.errors import ClusterError, TopicError, UsageError
 from validators.finding import Bounds, PartitionBounds
 
-PARTITION_BYTES_MAX = 8_000_000
+PARTITION_BYTES_MAX = 4_000_000
 """How much of one partition one response may carry; a larger single batch still comes whole (KIP-74)."""
-RESPONSE_BYTES_MAX = 32_000_000
+RESPONSE_BYTES_MAX = 8_000_000
+"""Measured: larger responses are slower, because their memory is new each time."""
 NEW_TOPIC_PATIENCE_S = 1.0
 """A topic made a moment ago may not be known to every broker yet; after this long it counts as missing."""
 RETRY_PAUSE_S = 0.1
@@ -159,6 +162,7 @@ def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
     """One client of the cluster for several questions. Raises ClusterError, also for what goes wrong inside."""
     # The library logs the bytes it receives, and every failed attempt; what matters reaches the caller as an error.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    knock(bootstrap)
     opened: list[Any] = []
 
     def keep(**config: object) -> Any:
@@ -179,6 +183,30 @@ def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
             admin.close()
     except KafkaError as error:
         raise cluster_error(bootstrap, error) from error
+
+
+def knock(bootstrap: str) -> None:
+    """Open and close a connection to one of the addresses.
+
+    Raises ClusterError saying what each of them did, UsageError for what is no address.
+
+    The library tries a dead address for its whole time limit, says only that time was up, and leaves sockets open.
+    """
+    try:
+        addresses = [get_ip_port_afi(address) for address in bootstrap.split(",")]
+    except ValueError as error:
+        raise UsageError(f"The address of Kafka, {bootstrap}, must be host:port, or several with commas.") from error
+    refused = []
+    for host, port, _family in addresses:
+        try:
+            with socket.create_connection((host, port), settings.REQUEST_TIMEOUT_MS / 1000 / len(addresses)):
+                return
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            refused.append(f"{host}:{port}: {reason}")
+    raise ClusterError(
+        f"No Kafka broker can be reached ({'; '.join(refused)}). Check the address and that the broker runs."
+    )
 
 
 def cluster_error(bootstrap: str, error: KafkaError) -> ClusterError:
@@ -259,7 +287,7 @@ class Connection:
             if time.monotonic() - served > settings.REQUEST_TIMEOUT_MS / 1000:
                 partition, queue = next(iter(spans.items()))
                 raise ClusterError(
-                    f"Partition {partition} of {topic} at {self.bootstrap} gave no record from offset {queue[0][0]} on, "
+                    f"Partition {partition} of {topic} at {self.bootstrap} gave nothing from offset {queue[0][0]} on, "
                     f"although its log ends at {queue[-1][1]}. Read the bounds again."
                 )
         return _table(kept, parts)
@@ -403,7 +431,7 @@ class Connection:
         rows = batch_rows(data, positions, partition)
         reached = int(rows["last_offset"][-1]) + 1
         inside = np.flatnonzero((rows["base_offset"] < end) & (rows["last_offset"] >= first))
-        for index in inside:
+        for index in inside.tolist():
             if rows["base_offset"][index] < first or rows["last_offset"][index] >= end:
                 rows[index] = cut(rows[index], data[positions[index] :], first, end)
         return rows[inside], max(reached, first)
@@ -462,7 +490,7 @@ def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> He
     rows["first_timestamp"] = np.where(misled, found["max_timestamp"], found["first_timestamp"])
     rows["size"] = found["length"] + _AFTER_LENGTH
     rows["compression"] = attributes & _COMPRESSION_BITS
-    for index in np.flatnonzero(attributes & _CONTROL_BIT):
+    for index in np.flatnonzero(attributes & _CONTROL_BIT).tolist():
         rows["control"][index] = control_of(data[positions[index] :], int(rows["count"][index]))
     return rows
 
