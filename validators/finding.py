@@ -84,6 +84,39 @@ class Bounds:
 
 
 @dataclass(frozen=True)
+class Balance:
+    """Where one partition's offsets went. `offsets` is HW - start and the sum of the fates below it.
+
+    Without the raw log `markers`, `gone` and `never_transactional` are None, and `no_record` is what has no record;
+    with it, `no_record` is None.
+    """
+
+    partition: int
+    offsets: int
+    committed: int
+    aborted: int
+    pending: int
+    markers: int | None
+    gone: int | None
+    no_record: int | None
+    unexplained: int
+    """Must be 0. Negative when more was seen than there are offsets."""
+    never_transactional: int | None
+    """Those of `committed` that were in no transaction."""
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """How many transactions ended how; None where no witness tells."""
+
+    committed: int | None
+    aborted: int | None
+    open: int | None
+    told_by: str | None
+    """`headers`: each counts once. `raw_log`: it counts once a partition it wrote to."""
+
+
+@dataclass(frozen=True)
 class Example:
     """One place where a finding shows. `lineage` is `topic/partition/offset/index` of the input."""
 

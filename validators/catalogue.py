@@ -1,0 +1,35 @@
+"""The validators, one module a kind, all of one shape."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+
+from validators import aborted_read, duplicate, gap, order, phantom
+from validators.finding import Witness
+from validators.ledger import Ledger
+
+
+class Validator(Protocol):
+    """What each of these modules offers."""
+
+    NAME: str
+    """The kind, as it is written in code, pages and reports."""
+    QUESTION: str
+    UNIT: str
+    """What the denominator counts."""
+    WITNESSES: tuple[tuple[Witness, ...], ...]
+    """Who must have been heard: of each group, at least one."""
+
+    def find(self, ledger: Ledger) -> DataFrame:
+        """The rows, with the columns of validators/evidence.py. Lazy: nothing is computed yet."""
+
+    def covered(self, ledger: Ledger) -> int:
+        """The denominator: how many were looked at. 0 can never hold."""
+
+    def says(self, count: int, records: int) -> str:
+        """What was found, as a clause: `3 of 100 ... are ...`."""
+
+
+VALIDATORS: tuple[Validator, ...] = (duplicate, gap, order, aborted_read, phantom)

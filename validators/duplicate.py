@@ -1,0 +1,40 @@
+"""No output is committed twice: a lineage is found at one committed offset, over all partitions of the sink.
+
+Catalogue 1, Jepsen's `duplicate`. The rows are the later copies. An output repeated by a record of an aborted
+transaction that read_committed should not have shown is explained by `aborted_read`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from validators import aborted_read
+from validators.evidence import amount, evidence
+from validators.finding import Witness
+from validators.ledger import Ledger, known_aborted
+
+NAME = "duplicate"
+QUESTION = "Is every output committed at most once?"
+UNIT = "records"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame:
+    rows = ledger.sink.where("repeat")
+    why = F.format_string(
+        "The output of this input is committed %d times; the first is at %d/%d.",
+        "copies",
+        "first_partition",
+        "first_offset",
+    )
+    return evidence(rows, F.col("copies"), why, F.when(known_aborted(), aborted_read.NAME))
+
+
+def covered(ledger: Ledger) -> int:
+    """Committed records that have an input."""
+    return sum(cell.committed for cell in ledger.matched)
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "committed records", "repeats a committed output", "repeat a committed output")

@@ -1,0 +1,42 @@
+"""The shape that every validator's rows have, and the words its counts are said in."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+COLUMNS = (
+    "partition int, offset long, source_topic string, source_partition int, source_offset long, output_index int, "
+    "transaction string, explained_by string, badness long, why string"
+)
+"""One row of evidence.
+
+`partition`, `offset`: where it shows in the sink; null where the sink holds nothing (a gap).
+`transaction`: `<transactional id>/<sequence>/<attempt>` if the record says so, else the producer of the raw log.
+`explained_by`: the kind, or the circumstance, that caused this row; null for a primary row.
+`badness`: the higher, the earlier it is shown; comparable within one kind only.
+`why`: one sentence for a person."""
+
+
+def evidence(rows: DataFrame, badness: Column, why: Column, explained_by: Column | None = None) -> DataFrame:
+    """`rows` of the ledger's sink as rows of evidence."""
+    given = rows.withColumns(
+        {
+            "transaction": _transaction(),
+            "explained_by": F.lit(None) if explained_by is None else explained_by,
+            "badness": badness,
+            "why": why,
+        }
+    )
+    return given.select(*(F.col(name).cast(kind).alias(name) for name, kind in map(str.split, COLUMNS.split(", "))))
+
+
+def amount(count: int, covered: int, noun: str, one: str, many: str) -> str:
+    """`none of 9 inputs has ...`, `1 of 9 inputs has ...`, `1,234 of 9,000 inputs have ...`"""
+    return f"{f'{count:,}' if count else 'none'} of {covered:,} {noun} {one if count < 2 else many}"
+
+
+def _transaction() -> Column:
+    return F.when(
+        F.col("transactional_id").isNotNull(), F.concat_ws("/", "transactional_id", "sequence", "attempt")
+    ).when(F.col("transactional"), F.concat(F.lit("producer "), F.col("producer_id")))

@@ -1,0 +1,83 @@
+"""Every input of the judged range has its committed output.
+
+Catalogue 2 and 3, Jepsen's `lost-write` and `unseen`. A hole has committed neighbours behind it; the lost tail is what
+lies beyond the last committed output of its source partition, which a check of neighbours can never see. An input
+whose output is still pending is explained by that: nothing is known of it yet.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from validators.evidence import amount, evidence
+from validators.expectation import PENDING
+from validators.finding import Fate, Witness
+from validators.ledger import Ledger, Place, by_partition
+
+NAME = "gap"
+QUESTION = "Has every input its committed output?"
+UNIT = "inputs"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+ABSENT = {
+    "partition": "int",
+    "offset": "long",
+    "output_index": "int",
+    "transactional_id": "string",
+    "sequence": "long",
+    "attempt": "int",
+    "transactional": "boolean",
+    "producer_id": "long",
+}
+"""What a record that is not there cannot tell."""
+
+
+def find(ledger: Ledger) -> DataFrame:
+    fate = F.col("fate")
+    outputs = (
+        ledger.sink.where(F.col("place") == Place.INPUT.value)
+        .groupBy("source_partition", "source_offset")
+        .agg(
+            F.count_if(fate == Fate.COMMITTED.value).alias("committed"),
+            F.count_if(fate == Fate.PENDING.value).alias("pending"),
+            F.count_if(fate == Fate.ABORTED.value).alias("aborted"),
+        )
+    )
+    missing = ledger.inputs.join(outputs, ["source_partition", "source_offset"], "left").where(
+        F.coalesce("committed", F.lit(0)) == 0
+    )
+    last = F.coalesce(by_partition("source_partition", _last_offsets(ledger)), F.lit(-1))
+    tail = F.col("source_offset") > last
+    pending = F.coalesce("pending", F.lit(0)) > 0
+    aborted = F.coalesce("aborted", F.lit(0))
+    why = (
+        F.when(pending, "Its output is pending: the transaction is still open.")
+        .when(tail, "Lost tail: neither this input nor any later one of its partition has a committed output.")
+        .otherwise("A hole: later inputs of this partition have committed outputs, this one has none.")
+    )
+    traces = F.when(aborted > 0, F.format_string(" Its output was aborted %d times.", aborted)).otherwise("")
+    rows = missing.withColumns(
+        {
+            "source_topic": F.lit(ledger.source_bounds.topic),
+            **{name: F.lit(None).cast(kind) for name, kind in ABSENT.items()},
+        }
+    )
+    return evidence(rows, F.when(tail, 0).otherwise(1), F.concat(why, traces), F.when(pending, PENDING))
+
+
+def covered(ledger: Ledger) -> int:
+    return ledger.inputs_count
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "inputs", "lacks a committed output", "lack a committed output")
+
+
+def _last_offsets(ledger: Ledger) -> dict[int, int]:
+    """Of each source partition, the last offset with a committed output."""
+    last: dict[int, int] = {}
+    for cell in ledger.matched:
+        if cell.source_partition is not None and cell.last_source_offset is not None:
+            last[cell.source_partition] = max(last.get(cell.source_partition, -1), cell.last_source_offset)
+    return last

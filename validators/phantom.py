@@ -1,0 +1,43 @@
+"""Every committed record stems from an input of the source.
+
+Catalogue 4. A phantom has no lineage, or one that points to another topic, to a partition or offset that does not
+exist, or to an offset where read_committed has nothing. A record whose input exists but lies outside the judged range
+is no phantom: the range was cut, by the caller or by the source's retention. It is listed, explained by `range`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from validators.evidence import amount, evidence
+from validators.expectation import RANGE
+from validators.finding import Fate, Witness
+from validators.ledger import Ledger, Place
+
+NAME = "phantom"
+QUESTION = "Does every committed record stem from an input?"
+UNIT = "records"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame:
+    place = F.col("place")
+    rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (place != Place.INPUT.value))
+    outside = place.isin(Place.BEFORE.value, Place.AFTER.value)
+    why = (
+        F.when(F.col("source_offset").isNull(), "No input is known for this record.")
+        .when(place == Place.HOLE.value, "Its lineage points to an offset where the source has no committed record.")
+        .when(place == Place.BEFORE.value, "Its input lies before the judged range.")
+        .when(place == Place.AFTER.value, "Its input lies beyond the judged range.")
+        .otherwise("Its lineage points to a place that the source does not have.")
+    )
+    return evidence(rows, F.when(outside, 0).otherwise(1), why, F.when(outside, RANGE))
+
+
+def covered(ledger: Ledger) -> int:
+    return ledger.committed
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "committed records", "lacks an input", "lack an input")

@@ -1,0 +1,67 @@
+"""A topic's records at one isolation level, within bounds that were taken before.
+
+The read_committed reading ends at the last stable offset, the read_uncommitted one at the high watermark: asked for
+more, a read_committed read of Spark blocks until the open transaction ends and then returns another moment's records.
+This file alone names Spark's Kafka source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from validators.finding import Bounds, PartitionBounds, Witness
+
+COLUMNS = (
+    "partition int, offset long, timestamp timestamp, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>"
+)
+"""A reading's columns. `headers` is null for a record without headers."""
+
+
+def read(spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level: Witness) -> DataFrame:
+    """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use.
+
+    `options` are the options of Spark's Kafka source without topic and offsets; the isolation level is said here.
+    Raises ValueError for a level that is not a reading.
+    """
+    ends = {one.partition: end_of(one, level) for one in bounds.partitions}
+    starts = {one.partition: one.start for one in bounds.partitions if one.start < ends[one.partition]}
+    if not starts:
+        return spark.createDataFrame([], COLUMNS)
+    # Only partitions that hold something are assigned: an empty range is not worth a consumer.
+    records = (
+        spark.read.format("kafka")
+        .options(**options)
+        .option("kafka.isolation.level", level.value)
+        .option("assign", json.dumps({bounds.topic: sorted(starts)}))
+        .option("startingOffsets", json.dumps({bounds.topic: {str(p): start for p, start in starts.items()}}))
+        .option("endingOffsets", json.dumps({bounds.topic: {str(p): ends[p] for p in starts}}))
+        .option("includeHeaders", "true")
+        .load()
+    )
+    return records.select("partition", "offset", "timestamp", "key", "value", F.col("headers").alias("headers"))
+
+
+def end_of(bounds: PartitionBounds, level: Witness) -> int:
+    """The exclusive end of a reading of this partition."""
+    match level:
+        case Witness.READ_COMMITTED:
+            return bounds.lso
+        case Witness.READ_UNCOMMITTED:
+            return bounds.hw
+        case _:
+            raise ValueError(f"{level} is not an isolation level.")
+
+
+def keep(frame: DataFrame, url: str) -> DataFrame:
+    """Write `frame` as Parquet under `url` and give back what was written: computed once, and evidence from then on.
+
+    What an interrupted judging left there is replaced.
+    """
+    frame.write.mode("overwrite").parquet(url)
+    # The schema is known, so that Spark need not open the files to find it out.
+    return frame.sparkSession.read.schema(frame.schema).parquet(url)

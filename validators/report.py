@@ -1,0 +1,380 @@
+"""From a ledger to a verdict: the only place that collects.
+
+Every validator runs under guard: one that crashes makes its own kind UNKNOWN, never the report. All rows found stay
+in the evidence; the report carries their counts and at most `EXAMPLES_MAX` examples a kind, worst first.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import functions as F
+
+from validators.catalogue import VALIDATORS, Validator
+from validators.expectation import (
+    EXEMPT,
+    EXIT_CODES,
+    PROMISES,
+    REQUIRED,
+    judge_rows,
+    merge,
+    reason_not_required,
+)
+from validators.finding import (
+    EXAMPLES_MAX,
+    Balance,
+    Bounds,
+    Check,
+    Example,
+    Finding,
+    Guarantee,
+    NotChecked,
+    Outcome,
+    PartitionBounds,
+    Transactions,
+    Witness,
+)
+from validators.ledger import Ledger
+from validators.readings import keep
+
+SCHEMA = 1
+"""Version of report.json; docs/report.schema.json describes it."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A verdict and all that it rests on. `to_json` and `from_json` are each other's inverse."""
+
+    verdict: Outcome
+    guarantee: Guarantee
+    why: str
+    """One sentence that can be quoted."""
+    source: Bounds
+    """The judged range of the source: from `start` to `lso` of each partition."""
+    source_records: int
+    """Inputs in that range."""
+    sink: Bounds
+    balance: tuple[Balance, ...]
+    transactions: Transactions
+    findings: tuple[Finding, ...]
+    checked: tuple[Check, ...]
+    not_checked: tuple[NotChecked, ...]
+    doubts: tuple[str, ...]
+    """Why the readings cannot be trusted; not empty only with the verdict UNKNOWN."""
+    not_processed: int
+    """Inputs beyond the judged range, which the run has not come to."""
+    run: str | None
+    took_s: float
+    versions: Mapping[str, str]
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code(self.verdict)
+
+    @property
+    def fates(self) -> dict[str, int | None]:
+        """The balance of the whole topic. A sum is None where no partition knows its term."""
+        names = ("committed", "aborted", "pending", "markers", "gone", "no_record", "never_transactional")
+        fates = {name: _total(getattr(one, name) for one in self.balance) for name in names}
+        # Too many here and too few there must not cancel out.
+        return {**fates, "unexplained": sum(abs(one.unexplained) for one in self.balance)}
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "schema": SCHEMA,
+                "run": self.run,
+                "verdict": self.verdict,
+                "guarantee": self.guarantee,
+                "why": self.why,
+                "source": {**_bounds_json(self.source), "records": self.source_records},
+                "sink": {
+                    **_bounds_json(self.sink),
+                    "fates": self.fates,
+                    "balance": [asdict(one) for one in self.balance],
+                    "transactions": asdict(self.transactions),
+                },
+                "findings": [asdict(one) for one in self.findings],
+                "checked": [asdict(one) for one in self.checked],
+                "not_checked": [asdict(one) for one in self.not_checked],
+                "doubts": self.doubts,
+                "not_processed": self.not_processed,
+                "took_s": self.took_s,
+                "versions": dict(self.versions),
+            },
+            indent=2,
+            ensure_ascii=False,
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Report:
+        """Raises ValueError for another schema than `SCHEMA`."""
+        given: dict[str, Any] = json.loads(text)
+        if given["schema"] != SCHEMA:
+            raise ValueError(f"The report has schema {given['schema']}; this version reads schema {SCHEMA}.")
+        return Report(
+            verdict=Outcome(given["verdict"]),
+            guarantee=Guarantee(given["guarantee"]),
+            why=given["why"],
+            source=_bounds(given["source"]),
+            source_records=given["source"]["records"],
+            sink=_bounds(given["sink"]),
+            balance=tuple(Balance(**one) for one in given["sink"]["balance"]),
+            transactions=Transactions(**given["sink"]["transactions"]),
+            findings=tuple(_finding(one) for one in given["findings"]),
+            checked=tuple(
+                Check(**{**one, "witnesses": tuple(map(Witness, one["witnesses"]))}) for one in given["checked"]
+            ),
+            not_checked=tuple(NotChecked(**one) for one in given["not_checked"]),
+            doubts=tuple(given["doubts"]),
+            not_processed=given["not_processed"],
+            run=given["run"],
+            took_s=given["took_s"],
+            versions=given["versions"],
+        )
+
+
+def exit_code(verdict: Outcome) -> int:
+    """HOLDS 0, VIOLATED 1, UNKNOWN 3: what could not be judged is never a pass."""
+    return EXIT_CODES[verdict]
+
+
+def judge(
+    ledger: Ledger,
+    guarantee: Guarantee,
+    require: Sequence[str] | None = None,
+    not_processed: int = 0,
+    run: str | None = None,
+    versions: Mapping[str, str] | None = None,
+    validators: Sequence[Validator] = VALIDATORS,
+) -> Report:
+    """The verdict on a ledger under a guarantee.
+
+    `require` names the kinds that make the verdict, else the guarantee's own. `not_processed` is how many inputs lie
+    beyond the judged range. Raises ValueError for a required kind that does not exist, and for an empty `require`.
+
+    Pending offsets never hold: until their transactions end, a missing record may still come and a repeated one may
+    still be committed. What is already violated stays violated.
+    """
+    began = time.monotonic()
+    required = _required(guarantee, require, validators)
+    unheard = {validator.NAME: reason for validator in validators if (reason := _unheard(validator, ledger))}
+    wanted = [one for one in validators if one.NAME in required or one.NAME in EXEMPT[guarantee]]
+    found = _find([one for one in wanted if one.NAME not in unheard], ledger)
+    findings, checked = [], []
+    for validator in wanted:
+        finding = _judge_kind(validator, ledger, guarantee, found.get(validator.NAME), unheard.get(validator.NAME))
+        findings.append(finding)
+        if validator.NAME not in unheard:
+            heard = tuple(one for group in validator.WITNESSES for one in group if one in ledger.heard)
+            checked.append(Check(validator.NAME, validator.covered(ledger), validator.UNIT, heard))
+    counting = [finding for finding in findings if finding.kind in required]
+    verdict = _verdict(ledger, counting)
+    return Report(
+        verdict=verdict,
+        guarantee=guarantee,
+        why=_why(verdict, ledger, guarantee, counting, findings, not_processed),
+        source=ledger.source_bounds,
+        source_records=ledger.inputs_count,
+        sink=ledger.sink_bounds,
+        balance=ledger.balance,
+        transactions=ledger.transactions,
+        findings=tuple(findings),
+        checked=tuple(checked),
+        not_checked=tuple(
+            NotChecked(one.NAME, reason_not_required(one.NAME, guarantee, require is not None))
+            for one in validators
+            if one.NAME not in required
+        ),
+        doubts=ledger.doubts,
+        not_processed=not_processed,
+        run=run,
+        took_s=round(ledger.took_s + time.monotonic() - began, 3),
+        versions=versions or {},
+    )
+
+
+def _required(guarantee: Guarantee, require: Sequence[str] | None, validators: Sequence[Validator]) -> tuple[str, ...]:
+    required = REQUIRED[guarantee] if require is None else tuple(require)
+    names = [validator.NAME for validator in validators]
+    unknown = [kind for kind in required if kind not in names]
+    if unknown or not required:
+        raise ValueError(f"Unknown kinds required: {', '.join(unknown) or 'none at all'}. Known: {', '.join(names)}.")
+    return required
+
+
+def _unheard(validator: Validator, ledger: Ledger) -> str | None:
+    """Why this validator cannot be asked, if a witness is missing."""
+    missing = [" or ".join(group) for group in validator.WITNESSES if not set(group) & ledger.heard]
+    return f"Not judged: no witness was heard ({', '.join(missing)})." if missing else None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a validator's rows say; `error` instead of them when it crashed."""
+
+    causes: Mapping[str | None, int]
+    examples: tuple[Example, ...] = ()
+    error: str | None = None
+
+
+def _find(validators: Sequence[Validator], ledger: Ledger) -> dict[str, _Found]:
+    """All kinds in one go; when that fails, each by itself, so that one broken validator spoils no other."""
+    if not validators:
+        return {}
+    try:
+        return _collect(validators, ledger, f"{ledger.evidence}/findings")
+    except Exception:
+        found: dict[str, _Found] = {}
+        for one in validators:
+            try:
+                found |= _collect([one], ledger, f"{ledger.evidence}/findings-{one.NAME}")
+            except Exception as error:
+                found[one.NAME] = _Found({}, error=_first_line(error))
+        return found
+
+
+def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[str, _Found]:
+    every = [one.find(ledger).select(F.lit(one.NAME).alias("kind"), "*") for one in validators]
+    rows = keep(_union(every), url)
+    counts = rows.groupBy("kind", "explained_by").count().collect()
+    worst = Window.partitionBy("kind").orderBy(
+        F.col("explained_by").isNotNull(),
+        F.col("badness").desc(),
+        *("partition", "offset", "source_partition", "source_offset"),
+    )
+    ranked = rows.withColumn("rank", F.row_number().over(worst)).where(F.col("rank") <= EXAMPLES_MAX)
+    examples = ranked.orderBy("kind", "rank").collect() if counts else []
+    return {
+        one.NAME: _Found(
+            {row["explained_by"]: row["count"] for row in counts if row["kind"] == one.NAME},
+            tuple(_example(row) for row in examples if row["kind"] == one.NAME),
+        )
+        for one in validators
+    }
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    union = frames[0]
+    for frame in frames[1:]:
+        union = union.unionByName(frame)
+    return union
+
+
+def _example(row: Row) -> Example:
+    lineage = None
+    if row["source_offset"] is not None:
+        places = (row["source_topic"], row["source_partition"], row["source_offset"], row["output_index"])
+        lineage = "/".join(str(place) for place in places if place is not None)
+    return Example(row["partition"], row["offset"], lineage, row["transaction"], row["why"])
+
+
+def _judge_kind(
+    validator: Validator, ledger: Ledger, guarantee: Guarantee, found: _Found | None, unheard: str | None
+) -> Finding:
+    if found is None or found.error is not None:
+        why = unheard or f"Not judged: the check itself failed ({found.error if found else 'it was not run'})."
+        return Finding(validator.NAME, Outcome.UNKNOWN, 0, 0, None, (), why)
+    covered = validator.covered(ledger)
+    count, primary = sum(found.causes.values()), found.causes.get(None, 0)
+    others = {cause: number for cause, number in found.causes.items() if cause is not None}
+    explained_by = max(others, key=lambda cause: others[cause]) if others else None
+    outcome = judge_rows(validator.NAME, found.causes, guarantee)
+    why = f"{_capital(validator.says(count, covered))}."
+    if others:
+        why += f" {count - primary:,} of these {'is' if count - primary == 1 else 'are'} explained by {explained_by}."
+    if outcome is Outcome.HOLDS and covered == 0:
+        outcome, why = Outcome.UNKNOWN, f"Nothing to look at: there are no {validator.UNIT}."
+    if primary and validator.NAME in EXEMPT[guarantee]:
+        why += f" Allowed: {EXEMPT[guarantee][validator.NAME]}."
+    return Finding(validator.NAME, outcome, count, primary, explained_by, found.examples, why)
+
+
+def _verdict(ledger: Ledger, counting: Iterable[Finding]) -> Outcome:
+    if ledger.doubts:
+        return Outcome.UNKNOWN
+    pending = [Outcome.UNKNOWN] if ledger.pending else []
+    return merge([*(finding.outcome for finding in counting), *pending])
+
+
+def _why(
+    verdict: Outcome,
+    ledger: Ledger,
+    guarantee: Guarantee,
+    counting: Sequence[Finding],
+    findings: Sequence[Finding],
+    not_processed: int,
+) -> str:
+    """The verdict in one sentence."""
+    if ledger.doubts:
+        return f"The readings cannot be trusted: {ledger.doubts[0]}"
+    rest = f"; {not_processed:,} inputs were not processed" if not_processed else ""
+    bad = [finding for finding in counting if finding.outcome is verdict]
+    if verdict is Outcome.VIOLATED:
+        told = [finding for finding in bad if finding.primary] or bad
+        return f"Not {PROMISES[guarantee]}: {'; '.join(_clause(finding) for finding in told)}{rest}."
+    if verdict is Outcome.UNKNOWN:
+        reasons = [f"{finding.kind}: {_clause(finding)}" for finding in bad]
+        if ledger.pending:
+            reasons.insert(0, f"{ledger.pending:,} offsets at or above the last stable offset are still pending")
+        return f"Could not be judged: {'; '.join(reasons)}{rest}."
+    return f"{_praise(ledger, guarantee, counting, findings)}{rest}."
+
+
+def _praise(ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], findings: Sequence[Finding]) -> str:
+    """What holds, claiming no more than was required."""
+    kinds = {finding.kind for finding in counting}
+    primary = {finding.kind: finding.primary for finding in findings}
+    inputs = ledger.inputs_count
+    if not kinds >= set(REQUIRED[guarantee]):
+        return f"Of what was required, {', '.join(sorted(kinds))}, nothing was found among {inputs:,} inputs"
+    there = inputs - primary.get("gap", 0)
+    said = f"{there:,} of {inputs:,} inputs committed {PROMISES[guarantee]}, in order"
+    if ledger.aborted and "aborted_read" in kinds:
+        said += f"; {ledger.aborted:,} aborted {_plural(ledger.aborted, 'record')} stayed invisible"
+    if primary.get("duplicate"):
+        said += f"; {primary['duplicate']:,} {_plural(primary['duplicate'], 'duplicate')}, as allowed"
+    if inputs - there:
+        said += f"; {inputs - there:,} lost, as allowed"
+    return said
+
+
+def _plural(count: int, noun: str) -> str:
+    return noun if count == 1 else f"{noun}s"
+
+
+def _clause(finding: Finding) -> str:
+    """The finding's first sentence, to be joined with others."""
+    return finding.why.split(". ")[0].rstrip(".")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _total(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _bounds_json(bounds: Bounds) -> dict[str, Any]:
+    return {"topic": bounds.topic, "bounds": [asdict(one) for one in bounds.partitions]}
+
+
+def _bounds(given: Mapping[str, Any]) -> Bounds:
+    return Bounds(given["topic"], tuple(PartitionBounds(**one) for one in given["bounds"]))
+
+
+def _finding(given: Mapping[str, Any]) -> Finding:
+    examples = tuple(Example(**one) for one in given["examples"])
+    return Finding(**{**given, "outcome": Outcome(given["outcome"]), "examples": examples})
