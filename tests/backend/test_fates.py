@@ -8,7 +8,6 @@ compaction left one record. `|` is the last stable offset; without it, it is the
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,10 @@ from backend.kafka.fates import (
     transactions,
 )
 from backend.kafka.rawlog import SCHEMA
+from tests.kafka.topics import FATE_LETTERS, model
 from validators.finding import Bounds, Fate, PartitionBounds
 
 PRODUCERS = {"A": 1001, "B": 1002, "C": 1003}
-SHORT = {"C": "COMMITTED", "A": "ABORTED", "P": "PENDING", "M": "MARKER", "G": "GONE", "U": "UNEXPLAINED"}
-"""A letter for each fate, in the order of FATES."""
 BYTES_EACH = 10
 
 
@@ -89,7 +87,7 @@ def fates(line: str) -> str:
     """The fate of every offset of a log without thinned-out batches, a letter each."""
     batches, bounds = log(line)
     ranges = fate_ranges(batches, bounds)
-    letter = {name: short for short, name in SHORT.items()}
+    letter = {name: short for short, name in FATE_LETTERS.items()}
     rows = told(ranges, "first_offset", "last_offset", "fate")
     assert [first for first, _, _ in rows[1:]] == [last + 1 for _, last, _ in rows[:-1]], "a hole between ranges"
     return "".join(letter[fate] * (last - first + 1) for first, last, fate in rows)
@@ -262,28 +260,6 @@ TOKEN = st.one_of(
 )
 
 
-def model(tokens: Sequence[str], lso: int) -> list[str]:
-    """The same fates, found slowly: one offset at a time, each looking ahead for its producer's marker."""
-    offsets: list[str] = []
-    for token in tokens:
-        who, what = token[0], token[1:]
-        offsets += [token] if what in "+-" else [who] * int(what)
-    answer = []
-    for offset, what in enumerate(offsets):
-        if offset >= lso:
-            answer.append("P")
-        elif what == ".":
-            answer.append("G")
-        elif what == "n":
-            answer.append("C")
-        elif len(what) == 2:
-            answer.append("M")
-        else:
-            marker = next((other for other in offsets[offset:] if len(other) == 2 and other[0] == what), None)
-            answer.append("U" if marker is None else "C" if marker[1] == "+" else "A")
-    return answer
-
-
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(tokens=st.lists(TOKEN, max_size=14), place=st.integers(0, 14), columns=st.integers(1, 40))
 def test_ranges_balance_and_bins_agree_with_a_model_of_single_offsets(
@@ -296,8 +272,8 @@ def test_ranges_balance_and_bins_agree_with_a_model_of_single_offsets(
     assert fates(" ".join(line)) == "".join(expected)
     ranges = fate_ranges(batches, bounds)
     counts = balance(ranges, bounds).to_numpy()[0]
-    assert counts.tolist() == [expected.count(short) for short in SHORT]
+    assert counts.tolist() == [expected.count(short) for short in FATE_LETTERS]
     found = bins(ranges, bounds, columns)
     for bin_counts, low, high in zip(found.counts[0], found.edges[:-1], found.edges[1:], strict=True):
         inside = expected[low:high]
-        assert bin_counts.tolist() == [inside.count(short) for short in SHORT]
+        assert bin_counts.tolist() == [inside.count(short) for short in FATE_LETTERS]

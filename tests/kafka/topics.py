@@ -1,0 +1,150 @@
+"""Real topics written as a line of text, and what consumers say about them: the slow witness of the quick readers.
+
+`A3` writes three records in a transaction of producer A (begun when needed), `A+` commits it, `A-` aborts it, `n2`
+writes two records outside of any transaction. A transaction that the line does not end stays open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from backend.settings import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    admin_config,
+    consumer_config,
+    idempotent_producer_config,
+    transactional_producer_config,
+)
+from tests.conftest import wait_until
+from validators.finding import Bounds
+
+FATE_LETTERS = {"C": "COMMITTED", "A": "ABORTED", "P": "PENDING", "M": "MARKER", "G": "GONE", "U": "UNEXPLAINED"}
+"""A letter for each fate, in the order of the balance."""
+
+
+@dataclass
+class Writer:
+    """Writes lines to one topic. Its producers live on between lines, and so do their open transactions."""
+
+    bootstrap: str
+    topic: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Producer settings, such as a compression."""
+    value: bytes = b"value of some length, value of some length"
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+    producers: dict[str, Producer] = field(default_factory=dict)
+    under_way: set[str] = field(default_factory=set)
+
+    def write(self, line: str, partition: int = 0) -> None:
+        for token in line.split():
+            self._write(token[0], token[1:], partition)
+
+    def transactional_id(self, who: str) -> str:
+        return f"{self.topic}-{who}"
+
+    def _write(self, who: str, what: str, partition: int) -> None:
+        producer = self._producer(who)
+        if what in "+-":
+            (producer.commit_transaction if what == "+" else producer.abort_transaction)()
+            self.under_way.discard(who)
+            return
+        if who != "n" and who not in self.under_way:
+            producer.begin_transaction()
+            self.under_way.add(who)
+        for number in range(int(what)):
+            producer.produce(
+                self.topic, self.value, key=f"{who}{number}", partition=partition, headers=dict(self.headers)
+            )
+        # An abort would purge what was not sent yet, and the order of the line is the order of the log.
+        producer.flush()
+
+    def _producer(self, who: str) -> Producer:
+        if who not in self.producers:
+            config = (
+                idempotent_producer_config(self.bootstrap, {})
+                if who == "n"
+                else transactional_producer_config(self.bootstrap, {}, self.transactional_id(who))
+            )
+            self.producers[who] = Producer({**config, **self.options})
+            if who != "n":
+                self.producers[who].list_topics()
+                self.producers[who].init_transactions()
+        return self.producers[who]
+
+
+def delivered(bootstrap: str, bounds: Bounds, isolation: str) -> dict[tuple[int, int], bytes | None]:
+    """Every record from the starts on that a consumer at this level gets until nothing is left: place and value."""
+    consumer = Consumer(consumer_config(bootstrap, {}, f"{bounds.topic}-oracle", isolation))
+    consumer.assign([TopicPartition(bounds.topic, p.partition, p.start) for p in bounds.partitions])
+    found: dict[tuple[int, int], bytes | None] = {}
+    at_end: set[int] = set()
+
+    def read_on() -> bool:
+        for message in consumer.consume(1_000, timeout=0.1):
+            error = message.error()
+            if error is None:
+                found[(message.partition() or 0, message.offset() or 0)] = message.value()
+            elif error.code() == KafkaError._PARTITION_EOF:
+                at_end.add(message.partition() or 0)
+            else:
+                raise AssertionError(error)
+        return len(at_end) == len(bounds.partitions)
+
+    wait_until(read_on, 20, f"the end of {bounds.topic} at {isolation}")
+    consumer.close()
+    return found
+
+
+def fates_by_consumers(bootstrap: str, bounds: Bounds) -> dict[tuple[int, int], str]:
+    """The fate of every offset as two consumers show it; NO_RECORD where neither got anything."""
+    committed = delivered(bootstrap, bounds, READ_COMMITTED)
+    uncommitted = delivered(bootstrap, bounds, READ_UNCOMMITTED)
+    found = {}
+    for p in bounds.partitions:
+        for offset in range(p.start, p.hw):
+            place = (p.partition, offset)
+            found[place] = (
+                "PENDING"
+                if offset >= p.lso
+                else "COMMITTED"
+                if place in committed
+                else "ABORTED"
+                if place in uncommitted
+                else "NO_RECORD"
+            )
+    return found
+
+
+def delete_below(bootstrap: str, topic: str, offset: int, partition: int = 0) -> None:
+    """Move the log start, as an operator or retention would."""
+    admin = AdminClient(admin_config(bootstrap, {}))
+    for future in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
+        future.result()
+
+
+def model(tokens: Sequence[str], lso: int) -> list[str]:
+    """The fate of every offset as a letter, found slowly: each one looks ahead for its producer's marker."""
+    offsets: list[str] = []
+    for token in tokens:
+        who, what = token[0], token[1:]
+        offsets += [token] if what in "+-" else [who] * int(what)
+    answer = []
+    for offset, what in enumerate(offsets):
+        if offset >= lso:
+            answer.append("P")
+        elif what == ".":
+            answer.append("G")
+        elif what == "n":
+            answer.append("C")
+        elif len(what) == 2:
+            answer.append("M")
+        else:
+            marker = next((other for other in offsets[offset:] if len(other) == 2 and other[0] == what), None)
+            answer.append("U" if marker is None else "C" if marker[1] == "+" else "A")
+    return answer
