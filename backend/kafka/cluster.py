@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -184,11 +184,11 @@ def cluster_error(error: KafkaException, bootstrap: str, doing: str) -> ClusterE
 
 
 def _earliest() -> OffsetSpec:
-    return OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+    return cast(OffsetSpec, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
 
 def _latest() -> OffsetSpec:
-    return OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    return cast(OffsetSpec, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
 
 def _without_errors(found: list[TopicPartition]) -> list[TopicPartition]:

@@ -17,7 +17,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from backend.errors import ClusterError
-from backend.settings import READ_UNCOMMITTED, REQUEST_TIMEOUT_MS, consumer_config, idempotent_producer_config
+from backend.settings import READ_UNCOMMITTED, REQUEST_TIMEOUT_MS, consumer_config, journal_producer_config
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 
@@ -92,7 +92,7 @@ class JournalWriter:
 
     def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str) -> None:
         self.topic = topic
-        self.producer = Producer(idempotent_producer_config(bootstrap, client))
+        self.producer = Producer(journal_producer_config(bootstrap, client))
         self._failed: KafkaError | None = None
 
     def append(self, entry: Entry) -> None:

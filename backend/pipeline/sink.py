@@ -87,7 +87,7 @@ from backend.pipeline.journal import (
     read_journal,
 )
 from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, consumer_config
-from validators.lineage import LINEAGE_HEADER, TRANSACTION_HEADER
+from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 
 FORMAT = "kafka-transactional"
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000

@@ -1,0 +1,263 @@
+"""The history of runs and checks: SQLAlchemy on SQLite by default, PostgreSQL by URL (TOPICPROOF_DATABASE).
+
+A run has one owner at a time: the process that holds its lease. A lease that is not renewed, or whose process on this
+machine is gone, may be taken over; that is what `resume` and `clean` do after a kill -9.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import psutil
+from sqlalchemy import Engine, Text, create_engine, event, select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from backend.errors import EvidenceError, UsageError
+from backend.settings import Settings
+
+LEASE_S = 30
+"""A lease of another machine counts as lost after this long without a renewal."""
+
+
+class State(StrEnum):
+    """Where a run stands. The last three are final unless somebody resumes."""
+
+    CREATED = "created"
+    FILLING = "filling"
+    PROCESSING = "processing"
+    JUDGING = "judging"
+    STOPPING = "stopping"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+ENDED = frozenset({State.DONE, State.STOPPED, State.FAILED})
+
+
+class _Base(DeclarativeBase):
+    pass
+
+
+class _RunRow(_Base):
+    __tablename__ = "runs"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    state: Mapped[str]
+    owner: Mapped[str | None]
+    renewed_at: Mapped[datetime | None]
+    stop_requested: Mapped[bool] = mapped_column(default=False)
+    plan: Mapped[str] = mapped_column(Text)
+    facts: Mapped[str] = mapped_column(Text, default="{}")
+    progress: Mapped[str] = mapped_column(Text, default="{}")
+    verdict: Mapped[str | None]
+    why: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[str | None] = mapped_column(Text)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One execution of a plan, or one check of two topics, as the history knows it."""
+
+    id: str
+    kind: str
+    """run or check"""
+    created_at: datetime
+    ended_at: datetime | None
+    state: State
+    owner: str | None
+    renewed_at: datetime | None
+    stop_requested: bool
+    plan: dict[str, Any]
+    facts: dict[str, Any]
+    """What was decided at creation: topics, group, transactional ids, floor, Spark session."""
+    progress: dict[str, Any] = field(default_factory=dict)
+    """The newest live figures (see backend.pipeline.run.Progress)."""
+    verdict: str | None = None
+    why: str | None = None
+    error: str | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its owner still works on it."""
+        return self.owner is not None and _holds(self.owner, self.renewed_at)
+
+
+class History:
+    """The one way to the database. Raises EvidenceError when it cannot be read or written."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.engine = _engine(settings.database_url)
+
+    def create(self, kind: str, name: str, plan: Mapping[str, Any]) -> Run:
+        """A new run owned by this process, with an id nobody else has: two clusters may share a history, two laptops
+        a cluster, and a transactional id must never be shared."""
+        row = _RunRow(
+            id=f"{name}-{''.join(secrets.choice('23456789abcdefghjkmnpqrstvwxyz') for _ in range(6))}",
+            kind=kind,
+            created_at=_now(),
+            state=State.CREATED,
+            owner=_me(),
+            renewed_at=_now(),
+            stop_requested=False,
+            plan=json.dumps(plan),
+            facts="{}",
+            progress="{}",
+        )
+        with self._session() as session:
+            session.add(row)
+            session.flush()
+            return _read(row)
+
+    def get(self, run: str) -> Run:
+        """Raises UsageError for an unknown run, naming the newest ones."""
+        with self._session() as session:
+            row = session.get(_RunRow, run)
+            if row is not None:
+                return _read(row)
+            newest = session.scalars(select(_RunRow.id).order_by(_RunRow.created_at.desc()).limit(3)).all()
+        known = f"The newest are {', '.join(newest)}." if newest else "The history is empty."
+        raise UsageError(f"There is no run {run}. {known} `topicproof runs` lists all.")
+
+    def list(self, limit: int = 200) -> list[Run]:
+        """Newest first."""
+        with self._session() as session:
+            rows = session.scalars(select(_RunRow).order_by(_RunRow.created_at.desc()).limit(limit))
+            return [_read(row) for row in rows]
+
+    def take(self, run: str) -> Run:
+        """Become the owner. Raises UsageError while another process owns it and lives."""
+        found = self.get(run)
+        if found.alive and found.owner != _me():
+            raise UsageError(
+                f"Run {run} is being worked on by another process ({found.owner}). Stop it first: topicproof stop {run}"
+            )
+        self._update(run, owner=_me(), renewed_at=_now(), stop_requested=False, error=None, ended_at=None)
+        return self.get(run)
+
+    def renew(self, run: str, progress: Mapping[str, Any]) -> bool:
+        """Keep the lease and publish live figures; gives whether a stop was requested meanwhile."""
+        self._update(run, renewed_at=_now(), progress=json.dumps(progress))
+        return self.get(run).stop_requested
+
+    def remember(self, run: str, facts: Mapping[str, Any]) -> None:
+        self._update(run, facts=json.dumps({**self.get(run).facts, **facts}))
+
+    def enter(self, run: str, state: State) -> None:
+        self._update(run, state=state)
+
+    def request_stop(self, run: str) -> None:
+        self._update(run, stop_requested=True)
+
+    def end(self, run: str, state: State, verdict: str | None, why: str | None, error: str | None = None) -> None:
+        """The last word on a run; gives up the lease."""
+        self._update(
+            run, state=state, verdict=verdict, why=why, error=error, ended_at=_now(), owner=None, stop_requested=False
+        )
+
+    def forget(self, run: str) -> None:
+        with self._session() as session:
+            row = session.get(_RunRow, run)
+            if row is not None:
+                session.delete(row)
+
+    def _update(self, run: str, **values: Any) -> None:
+        with self._session() as session:
+            session.execute(update(_RunRow).where(_RunRow.id == run).values(**values))
+
+    def _session(self) -> _Translated:
+        return _Translated(self.engine)
+
+
+class _Translated:
+    """A database transaction; what SQLAlchemy raises becomes an EvidenceError."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.session = Session(engine, expire_on_commit=False)
+
+    def __enter__(self) -> Session:
+        return self.session
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        try:
+            if kind is None:
+                self.session.commit()
+        except SQLAlchemyError as found:
+            error = found
+        finally:
+            self.session.close()
+        if isinstance(error, SQLAlchemyError):
+            raise EvidenceError(_cannot(error)) from error
+
+
+def _engine(url: str) -> Engine:
+    try:
+        engine = create_engine(url)
+        if engine.dialect.name == "sqlite":
+            # Readers of a live run must not wait for its writer, nor the writer fail on a moment's lock.
+            event.listen(engine, "connect", _prepare_sqlite)
+        _Base.metadata.create_all(engine)
+    except SQLAlchemyError as error:
+        raise EvidenceError(_cannot(error)) from error
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.execute("pragma journal_mode=wal")
+    connection.execute("pragma busy_timeout=10000")
+
+
+def _cannot(error: SQLAlchemyError) -> str:
+    cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+    return f"The history database cannot be used: {cause}. Check TOPICPROOF_DATABASE or the home folder."
+
+
+def _now() -> datetime:
+    """UTC without a zone: what SQLite can keep."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def _me() -> str:
+    process = psutil.Process()
+    return f"{socket.gethostname()}:{os.getpid()}:{process.create_time():.2f}"
+
+
+def _holds(owner: str, renewed_at: datetime | None) -> bool:
+    host, pid, started = owner.rsplit(":", 2)
+    if host == socket.gethostname():
+        try:
+            process = psutil.Process(int(pid))
+            return f"{process.create_time():.2f}" == started and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+    return renewed_at is not None and _now() - renewed_at < timedelta(seconds=LEASE_S)
+
+
+def _read(row: _RunRow) -> Run:
+    return Run(
+        id=row.id,
+        kind=row.kind,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+        state=State(row.state),
+        owner=row.owner,
+        renewed_at=row.renewed_at,
+        stop_requested=row.stop_requested,
+        plan=json.loads(row.plan),
+        facts=json.loads(row.facts),
+        progress=json.loads(row.progress),
+        verdict=row.verdict,
+        why=row.why,
+        error=row.error,
+    )

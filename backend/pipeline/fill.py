@@ -1,0 +1,109 @@
+"""Fill: the integers from 0 on, as text, key and value alike, by an idempotent producer outside any transaction."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from backend.errors import ClusterError, TopicError
+from backend.kafka.cluster import Cluster
+from backend.settings import READ_UNCOMMITTED, REQUEST_TIMEOUT_MS, consumer_config, idempotent_producer_config
+
+TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+TICK_S = 0.02
+REPORT_EVERY = 5_000
+
+
+def fill(
+    cluster: Cluster,
+    topic: str,
+    records: int | None,
+    rate: float | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    filled: Callable[[int], None] = lambda _count: None,
+    present: Iterable[int] = (),
+) -> int:
+    """Append the integers that are missing of 0..records-1 (or on and on, when `records` is None) until `stopped`.
+
+    `rate` is in records per second; `filled` hears how many are there now; `present` are the integers that an earlier,
+    killed fill already wrote. Gives how many are there at the end. Raises ClusterError when one was not acknowledged.
+    """
+    there = set(present)
+    numbers: Iterator[int] = iter(range(records)) if records is not None else itertools.count()
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer = Producer(idempotent_producer_config(cluster.bootstrap, cluster.client))
+    count, sent, started = len(there), 0, time.monotonic()
+    for number in numbers:
+        if number in there:
+            continue
+        text = str(number).encode()
+        _produce(producer, topic, text, delivered)
+        count, sent = count + 1, sent + 1
+        if rate is not None:
+            _wait_for_turn(producer, started + sent / rate, stopped)
+        if sent % REPORT_EVERY == 0 or rate is not None:
+            filled(count)
+            if failed or stopped():
+                break
+    left = producer.flush(TIMEOUT_S * 6)
+    producer.close()
+    if failed or left:
+        why = failed[0].str() if failed else f"{left} were not acknowledged in time"
+        raise ClusterError(f"Filling {topic} at {cluster.bootstrap} failed: {why}. The rest may be there or not.")
+    filled(count)
+    return count
+
+
+def numbers_in(cluster: Cluster, topic: str) -> set[int]:
+    """The integers a topic of ours holds. Raises TopicError when it holds something else."""
+    bounds = cluster.bounds(topic)
+    ends = {p.partition: p.hw for p in bounds.partitions if p.hw > p.start}
+    consumer = Consumer(consumer_config(cluster.bootstrap, cluster.client, f"{topic}-fill", READ_UNCOMMITTED))
+    consumer.assign([TopicPartition(topic, p.partition, p.start) for p in bounds.partitions if p.partition in ends])
+    found: set[int] = set()
+    try:
+        while ends:
+            message = consumer.poll(TIMEOUT_S)
+            error = message.error() if message is not None else None
+            if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
+                raise ClusterError(f"Topic {topic} could not be read{': ' + error.str() if error else ' in time'}.")
+            if error is not None:
+                ends.pop(message.partition() or 0, None)
+                continue
+            found.add(_number(topic, message.value()))
+    except KafkaException as error:
+        raise ClusterError(f"Topic {topic} could not be read: {error}.") from error
+    finally:
+        consumer.close()
+    return found
+
+
+def _number(topic: str, value: bytes | None) -> int:
+    if value is None or not value.isdigit():
+        raise TopicError(f"Topic {topic} holds something else than integers. Fill another one.")
+    return int(value)
+
+
+def _produce(
+    producer: Producer, topic: str, text: bytes, delivered: Callable[[KafkaError | None, Message], None]
+) -> None:
+    while True:
+        try:
+            producer.produce(topic, text, text, on_delivery=delivered)
+            return
+        except BufferError:
+            producer.poll(0.05)
+
+
+def _wait_for_turn(producer: Producer, due: float, stopped: Callable[[], bool]) -> None:
+    """Serve delivery reports until `due` (monotonic seconds) or a stop."""
+    while (left := due - time.monotonic()) > 0 and not stopped():
+        producer.poll(min(left, TICK_S))
