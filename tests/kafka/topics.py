@@ -39,7 +39,11 @@ class Writer:
     value: bytes = b"value of some length, value of some length"
     headers: Mapping[str, bytes] = field(default_factory=dict)
     producers: dict[str, Producer] = field(default_factory=dict)
-    under_way: set[str] = field(default_factory=set)
+    under_way: dict[str, set[int]] = field(default_factory=dict)
+    """The partitions that each open transaction has written to."""
+
+    def __post_init__(self) -> None:
+        self._asker = Consumer(consumer_config(self.bootstrap, {}, f"{self.topic}-writer", READ_UNCOMMITTED))
 
     def write(self, line: str, partition: int = 0) -> None:
         for token in line.split():
@@ -51,18 +55,26 @@ class Writer:
     def _write(self, who: str, what: str, partition: int) -> None:
         producer = self._producer(who)
         if what in "+-":
+            before = {touched: self._end(touched) for touched in self.under_way.pop(who, ())}
             (producer.commit_transaction if what == "+" else producer.abort_transaction)()
-            self.under_way.discard(who)
+            # The broker answers when the outcome is decided; the markers are written a moment later.
+            wait_until(lambda: all(self._end(p) > end for p, end in before.items()), 10, f"the marker of {who}")
             return
-        if who != "n" and who not in self.under_way:
-            producer.begin_transaction()
-            self.under_way.add(who)
+        if who != "n":
+            if who not in self.under_way:
+                producer.begin_transaction()
+            self.under_way.setdefault(who, set()).add(partition)
         for number in range(int(what)):
             producer.produce(
                 self.topic, self.value, key=f"{who}{number}", partition=partition, headers=dict(self.headers)
             )
         # An abort would purge what was not sent yet, and the order of the line is the order of the log.
         producer.flush()
+
+    def _end(self, partition: int) -> int:
+        watermarks = self._asker.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=10)
+        assert watermarks is not None, f"no answer about {self.topic}"
+        return watermarks[1]
 
     def _producer(self, who: str) -> Producer:
         if who not in self.producers:
