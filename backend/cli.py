@@ -96,7 +96,7 @@ def up(
             _say(
                 "one small demo: 10,000 numbers squared, a fifth of the transactions aborted, every worker killed once"
             )
-            _run(settings, found, plan, stop, quiet=json_ is not None)
+            _run(settings, found, plan, stop)
         _emit(json_, {"address": address, "bootstrap": found.bootstrap, "spark": found.spark_remote})
         out.print(f"\n[bold]The dashboard is at {address}[/]\nCtrl-C stops everything.")
         stop.wait()
@@ -282,7 +282,7 @@ def resume(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, js
     settings = _settings(bootstrap, config)
     history = History(settings)
     settings = _where_it_ran(settings, history.get(run_id))
-    with _stopping() as stop, services(settings, say=_say) as found, _followed(history, run_id, json_ is not None):
+    with _stopping() as stop, services(settings, say=_say) as found, _followed(history, run_id):
         report = runs_of.resume(settings, found, history, run_id, stop)
     _conclude_run(history, run_id, report, json_)
 
@@ -349,17 +349,15 @@ def report_path(settings: Settings, run_: Run) -> Path:
 def _launch(settings: Settings, plan: RunPlan, json_: str | None) -> None:
     with _stopping() as stop, services(settings, say=_say) as found:
         history = History(settings)
-        run_id, report = _run(settings, found, plan, stop, quiet=json_ is not None)
+        run_id, report = _run(settings, found, plan, stop)
     _conclude_run(history, run_id, report, json_)
 
 
-def _run(
-    settings: Settings, found: Services, plan: RunPlan, stop: threading.Event, quiet: bool
-) -> tuple[str, Report | None]:
+def _run(settings: Settings, found: Services, plan: RunPlan, stop: threading.Event) -> tuple[str, Report | None]:
     history = History(settings)
     made = runs_of.create(settings, found, history, plan)
     _say(f"run {made.id}: {made.facts['source']} -> {made.facts['sink']}")
-    with _followed(history, made.id, quiet):
+    with _followed(history, made.id):
         report = runs_of.execute(runs_of.make_context(settings, found, history, made, stop))
     return made.id, report
 
@@ -408,7 +406,7 @@ def _say(text: str) -> None:
 
 
 @contextmanager
-def _followed(history: History, run_id: str, quiet: bool) -> Iterator[None]:
+def _followed(history: History, run_id: str) -> Iterator[None]:
     """One line a second about a run while the block works on it."""
     ended = threading.Event()
 
@@ -421,14 +419,12 @@ def _followed(history: History, run_id: str, quiet: bool) -> Iterator[None]:
                 last = line
 
     teller = threading.Thread(target=follow, daemon=True)
-    if not quiet:
-        teller.start()
+    teller.start()
     try:
         yield
     finally:
         ended.set()
-        if not quiet:
-            teller.join()
+        teller.join()
 
 
 @contextmanager

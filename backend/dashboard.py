@@ -13,7 +13,7 @@ from pathlib import Path
 
 from backend.errors import SetupError
 from backend.kafka.broker import end_process
-from backend.settings import ROOT, Settings
+from backend.settings import DASHBOARD_ADDRESS, ROOT, Settings
 
 START_TIMEOUT_S = 60.0
 
@@ -23,7 +23,7 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
     """The dashboard as a child process, ready when the block starts, gone when it ends."""
     log = settings.home / "dashboard.log"
     command = [sys.executable, "-m", "streamlit", "run", "app/main.py", "--server.port", str(port)]
-    command += ["--server.headless", "true"]
+    command += ["--server.headless", "true", "--server.address", DASHBOARD_ADDRESS]
     with log.open("wb") as output:
         child = subprocess.Popen(
             command,

@@ -29,6 +29,8 @@ DISK_FREE_BYTES_MIN = 500_000_000
 _QUIET = {"log_level": 3}
 """librdkafka writes retries to the terminal as warnings; errors reach the caller anyway."""
 DASHBOARD_PORT = 8501
+DASHBOARD_ADDRESS = os.environ.get("TOPICPROOF_DASHBOARD_ADDRESS", "127.0.0.1")
+"""Loopback unless told otherwise; a container must listen on all its addresses to be published."""
 JAVA_VERSION_MIN = 17
 
 

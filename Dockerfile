@@ -1,0 +1,14 @@
+FROM python:3.11-slim-bookworm
+RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless && rm -rf /var/lib/apt/lists/*
+RUN useradd --create-home topicproof && mkdir -p /home/topicproof/data && chown topicproof /home/topicproof/data
+WORKDIR /opt/topicproof
+COPY requirements.txt pyproject.toml ivy.xml ./
+RUN pip install --no-cache-dir -r requirements.txt
+COPY app ./app
+COPY backend ./backend
+COPY validators ./validators
+COPY .streamlit ./.streamlit
+RUN pip install --no-cache-dir --no-deps -e . && python -m backend.jars && chmod -R a+rX .
+USER topicproof
+EXPOSE 8501
+CMD ["topicproof", "up", "--no-demo"]

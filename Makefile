@@ -1,0 +1,22 @@
+# The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
+.PHONY: demo test check format clean
+
+demo:
+	@scripts/setup
+	@.venv/bin/topicproof up
+
+test:
+	@scripts/setup --dev
+	@.venv/bin/python -m pytest
+
+# Only the house rules, without a broker: a minute instead of the whole of `make test`.
+check:
+	@scripts/setup --dev
+	@.venv/bin/python -m pytest tests/test_tidy.py
+
+format:
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
+
+clean:
+	rm -rf .venv .jars .topicproof artifacts
