@@ -1,0 +1,248 @@
+"""Open transactions and producers of a topic, asked of the partitions and of the transaction coordinators (KIP-664).
+
+The search starts from the partitions: each leader knows which producers have a transaction open there and since which
+offset. What a coordinator says is joined to that. A transaction that a partition holds open and no coordinator knows
+for it is hanging: nothing will ever end it but an operator, and until then every read_committed reader stops there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
+from kafka import TopicPartition
+from kafka.errors import TransactionalIdNotFoundError
+
+from backend.kafka.fates import fate_ranges, records_between
+from backend.kafka.rawlog import Connection, connect
+from validators.finding import Bounds, Fate, PartitionBounds
+
+PRODUCER_COLUMNS = (
+    "partition",
+    "producer_id",
+    "producer_epoch",
+    "last_sequence",
+    "last_timestamp",
+    "coordinator_epoch",
+    "open_from",
+    "transactional_id",
+    "state",
+)
+DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """One transaction that one partition holds open."""
+
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    """Its first record here; read_committed readers stop at the smallest of these."""
+    transactional_id: str | None
+    """None when no coordinator knows the producer."""
+    state: str | None
+    """The coordinator's word: Ongoing, PrepareCommit, PrepareAbort; None when it does not know the producer."""
+    age_ms: int
+    """Since it began, by the coordinator's record; for a hanging one, since its producer last wrote here."""
+    timeout_ms: int | None
+    """After this long its coordinator aborts it; None for a hanging one, which nothing aborts."""
+    withheld: int
+    """Data records from its first one on: its own, and those of others that wait behind it."""
+    hanging: bool
+
+    @property
+    def why(self) -> str:
+        """One sentence for a person."""
+        records = "1 record" if self.withheld == 1 else f"{self.withheld:,} records"
+        effect = f"withholds {records} of partition {self.partition} from offset {self.start_offset:,} on"
+        age = f"{self.age_ms / 1000:.1f} s"
+        if self.hanging:
+            return (
+                f"Hanging: producer {self.producer_id} last wrote {age} ago, no coordinator knows of its transaction "
+                f"here, and it {effect} until an operator aborts it."
+            )
+        limit = f"{(self.timeout_ms or 0) / 1000:.1f} s"
+        return f"{self.transactional_id} ({self.state}) is open for {age} of at most {limit} and {effect}."
+
+
+@dataclass(frozen=True)
+class _Producer:
+    """A producer as one partition's leader remembers it."""
+
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    open_from: int | None
+
+
+@dataclass(frozen=True)
+class _Transaction:
+    """A transactional id as its coordinator describes it."""
+
+    transactional_id: str
+    state: str
+    began_ms: int
+    timeout_ms: int
+    partitions: frozenset[tuple[str, int]]
+
+
+def open_transactions(
+    bootstrap: str,
+    client: Mapping[str, str],
+    topic: str,
+    bounds: Bounds | None = None,
+    ranges: pd.DataFrame | None = None,
+) -> tuple[OpenTransaction, ...]:
+    """The transactions open on the topic now, by partition and start.
+
+    `ranges` are the `fates.fate_ranges` of `bounds`, in which the withheld records are counted; without them, what lies
+    behind the open transactions is scanned. Raises TopicError for a missing topic, ClusterError when the brokers do
+    not answer or are too old for the question (before Kafka 3.0).
+    """
+    with connect(bootstrap, client) as kafka:
+        return ask_open_transactions(kafka, topic, bounds, ranges)
+
+
+def producers(bootstrap: str, client: Mapping[str, str], topic: str) -> pd.DataFrame:
+    """One row (`PRODUCER_COLUMNS`) per partition and producer that its leader remembers.
+
+    `open_from` is the first offset of its open transaction, else null; `transactional_id` and `state` are the
+    coordinator's, null for a producer that is only idempotent. Raises as `open_transactions` does.
+    """
+    with connect(bootstrap, client) as kafka:
+        return ask_producers(kafka, topic)
+
+
+def ask_open_transactions(
+    kafka: Connection, topic: str, bounds: Bounds | None = None, ranges: pd.DataFrame | None = None
+) -> tuple[OpenTransaction, ...]:
+    """See `open_transactions`."""
+    found = [each for each in _on_partitions(kafka, topic) if each.open_from is not None]
+    if not found:
+        return ()
+    transactions = _of_coordinators(kafka, {each.producer_id for each in found})
+    if any(_told(transactions, topic, each) is None for each in found):
+        # It may have ended between the two questions. Only one that is open since the same offset still, hangs.
+        still = {(each.partition, each.producer_id, each.open_from) for each in _on_partitions(kafka, topic)}
+        found = [
+            each
+            for each in found
+            if _told(transactions, topic, each) or (each.partition, each.producer_id, each.open_from) in still
+        ]
+    bounds = kafka.bounds(topic) if bounds is None else bounds
+    if ranges is None:
+        behind = _behind(bounds, found)
+        ranges = fate_ranges(kafka.scan(topic, behind), behind)
+    ends = {p.partition: p.hw for p in bounds.partitions}
+    now_ms = int(time.time() * 1000)
+    return tuple(
+        open_transaction(
+            each,
+            _told(transactions, topic, each),
+            records_between(ranges, each.partition, each.open_from or 0, ends.get(each.partition, 0), DATA_FATES),
+            now_ms,
+        )
+        for each in found
+    )
+
+
+def ask_producers(kafka: Connection, topic: str) -> pd.DataFrame:
+    """See `producers`."""
+    found = _on_partitions(kafka, topic)
+    listed = kafka.patiently(kafka.admin.list_transactions) if found else {}
+    known = {each.producer_id: each for of_broker in listed.values() for each in of_broker}
+    rows = [
+        {
+            **vars(each),
+            "transactional_id": known[each.producer_id].transactional_id if each.producer_id in known else None,
+            "state": known[each.producer_id].state.value if each.producer_id in known else None,
+        }
+        for each in found
+    ]
+    return pd.DataFrame(rows, columns=list(PRODUCER_COLUMNS)).astype({"open_from": "Int64"})
+
+
+def open_transaction(
+    producer: _Producer, transaction: _Transaction | None, withheld: int, now_ms: int
+) -> OpenTransaction:
+    """What the partition and the coordinator say, joined; no transaction means that it hangs."""
+    began = producer.last_timestamp if transaction is None else transaction.began_ms
+    return OpenTransaction(
+        partition=producer.partition,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        start_offset=producer.open_from or 0,
+        transactional_id=transaction.transactional_id if transaction else None,
+        state=transaction.state if transaction else None,
+        # The coordinator's clock may be ahead of ours.
+        age_ms=max(0, now_ms - began),
+        timeout_ms=transaction.timeout_ms if transaction else None,
+        withheld=withheld,
+        hanging=transaction is None,
+    )
+
+
+def _told(transactions: Mapping[int, _Transaction], topic: str, producer: _Producer) -> _Transaction | None:
+    """What a coordinator knows of the producer's transaction on this very partition."""
+    found = transactions.get(producer.producer_id)
+    return found if found is not None and (topic, producer.partition) in found.partitions else None
+
+
+def _on_partitions(kafka: Connection, topic: str) -> list[_Producer]:
+    places = [TopicPartition(topic, partition) for partition in kafka.leaders(topic)]
+    answer = kafka.patiently(lambda: kafka.admin.describe_producers(places))
+    return [
+        _Producer(
+            place.partition,
+            each.producer_id,
+            each.producer_epoch,
+            each.last_sequence,
+            each.last_timestamp,
+            each.coordinator_epoch,
+            each.current_transaction_start_offset if each.current_transaction_start_offset >= 0 else None,
+        )
+        for place, state in sorted(answer.items())
+        for each in sorted(state.active_producers, key=lambda each: (each.current_transaction_start_offset, each))
+    ]
+
+
+def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[int, _Transaction]:
+    """The transactions of these producers, by producer id."""
+    listed = kafka.patiently(lambda: kafka.admin.list_transactions(producer_id_filters=sorted(producer_ids)))
+    found = {}
+    for name in {each.transactional_id for of_broker in listed.values() for each in of_broker}:
+        # It may have expired since it was listed.
+        with suppress(TransactionalIdNotFoundError):
+            told = kafka.patiently(partial(kafka.admin.describe_transactions, [name]))[name]
+            found[told.producer_id] = _Transaction(
+                name,
+                told.state.value,
+                told.transaction_start_time_ms,
+                told.transaction_timeout_ms,
+                frozenset((place.topic, place.partition) for place in told.topic_partitions),
+            )
+    return found
+
+
+def _behind(bounds: Bounds, found: Collection[_Producer]) -> Bounds:
+    """The bounds from the first open transaction of each partition on; partitions without one are left out."""
+    first: dict[int, int] = {}
+    for each in found:
+        first[each.partition] = min(first.get(each.partition, each.open_from or 0), each.open_from or 0)
+    return Bounds(
+        bounds.topic,
+        tuple(
+            PartitionBounds(p.partition, max(p.start, first[p.partition]), max(p.start, first[p.partition]), p.hw)
+            for p in bounds.partitions
+            if p.partition in first and first[p.partition] < p.hw
+        ),
+    )

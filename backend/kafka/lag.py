@@ -1,0 +1,146 @@
+"""What each consumer group still has to read, counted in records instead of subtracted in offsets.
+
+High watermark minus committed offset counts markers, aborted records, holes, and what an open transaction withholds:
+on a transactional topic it may never reach 0. Here the records are counted from batch headers, at both levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+from kafka import TopicPartition
+
+from backend.kafka.fates import records_between
+from backend.kafka.rawlog import Connection, connect
+from validators.finding import Bounds, Fate, PartitionBounds
+
+DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """One group on one partition."""
+
+    partition: int
+    committed: int
+    """The offset that the group would read next."""
+    visible: int
+    """Records it can read now at read_committed: committed ones from there to the LSO."""
+    uncommitted: int
+    """Records it can read now at read_uncommitted: all data from there to the high watermark."""
+    withheld: int
+    """Records from there on that lie at or above the LSO."""
+    subtraction: int
+    """High watermark minus committed offset: the number that other tools show."""
+    exact: bool
+    """False where the committed offset lies inside a batch that compaction thinned out: then one batch is estimated."""
+    stuck: bool
+    """Nothing is left below the LSO, and an open transaction withholds the rest."""
+    why: str
+    """One sentence for a person."""
+
+
+@dataclass(frozen=True)
+class GroupLag:
+    """One group that has committed offsets on the topic."""
+
+    group: str
+    state: str
+    """The group's state in Kafka's words: Stable, Empty, Dead; empty for a broker that does not say."""
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def visible(self) -> int:
+        return sum(p.visible for p in self.partitions)
+
+    @property
+    def uncommitted(self) -> int:
+        return sum(p.uncommitted for p in self.partitions)
+
+    @property
+    def withheld(self) -> int:
+        return sum(p.withheld for p in self.partitions)
+
+    @property
+    def subtraction(self) -> int:
+        return sum(p.subtraction for p in self.partitions)
+
+    @property
+    def stuck(self) -> bool:
+        """It waits for an open transaction on some partition, and has nothing to read on any."""
+        return self.visible == 0 and any(p.stuck for p in self.partitions)
+
+
+def group_lags(
+    bootstrap: str, client: Mapping[str, str], topic: str, bounds: Bounds, ranges: pd.DataFrame
+) -> tuple[GroupLag, ...]:
+    """The lag of every group with a committed offset on the topic, by name.
+
+    `ranges` are the `fates.fate_ranges` of `bounds`. Raises ClusterError when the brokers do not answer.
+    """
+    with connect(bootstrap, client) as kafka:
+        return ask_group_lags(kafka, topic, bounds, ranges)
+
+
+def ask_group_lags(kafka: Connection, topic: str, bounds: Bounds, ranges: pd.DataFrame) -> tuple[GroupLag, ...]:
+    """See `group_lags`."""
+    listed = {each["group_id"]: each for each in kafka.patiently(kafka.admin.list_groups)}
+    # Share groups (KIP-932) have no committed offset.
+    names = sorted(name for name, each in listed.items() if str(each.get("group_type", "")).lower() != "share")
+    if not names:
+        return ()
+    places = [TopicPartition(topic, p.partition) for p in bounds.partitions]
+    answers = kafka.patiently(lambda: kafka.admin.list_group_offsets(dict.fromkeys(names, places)))
+    found = []
+    for name in names:
+        committed = {place.partition: each.offset for place, each in answers[name].items() if each.offset >= 0}
+        lags = [partition_lag(p, committed[p.partition], ranges) for p in bounds.partitions if p.partition in committed]
+        if lags:
+            found.append(GroupLag(name, str(listed[name].get("group_state", "")), tuple(lags)))
+    return tuple(found)
+
+
+def partition_lag(p: PartitionBounds, committed: int, ranges: pd.DataFrame) -> PartitionLag:
+    """The lag of a group that would read `committed` next. Pure."""
+    visible = records_between(ranges, p.partition, committed, p.lso, [Fate.COMMITTED])
+    uncommitted = records_between(ranges, p.partition, committed, p.hw, DATA_FATES)
+    withheld = records_between(ranges, p.partition, max(committed, p.lso), p.hw, DATA_FATES)
+    own = ranges[(ranges["partition"] == p.partition) & (ranges["records"] > 0)]
+    across = own[(own["first_offset"] < committed) & (own["last_offset"] >= committed)]
+    span = across["last_offset"] - across["first_offset"] + 1
+    stuck = visible == 0 and withheld > 0
+    return PartitionLag(
+        partition=p.partition,
+        committed=committed,
+        visible=visible,
+        uncommitted=uncommitted,
+        withheld=withheld,
+        subtraction=p.hw - committed,
+        exact=bool((across["records"] == span).all()),
+        stuck=stuck,
+        why=_why(p, committed, visible, withheld),
+    )
+
+
+def _why(p: PartitionBounds, committed: int, visible: int, withheld: int) -> str:
+    if committed > p.hw:
+        return f"The committed offset {committed:,} lies behind the end of the log ({p.hw:,}): was the topic made anew?"
+    deleted = f"{p.start - committed:,} offsets were deleted before it read them. " if committed < p.start else ""
+    behind = f"an open transaction from offset {p.lso:,} on withholds {_records(withheld)}"
+    if visible:
+        rest = f"; {behind}" if withheld else ""
+        return f"{deleted}{_records(visible)} to read{rest}."
+    if withheld:
+        return f"{deleted}Stuck: nothing is left below the last stable offset, and {behind}."
+    last = p.hw - max(committed, p.start)
+    if last:
+        return (
+            f"{deleted}Nothing is left to read: the last {last:,} offsets hold only markers, aborted records or holes."
+        )
+    return f"{deleted}Nothing is left to read."
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count:,} records"
