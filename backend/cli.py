@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer._click.exceptions import ClickException  # typer carries its own click
 
 from backend.dashboard import dashboard, require_port
 from backend.errors import EvidenceError, TopicproofError, UsageError
@@ -35,7 +35,7 @@ from backend.services import Services, services
 from backend.settings import DASHBOARD_PORT, Settings, read_settings
 from backend.show import print_topic, progress_line, report_lines
 from validators.finding import Guarantee
-from validators.ledger import Identity
+from validators.identity import Identity
 from validators.report import Report
 
 USAGE = 64
@@ -246,7 +246,7 @@ def inspect(
     settings = _settings(bootstrap, config, brokers)
     with services(settings, spark=False, say=_say) as found:
         view = inspect_topic(found.bootstrap, settings.client, topic)
-    _emit(json_, json.loads(view.to_json()))
+    _emit(json_, view.to_json())
     if json_ is None:
         print_topic(out, view)
 
@@ -523,16 +523,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     given = _with_json_value(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(args=given, prog_name="topicproof", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        code = USAGE
-    except click.ClickException as error:
+    except ClickException as error:
         error.show()
         code = USAGE
     except TopicproofError as error:
         err.print(f"[red]{type(error).__name__}[/]: {error}", highlight=False)
         code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         err.print("interrupted")
         code = 130
     sys.exit(code or 0)

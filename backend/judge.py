@@ -22,15 +22,10 @@ from backend.pipeline.journal import Entry, TransactionEnded
 from backend.services import Services
 from backend.settings import READ_COMMITTED, spark_source_options
 from backend.spark import connect, first_line
+from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from validators.finding import Bounds, Guarantee, Witness
-from validators.ledger import (
-    BATCH_COLUMNS,
-    DECLARED_COLUMNS,
-    TRANSACTION_COLUMNS,
-    Identity,
-    RawLog,
-    build_ledger,
-)
+from validators.identity import Identity
+from validators.ledger import DECLARED_COLUMNS, build_ledger
 from validators.readings import keep, read
 from validators.report import Report, judge
 

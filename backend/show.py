@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.table import Table
 
-from validators.finding import Outcome
+from validators.finding import Fate, Outcome
 from validators.report import Report
 
 if TYPE_CHECKING:
@@ -63,7 +64,49 @@ def report_lines(report: Report) -> Iterator[str]:
 
 
 def print_topic(out: Console, view: TopicView) -> None:
-    """What `topicproof inspect` shows."""
+    """What `topicproof inspect` shows: balance, partitions, transactions, what is open, and every group's lag."""
+    fates = {fate: count for fate, count in view.fates.items() if count or fate in _ALWAYS}
+    terms = " + ".join(f"{count:,} {fate.lower()}" for fate, count in fates.items())
+    out.print(f"[bold]{view.topic}[/] at {view.taken_at:%Y-%m-%d %H:%M:%S} UTC", highlight=False)
+    out.print(f"{view.bounds.offsets:,} offsets = {terms}; {view.outside:,} records in no transaction", highlight=False)
+    partitions = _table("p", "start", "LSO", "HW", *(fate.lower() for fate in fates))
+    for one in view.partitions:
+        counts = (one.fates.get(fate, 0) for fate in fates)
+        partitions.add_row(str(one.partition), *(f"{n:,}" for n in (one.start, one.lso, one.hw, *counts)))
+    out.print(partitions)
+    moved = view.transactions
+    out.print(
+        f"transactions: {moved.committed:,} committed ({moved.records_committed:,} records), {moved.aborted:,} aborted "
+        f"({moved.records_aborted:,} records), {moved.open:,} open",
+        highlight=False,
+    )
+    last = _table("p", "first", "last", "records", "outcome", "marker", "producer")
+    for each in moved.last:
+        marker = "" if each.marker_offset is None else f"{each.marker_offset:,}"
+        places = (f"{n:,}" for n in (each.first_offset, each.last_offset, each.records))
+        last.add_row(str(each.partition), *places, each.outcome, marker, f"{each.producer_id}:{each.producer_epoch}")
+    if moved.last:
+        out.print(last)
+    for waiting in view.open:
+        out.print(f"[yellow]{_plain(waiting.why)}[/]", highlight=False)
+    lags = _table("group", "to read (read_committed)", "to read (read_uncommitted)", "HW - committed", "")
+    for lag in view.lags:
+        stuck = "stuck behind an open transaction" if lag.stuck else ""
+        lags.add_row(lag.group, *(f"{n:,}" for n in (lag.visible, lag.uncommitted, lag.subtraction)), stuck)
+    out.print(lags if view.lags else "No group has committed offsets here.")
+    for question in view.not_heard:
+        out.print(f"[yellow]not heard[/] {_plain(question)}", highlight=False)
+
+
+_ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
+
+
+def _table(*names: str) -> Table:
+    """Words to the left, numbers to the right."""
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, justify="left" if name in {"", "group", "outcome", "producer"} else "right")
+    return table
 
 
 def _plain(text: str) -> str:

@@ -30,7 +30,7 @@ from backend.services import Services
 from backend.settings import Settings
 from backend.spark import connect, session_id
 from validators.finding import Bounds, Guarantee
-from validators.ledger import Identity
+from validators.identity import Identity
 from validators.report import Report
 
 TICK_S = 0.5

@@ -1,0 +1,167 @@
+"""The life of a run's process: stopped, killed and resumed, it loses nothing and leaves no transaction open."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backend.history.store import History, Run, State
+from backend.kafka.cluster import Cluster
+from backend.services import Services
+from backend.settings import ROOT, Settings
+from tests.conftest import wait_until
+from tests.runs import read_all
+
+WAIT_S = 120
+ENDLESS = ("run", "--rate", "2000", "--until-stopped", "--partitions", "2", "--per-transaction", "100")
+
+
+def start(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "backend.cli", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **settings.environment()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def call(settings: Settings, *arguments: str) -> tuple[int, str]:
+    process = start(settings, *arguments)
+    told, _ = process.communicate(timeout=WAIT_S)
+    return process.returncode, told
+
+
+@pytest.fixture
+def endless(settings: Settings, cluster: Services) -> Iterator[tuple[subprocess.Popen[str], Run]]:
+    """A run in a process of its own that fills and squares until somebody stops it, with something committed."""
+    assert cluster.bootstrap
+    history = History(settings)
+    before = {run.id for run in history.list()}
+    process = start(settings, *ENDLESS)
+    wait_until(lambda: {run.id for run in history.list()} > before, WAIT_S, "the entry in the history")
+    run_id = ({run.id for run in history.list()} - before).pop()
+    await_processed(history, run_id, 1)
+    yield process, history.get(run_id)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def await_processed(history: History, run_id: str, least: int) -> int:
+    def processed() -> int:
+        return int(history.get(run_id).progress.get("processed", 0))
+
+    wait_until(lambda: processed() >= least, WAIT_S, f"{least} committed inputs of {run_id}")
+    return processed()
+
+
+def assert_closed_and_exact(settings: Settings, cluster: Services, run: Run) -> int:
+    """No transaction is open, and the sink holds exactly what the group's offsets say; gives how many."""
+    kafka = Cluster(cluster.bootstrap, settings.client)
+    assert all(p.lso == p.hw for p in kafka.bounds(run.facts["sink"]).partitions)
+    committed = sum(kafka.committed(run.facts["group"], run.facts["source"]).values())
+    values = [int(m.value or b"") for m in read_all(cluster.bootstrap, run.facts["sink"])]
+    assert len(values) == len(set(values)) == committed
+    return committed
+
+
+def test_stop_then_resume_then_ctrl_c(
+    settings: Settings, cluster: Services, endless: tuple[subprocess.Popen[str], Run]
+) -> None:
+    """Story: an endless run is stopped by the command, resumed, and stopped again by Ctrl-C. Each time it is judged on
+    what it committed, leaves nothing open, and goes on where it was."""
+    process, run = endless
+    history = History(settings)
+    code, told = call(settings, "stop", run.id, "--json")
+    assert code == 0 and json.loads(told)["state"] == State.STOPPED, told
+    told, _ = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0 and "HOLDS" in told, told
+    first = assert_closed_and_exact(settings, cluster, run)
+
+    resumed = start(settings, "resume", run.id)
+    await_processed(history, run.id, first + 1)
+    resumed.send_signal(signal.SIGINT)
+    told, _ = resumed.communicate(timeout=WAIT_S)
+    assert resumed.returncode == 0 and "HOLDS" in told, told
+    assert assert_closed_and_exact(settings, cluster, run) > first
+
+
+def test_a_killed_run_is_resumed_exactly_once(
+    settings: Settings, cluster: Services, endless: tuple[subprocess.Popen[str], Run]
+) -> None:
+    """Story: the run's process is killed -9, so its query goes on in Spark and nobody watches it. While it lives nobody
+    else may take it; then resume takes over, and the sink is exact in the end."""
+    process, run = endless
+    history = History(settings)
+    code, told = call(settings, "resume", run.id)
+    assert code == 64 and "is being worked on by another process" in told
+    process.kill()
+    process.wait()
+    assert not history.get(run.id).alive
+    before = int(history.get(run.id).progress["processed"])
+
+    resumed = start(settings, "resume", run.id)
+    await_processed(history, run.id, before + 1)
+    code, told = call(settings, "stop", run.id)
+    assert code == 0, told
+    told, _ = resumed.communicate(timeout=WAIT_S)
+    assert resumed.returncode == 0 and "HOLDS" in told, told
+    assert assert_closed_and_exact(settings, cluster, run) > before
+
+
+def test_clean_removes_what_a_killed_run_left(
+    settings: Settings, cluster: Services, endless: tuple[subprocess.Popen[str], Run]
+) -> None:
+    """Story: a killed run is not wanted any more. Its orphaned query is stopped, its topics, folder and entry go."""
+    process, run = endless
+    process.kill()
+    process.wait()
+    code, told = call(settings, "clean", run.id)
+    assert code == 0 and "is gone" in told, told
+    left = set(Cluster(cluster.bootstrap).topics())
+    assert not left & {run.facts["source"], run.facts["sink"], run.facts["journal"]}
+    assert not Path(settings.runs / run.id).exists()
+    assert run.id not in {one.id for one in History(settings).list()}
+
+
+def test_the_three_parts_work_alone(settings: Settings, cluster: Services, tmp_path: Path) -> None:
+    """Story: fill, process and check are called one by one, as on three days. The verdict is that of a whole run."""
+    assert cluster.bootstrap
+    code, told = call(settings, "fill", "--topic", "three-numbers", "--records", "500", "--partitions", "2")
+    assert code == 0 and "holds 500 integers" in told, told
+    code, told = call(settings, "process", "--source", "three-numbers", "--sink", "three-squares")
+    assert code == 0, told
+    for identity in ("lineage", "key"):
+        report = tmp_path / f"{identity}.json"
+        names = ("--source", "three-numbers", "--sink", "three-squares", "--identity", identity)
+        code, told = call(settings, "check", *names, "--out", str(tmp_path / identity), "--json", str(report))
+        assert code == 0 and "HOLDS" in told, told
+        assert json.loads(report.read_text())["sink"]["fates"]["committed"] == 500
+    code, told = call(settings, "fill", "--topic", "three-numbers")
+    assert code == 64 and "holds 500 offsets already" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("check", "--source", "no-such-topic", "--sink", "three-squares"), "Topic no-such-topic does not exist"),
+        (("inspect", "no-such-topic"), "Topic no-such-topic does not exist"),
+        (("run", "--source", "no-such-topic"), "Topic no-such-topic does not exist"),
+    ],
+)
+def test_a_missing_topic_is_exit_code_3(
+    settings: Settings, cluster: Services, arguments: tuple[str, ...], says: str
+) -> None:
+    """Story: the topic's name is misspelt. Exit code 3 and one sentence, never a pass and never a traceback."""
+    assert cluster.bootstrap
+    code, told = call(settings, *arguments)
+    assert code == 3 and says in told and "Traceback" not in told, told

@@ -1,0 +1,100 @@
+"""The command line without a cluster: usage, errors as one sentence, exit codes, JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from backend import cli
+
+COMMANDS = ("up", "fill", "run", "process", "check", "inspect", "stop", "resume", "runs", "show", "clean")
+
+
+def call(*arguments: str) -> int:
+    """The exit code of `topicproof <arguments>`."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(arguments))
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Story: somebody asks for help. Every command has a description, an example of itself, and --json."""
+    assert call(command, "--help") == 0
+    text = capsys.readouterr().out
+    assert f"Example: topicproof {command}" in re.sub(r"\s+", " ", text) and "--json" in text
+
+
+def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    """Story: a command is added. It must appear in the list above, and so be held to the same rules."""
+    assert call("--help") == 0
+    listed = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(listed) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["run", "--records", "-1"], 64, "records: Input should be greater than or equal to 1"),
+        (["run", "--fault", "flood@noon"], 64, "Unknown fault 'flood@noon'"),
+        (["run", "--source-option", "minPartitions=8"], 64, "minPartitions is refused"),
+        (["run", "--source-option", "maxRecordsPerPartition=8"], 64, "maxRecordsPerPartition is refused"),
+        (["run", "--source-option", "words"], 64, "expected NAME=VALUE"),
+        (["run", "no-such-plan.yaml"], 64, "no-such-plan.yaml cannot be read"),
+        (["run", "--brokers", "2"], 64, "the embedded Kafka has 1 or 3"),
+        (["show", "squares-none"], 64, "There is no run squares-none. The history is empty."),
+        (["stop", "squares-none"], 64, "There is no run squares-none"),
+        (["resume", "squares-none"], 64, "There is no run squares-none"),
+        (["fly"], 64, "No such command"),
+        (["inspect", "squares", "--bootstrap", "127.0.0.1:1"], 3, "127.0.0.1:1"),
+        (["fill", "--bootstrap", "127.0.0.1:1"], 3, "No Kafka broker answers at 127.0.0.1:1"),
+    ],
+)
+def test_an_error_is_one_sentence_and_an_exit_code(
+    arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: something is wrong with the request or the cluster. One sentence says what, never a traceback."""
+    assert call(*arguments) == code
+    told = capsys.readouterr().err
+    assert says in re.sub(r"\s+", " ", told) and "Traceback" not in told
+
+
+def test_an_empty_history_says_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    """Story: a newcomer lists the runs. There are none, and the answer is the next command to type."""
+    assert call("runs") == 0
+    assert "topicproof run" in capsys.readouterr().out
+
+
+def test_json_goes_to_the_terminal_or_to_a_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Story: a machine reads the answer. Without a file it is all that is on standard output; with one, it is there."""
+    assert call("runs", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert call("runs", "--json", str(home / "runs.json")) == 0
+    assert json.loads((home / "runs.json").read_text()) == []
+
+
+def test_json_that_cannot_be_written_is_exit_code_4(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Story: the file for the answer lies in a folder that does not exist. The evidence is missing: exit code 4."""
+    assert call("runs", "--json", str(home / "no" / "runs.json")) == 4
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_home_that_cannot_be_written_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: the home lies where a file is. The sentence names it and the variable that moves it."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "file" / "home"))
+    assert call("runs") == 3
+    assert "TOPICPROOF_HOME" in capsys.readouterr().err
