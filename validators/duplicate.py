@@ -21,7 +21,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame:
-    rows = ledger.sink.where("repeat")
+    rows = ledger.sink.join(ledger.repeats, ["partition", "offset"])
     why = F.format_string(
         "The output of this input is committed %d times; the first is at %d/%d.",
         "copies",

@@ -12,7 +12,7 @@ COLUMNS = (
 """One row of evidence.
 
 `partition`, `offset`: where it shows in the sink; null where the sink holds nothing (a gap).
-`transaction`: `<transactional id>/<sequence>/<attempt>` if the record says so, else the producer of the raw log.
+`transaction`: `<transactional id>/<sequence>/<attempt>`, if the record says so.
 `explained_by`: the kind, or the circumstance, that caused this row; null for a primary row.
 `badness`: the higher, the earlier it is shown; comparable within one kind only.
 `why`: one sentence for a person."""
@@ -37,6 +37,4 @@ def amount(count: int, covered: int, noun: str, one: str, many: str) -> str:
 
 
 def _transaction() -> Column:
-    return F.when(
-        F.col("transactional_id").isNotNull(), F.concat_ws("/", "transactional_id", "sequence", "attempt")
-    ).when(F.col("transactional"), F.concat(F.lit("producer "), F.col("producer_id")))
+    return F.when(F.col("transactional_id").isNotNull(), F.concat_ws("/", "transactional_id", "sequence", "attempt"))

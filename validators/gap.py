@@ -13,12 +13,16 @@ from pyspark.sql import functions as F
 from validators.evidence import amount, evidence
 from validators.expectation import PENDING
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, Place, by_partition
+from validators.ledger import Ledger, Place
+from validators.offsets import bits, by_partition, holds, members, minus, word
 
 NAME = "gap"
 QUESTION = "Has every input its committed output?"
 UNIT = "inputs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+FATES = (Fate.COMMITTED, Fate.PENDING, Fate.ABORTED)
+"""What can have become of an output that was produced."""
 
 ABSENT = {
     "partition": "int",
@@ -27,36 +31,34 @@ ABSENT = {
     "transactional_id": "string",
     "sequence": "long",
     "attempt": "int",
-    "transactional": "boolean",
-    "producer_id": "long",
 }
 """What a record that is not there cannot tell."""
 
 
 def find(ledger: Ledger) -> DataFrame:
     fate = F.col("fate")
+    keys = [F.col("source_partition"), word("source_offset").alias("word")]
     outputs = (
         ledger.sink.where(F.col("place") == Place.INPUT.value)
-        .groupBy("source_partition", "source_offset")
-        .agg(
-            F.count_if(fate == Fate.COMMITTED.value).alias("committed"),
-            F.count_if(fate == Fate.PENDING.value).alias("pending"),
-            F.count_if(fate == Fate.ABORTED.value).alias("aborted"),
-        )
+        .groupBy(*keys)
+        .agg(*(bits("source_offset", fate == one.value).alias(one.value) for one in FATES))
     )
-    missing = ledger.inputs.join(outputs, ["source_partition", "source_offset"], "left").where(
-        F.coalesce("committed", F.lit(0)) == 0
+    inputs = ledger.inputs.groupBy(*keys).agg(bits("source_offset").alias("inputs"))
+    lacking = minus(F.col("inputs"), F.col(Fate.COMMITTED.value))
+    missing = (
+        inputs.join(outputs, ["source_partition", "word"], "left")
+        .where(lacking != 0)
+        .withColumn("source_offset", members("word", lacking))
     )
     last = F.coalesce(by_partition("source_partition", _last_offsets(ledger)), F.lit(-1))
     tail = F.col("source_offset") > last
-    pending = F.coalesce("pending", F.lit(0)) > 0
-    aborted = F.coalesce("aborted", F.lit(0))
+    pending, aborted = holds(Fate.PENDING.value, "source_offset"), holds(Fate.ABORTED.value, "source_offset")
     why = (
         F.when(pending, "Its output is pending: the transaction is still open.")
         .when(tail, "Lost tail: neither this input nor any later one of its partition has a committed output.")
         .otherwise("A hole: later inputs of this partition have committed outputs, this one has none.")
     )
-    traces = F.when(aborted > 0, F.format_string(" Its output was aborted %d times.", aborted)).otherwise("")
+    traces = F.when(aborted, " Its output was aborted.").otherwise("")
     rows = missing.withColumns(
         {
             "source_topic": F.lit(ledger.source_bounds.topic),

@@ -8,13 +8,13 @@ are left out; an inversion that only a later copy makes is explained by what mad
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from validators import aborted_read, duplicate
 from validators.evidence import amount, evidence
 from validators.finding import Witness
-from validators.ledger import Ledger, known_aborted
+from validators.ledger import Ledger, known_aborted, real
 
 NAME = "order"
 QUESTION = "Do the outputs of a source partition stand in the order of its inputs?"
@@ -24,23 +24,34 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 def find(ledger: Ledger) -> DataFrame:
     line = Window.partitionBy("source_partition", "partition").orderBy("offset")
-    before = line.rowsBetween(Window.unboundedPreceding, -1)
     place = F.struct("source_offset", "output_index")
-    first = F.when(~F.col("repeat"), place)
-    rows = ledger.sink.where(F.col("copies").isNotNull()).withColumns(
+    rows = ledger.sink.where(real())
+    repeat = F.lit(False)
+    if ledger.repeats_count:
+        later = ledger.repeats.select("partition", "offset", F.lit(True).alias("repeat"))
+        rows = rows.join(later, ["partition", "offset"], "left")
+        repeat = F.coalesce("repeat", F.lit(False))
+    rows = rows.withColumn("repeat", repeat).withColumns(
         {
             "place_before": F.lag(place).over(line),
-            "first_before": F.last(first, ignorenulls=True).over(before),
             "aborted_before": F.lag(known_aborted()).over(line),
         }
     )
-    own = ~F.col("repeat") & (F.col("first_before") >= place)
-    own = F.coalesce(own, F.lit(False))
+    rows = rows.withColumn("first_before", _first_before(ledger, place, line))
+    own = F.coalesce(~F.col("repeat") & (F.col("first_before") >= place), F.lit(False))
     rows = rows.where(own | (F.col("place_before") >= place))
     above = F.when(own, F.col("first_before.source_offset")).otherwise(F.col("place_before.source_offset"))
     why = F.format_string("Input %d comes after input %d of the same partition.", "source_offset", above)
     cause = F.when(known_aborted() | F.col("aborted_before"), aborted_read.NAME).otherwise(duplicate.NAME)
     return evidence(rows, above - F.col("source_offset"), why, F.when(~own, cause))
+
+
+def _first_before(ledger: Ledger, place: Column, line: WindowSpec) -> Column:
+    """The place of the last record before that is no later copy."""
+    if not ledger.repeats_count:
+        return F.col("place_before")
+    firsts = F.when(~F.col("repeat"), place)
+    return F.last(firsts, ignorenulls=True).over(line.rowsBetween(Window.unboundedPreceding, -1))
 
 
 def covered(ledger: Ledger) -> int:

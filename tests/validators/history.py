@@ -24,6 +24,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from validators import readings
+from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from validators.finding import Bounds, Guarantee, PartitionBounds
 from validators.headers import (
     LINEAGE_HEADER,
@@ -33,15 +34,8 @@ from validators.headers import (
     format_lineage,
     format_transaction,
 )
-from validators.ledger import (
-    BATCH_COLUMNS,
-    DECLARED_COLUMNS,
-    TRANSACTION_COLUMNS,
-    Identity,
-    Ledger,
-    RawLog,
-    build_ledger,
-)
+from validators.identity import Identity
+from validators.ledger import DECLARED_COLUMNS, Ledger, build_ledger
 from validators.report import Report, judge
 
 SOURCE, SINK = "numbers", "squares"

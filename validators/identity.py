@@ -1,0 +1,85 @@
+"""Which input a sink record is an output of: by the header that our sink writes, or by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from validators.finding import Fate
+from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
+
+
+class Identity(StrEnum):
+    """How a sink record is matched with its input."""
+
+    LINEAGE = "lineage"
+    """By the header that our sink writes."""
+    KEY = "key"
+    """By key: its k-th occurrence in the sink, by (partition, offset), is that of the k-th in the source. Extra ones
+    repeat the last. Two null keys are equal. With equal keys the missing one cannot be told: it is the last."""
+
+
+def with_input(records: DataFrame, source: DataFrame, topic: str, identity: Identity) -> DataFrame:
+    """Adds source_topic, source_partition, source_offset and output_index; all null where no input is known."""
+    match identity:
+        case Identity.LINEAGE:
+            types = {
+                "source_topic": "string",
+                "source_partition": "int",
+                "source_offset": "long",
+                "output_index": "int",
+            }
+            return _with_header(records, LINEAGE_HEADER, types)
+        case Identity.KEY:
+            return _with_key(records, source, topic)
+
+
+def with_transaction(records: DataFrame) -> DataFrame:
+    """Adds transactional_id, sequence, attempt, task and total; all null where the header is missing or malformed."""
+    types = {"transactional_id": "string", "sequence": "long", "attempt": "int", "task": "string", "total": "long"}
+    return _with_header(records, TRANSACTION_HEADER, types)
+
+
+def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> DataFrame:
+    """Adds the parts of a header, or nulls unless they spell its text again: the rule of validators/headers.py.
+
+    Where a name occurs twice the last header counts: Kafka's own rule.
+    """
+    from_end = F.array_position(F.reverse(F.col("headers.key")), header)
+    value = F.try_element_at(F.col("headers.value"), -F.nullif(from_end, F.lit(0)).cast("int"))
+    records = records.withColumn("text", value.cast("string")).withColumn("parts", F.split("text", "/"))
+    parts = {name: F.get("parts", F.lit(place)).try_cast(kind) for place, (name, kind) in enumerate(types.items())}
+    filled = [F.col(name) != "" if kind == "string" else F.col(name) >= 0 for name, kind in types.items()]
+    valid = reduce(Column.__and__, filled, F.concat_ws("/", *types) == F.col("text"))
+    records = records.withColumns(parts).withColumn("valid", valid)
+    named = {name: F.when(F.col("valid"), F.col(name)) for name in types}
+    return records.withColumns(named).drop("text", "parts", "valid")
+
+
+def _with_key(records: DataFrame, source: DataFrame, topic: str) -> DataFrame:
+    """Of a key's records the committed come before the pending; aborted ones are matched with nothing."""
+    countable = F.col("fate").isin(Fate.COMMITTED.value, Fate.PENDING.value)
+    in_turn = Window.partitionBy("key", "countable").orderBy(F.col("fate") == Fate.PENDING.value, "partition", "offset")
+    records = records.withColumn("countable", countable)
+    records = records.withColumn("nth", F.when(F.col("countable"), F.row_number().over(in_turn)))
+    inputs = source.select(
+        F.col("key").alias("source_key"),
+        F.col("partition").alias("source_partition"),
+        F.col("offset").alias("source_offset"),
+        F.row_number().over(Window.partitionBy("key").orderBy("partition", "offset")).alias("source_nth"),
+    )
+    totals = source.groupBy(F.col("key").alias("total_key")).agg(F.count("*").alias("inputs_of_key"))
+    records = records.join(totals, F.col("key").eqNullSafe(F.col("total_key")), "left")
+    records = records.withColumn("nth", F.when(F.col("inputs_of_key") > 0, F.least("nth", "inputs_of_key")))
+    same = F.col("key").eqNullSafe(F.col("source_key")) & (F.col("nth") == F.col("source_nth"))
+    found = F.col("source_offset").isNotNull()
+    return (
+        records.join(inputs, same, "left")
+        .withColumn("source_topic", F.when(found, F.lit(topic)))
+        .withColumn("output_index", F.when(found, F.lit(0)))
+        .drop("countable", "nth", "total_key", "inputs_of_key", "source_key", "source_nth")
+    )

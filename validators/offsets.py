@@ -1,0 +1,73 @@
+"""Offsets in columns: a partition's bounds without a join, and sets of offsets as words of 64 bits.
+
+A set holds one row for 64 offsets, so that a topic of millions of records is compared, counted and looked up in tables
+of thousands of rows, exactly: a word's bits are its offsets, and a word with more records than bits has a repeated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from validators.finding import Bounds
+
+WORD = 64
+
+BROADCAST_OFFSETS_MAX = 64_000_000
+"""A set over up to this many offsets (a million words) is sent to every task instead of shuffling the records."""
+
+
+def bound(partition: str, bounds: Bounds, name: str) -> Column:
+    """The `start`, `lso` or `hw` of the row's partition. Null where the bounds lack the partition."""
+    return by_partition(partition, {one.partition: getattr(one, name) for one in bounds.partitions})
+
+
+def by_partition(partition: str, known: Mapping[int, int]) -> Column:
+    """The number known of the row's partition, as an array look-up: no join. Null where nothing is known."""
+    values = [F.lit(known.get(number)).cast("long") for number in range(max(known, default=-1) + 1)]
+    return F.get(F.array(*values).cast("array<bigint>"), F.col(partition))
+
+
+def between(partition: str, offset: str, bounds: Bounds, end: str) -> Column:
+    """Whether the offset lies from the partition's `start` to below its `end` (`lso` or `hw`)."""
+    inside = (F.col(offset) >= bound(partition, bounds, "start")) & (F.col(offset) < bound(partition, bounds, end))
+    return F.coalesce(inside, F.lit(False))
+
+
+def word(offset: str) -> Column:
+    """The row of a set that an offset belongs to."""
+    return F.shiftright(offset, 6)
+
+
+def bit(offset: str) -> Column:
+    """The offset's own bit in its word."""
+    return F.call_function("shiftleft", F.lit(1).cast("long"), (F.col(offset) % WORD).cast("int"))
+
+
+def bits(offset: str, condition: Column | None = None) -> Column:
+    """Aggregate: the set of the offsets (for which `condition` holds) of one word; 0 for none."""
+    return F.coalesce(F.bit_or(bit(offset) if condition is None else F.when(condition, bit(offset))), F.lit(0))
+
+
+def holds(word_bits: str, offset: str) -> Column:
+    """Whether the set holds the offset; False where there is no such word."""
+    return F.coalesce(F.col(word_bits).bitwiseAND(bit(offset)) != 0, F.lit(False))
+
+
+def minus(left: Column, right: Column) -> Column:
+    """The bits of `left` that `right` lacks; a missing word is empty."""
+    return F.coalesce(left, F.lit(0)).bitwiseAND(F.bitwise_not(F.coalesce(right, F.lit(0))))
+
+
+def members(word_column: str, word_bits: Column) -> Column:
+    """The offsets of a word, one row each."""
+    places = F.sequence(F.lit(0), F.lit(WORD - 1))
+    held = F.filter(places, lambda place: F.getbit(word_bits, place) == 1)
+    return F.explode(F.transform(held, lambda place: F.col(word_column) * WORD + place))
+
+
+def look_up(frame: DataFrame, words: DataFrame, keys: list[str], offsets: int) -> DataFrame:
+    """`frame` left-joined with a set on `keys`. `offsets`: how many the set may span, which bounds its size."""
+    return frame.join(F.broadcast(words) if offsets <= BROADCAST_OFFSETS_MAX else words, keys, "left")
