@@ -1,0 +1,202 @@
+"""Figures: frame in, Plotly figure out. Colours follow Okabe and Ito, and never stand alone: a word or a symbol goes
+with each. Nothing here knows Streamlit or Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from app.wording import FATE_WORDS
+from backend.kafka.fates import FATES, Bins
+from validators.finding import Bounds, Fate
+
+FATE_COLOURS: Mapping[Fate, str] = {
+    Fate.COMMITTED: "#0072B2",
+    Fate.ABORTED: "#D55E00",
+    Fate.PENDING: "#E69F00",
+    Fate.MARKER: "#999999",
+    Fate.GONE: "#D0D5DA",
+    Fate.UNEXPLAINED: "#CC79A7",
+}
+NOTHING = "rgba(128,128,128,0.08)"
+"""Where a partition has no offset at all."""
+STRIP_CELLS_MAX = 6_000
+"""Cells of the whole strip; each is also a point that can be hovered and clicked."""
+STRIP_COLUMNS_MAX = 480
+STRIP_COLUMNS_MIN = 100
+STRIP_PARTITIONS_MAX = 48
+LABELLED_SHARE = 0.02
+"""A stretch of one fate gets its symbol when it is at least this much of the strip."""
+LABELLED = (Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
+ROW_PX = 34
+_AXIS_PX = 64
+
+
+def strip_columns(partitions: int) -> int:
+    """How many bins a strip of so many partitions has."""
+    return max(STRIP_COLUMNS_MIN, min(STRIP_COLUMNS_MAX, STRIP_CELLS_MAX // max(1, partitions)))
+
+
+def strip(found: Bins, bounds: Bounds, partition: int, offset: int) -> go.Figure:
+    """Every partition as a row of cells coloured by fate, on one axis of offsets, with the LSO where it holds records
+    back and a pointer at what the tables show. Each cell's `customdata` is partition, first and end offset."""
+    rows = [f"p{number}" for number in found.partitions]
+    width = int(found.edges[1] - found.edges[0]) if len(found.edges) > 1 else 1
+    centres = (found.edges[:-1] + found.edges[1:] - 1) / 2
+    figure = go.Figure()
+    colours = [NOTHING, *(FATE_COLOURS[fate] for fate in FATES)]
+    figure.add_heatmap(
+        z=(found.worst + 1).astype(np.uint8),
+        x=centres,
+        y=rows,
+        zmin=-0.5,
+        zmax=len(colours) - 0.5,
+        colorscale=_steps(colours),
+        showscale=False,
+        hoverinfo="skip",
+        xgap=0,
+        ygap=5,
+    )
+    figure.add_scatter(**_cells(found, rows, centres))
+    figure.add_scatter(**_symbols(found, rows, centres))
+    withheld = [p for p in bounds.partitions if p.lso < p.hw]
+    figure.add_scatter(
+        x=[p.lso for p in withheld],
+        y=[f"p{p.partition}" for p in withheld],
+        mode="markers",
+        marker={"symbol": "line-ns", "size": ROW_PX - 4, "line": {"width": 3, "color": "#000000"}},
+        hovertemplate="last stable offset %{x:,}<extra></extra>",
+    )
+    figure.add_scatter(
+        x=[offset],
+        y=[f"p{partition}"],
+        mode="markers",
+        marker={
+            "symbol": "diamond",
+            "size": 13,
+            "color": "#FFFFFF",
+            "line": {"width": 2.5, "color": "#111111"},
+        },
+        hovertemplate="shown below: offset %{x:,}<extra></extra>",
+    )
+    figure.update_layout(
+        height=_AXIS_PX + max(2, len(rows)) * (ROW_PX if len(rows) <= 8 else 18),
+        margin={"l": 0, "r": 8, "t": 4, "b": 0},
+        showlegend=False,
+        dragmode=False,
+        hovermode="closest",
+        clickmode="event+select",
+    )
+    figure.update_yaxes(autorange="reversed", showgrid=False, fixedrange=True, type="category")
+    figure.update_xaxes(
+        title="offset",
+        tickformat=",d",
+        showgrid=False,
+        zeroline=False,
+        fixedrange=True,
+        range=[float(found.edges[0]) - 0.5, float(found.edges[-1]) - 0.5] if width and len(found.edges) > 1 else None,
+    )
+    return figure
+
+
+def withheld(sink: Sequence[Mapping[str, int]]) -> go.Figure:
+    """Per partition of a live sink: what is stable (start to LSO) and what is withheld (LSO to HW)."""
+    rows = [f"p{one['partition']}" for one in sink]
+    stable = [one["lso"] - one["start"] for one in sink]
+    above = [one["hw"] - one["lso"] for one in sink]
+    figure = go.Figure()
+    figure.add_bar(
+        y=rows,
+        x=stable,
+        orientation="h",
+        name="below the LSO",
+        marker={"color": FATE_COLOURS[Fate.COMMITTED]},
+        text=[f"LSO {one['lso']:,}" for one in sink],
+        textposition="inside",
+        insidetextanchor="start",
+        hovertemplate="%{y}: %{x:,} offsets below the last stable offset<extra></extra>",
+    )
+    figure.add_bar(
+        y=rows,
+        x=above,
+        orientation="h",
+        name="withheld: LSO to HW",
+        marker={
+            "color": FATE_COLOURS[Fate.PENDING],
+            "pattern": {"shape": "/", "fgcolor": "#5c3d00", "size": 6, "solidity": 0.25},
+        },
+        hovertemplate="%{y}: %{x:,} offsets withheld by an open transaction<extra></extra>",
+    )
+    figure.update_layout(
+        barmode="stack",
+        height=70 + 30 * len(rows),
+        margin={"l": 0, "r": 8, "t": 0, "b": 0},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        dragmode=False,
+        bargap=0.25,
+        uniformtext={"mode": "hide", "minsize": 10},
+    )
+    figure.update_yaxes(autorange="reversed", fixedrange=True, showgrid=False)
+    figure.update_xaxes(tickformat=",d", fixedrange=True, zeroline=False, rangemode="tozero")
+    return figure
+
+
+def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:
+    """A colour scale with hard steps: each colour has the same share."""
+    share = 1 / len(colours)
+    return [pair for n, colour in enumerate(colours) for pair in ((n * share, colour), ((n + 1) * share, colour))]
+
+
+def _cells(found: Bins, rows: Sequence[str], centres: Any) -> dict[str, Any]:
+    """An invisible point a cell: Plotly's heat maps can neither be selected nor say what is in them."""
+    own = np.argwhere(found.worst >= 0)
+    return {
+        "x": centres[own[:, 1]],
+        "y": [rows[row] for row in own[:, 0]],
+        "customdata": [
+            [found.partitions[row], int(found.edges[column]), int(found.edges[column + 1])] for row, column in own
+        ],
+        "text": [_counts(found.counts[row, column]) for row, column in own],
+        "mode": "markers",
+        "marker": {"opacity": 0, "size": ROW_PX - 8, "symbol": "square"},
+        "unselected": {"marker": {"opacity": 0}},
+        "selected": {"marker": {"opacity": 0}},
+        "hovertemplate": "%{y}, offsets from %{customdata[1]:,}<br>%{text}<extra></extra>",
+    }
+
+
+def _counts(counts: Any) -> str:
+    named = zip(FATES, counts.tolist(), strict=True)
+    return ", ".join(f"{value:,} {FATE_WORDS[fate].word}" for fate, value in named if value)
+
+
+def _symbols(found: Bins, rows: Sequence[str], centres: Any) -> dict[str, Any]:
+    """The fate's symbol in the middle of every stretch that has room for it."""
+    shortest = max(1, int(len(centres) * LABELLED_SHARE))
+    places = [
+        (float((centres[first] + centres[end - 1]) / 2), rows[row], FATE_WORDS[FATES[code]].symbol)
+        for row in range(len(rows))
+        for first, end, code in _stretches(found.worst[row])
+        if code >= 0 and FATES[code] in LABELLED and end - first >= shortest
+    ]
+    return {
+        "x": [place[0] for place in places],
+        "y": [place[1] for place in places],
+        "text": [place[2] for place in places],
+        "mode": "text",
+        "textfont": {"color": "#FFFFFF", "size": 13},
+        "hoverinfo": "skip",
+    }
+
+
+def _stretches(codes: Any) -> Iterator[tuple[int, int, int]]:
+    """Runs of equal codes: first, end, code."""
+    changes = np.flatnonzero(np.diff(codes)) + 1
+    edges = [0, *changes.tolist(), len(codes)]
+    for first, end in pairwise(edges):
+        if end > first:
+            yield first, end, int(codes[first])

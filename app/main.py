@@ -1,0 +1,19 @@
+"""The router: which pages there are. Started from the root: `python -m streamlit run app/main.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+# A picture of our own: Streamlit fetches icons of the browser tab that are given by name from the network.
+st.set_page_config(page_title="Topicproof", page_icon=Path(__file__).with_name("icon.png"), layout="wide")
+page = st.navigation(
+    [
+        st.Page("views/run.py", title="Run", icon=":material/play_circle:", url_path="run", default=True),
+        st.Page("views/compare.py", title="Compare", icon=":material/compare:", url_path="compare"),
+        st.Page("views/verdict.py", title="Verdict", icon=":material/gavel:", url_path="verdict"),
+    ],
+    position="top",
+)
+page.run()

@@ -1,0 +1,114 @@
+"""Where somebody looks, as the URL says it: topic, partition, offset, record, level, fates.
+
+The URL is typed, shared and cut off by people, so every value is checked against what is there; what does not fit
+falls back, and is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.wording import plain
+from validators.finding import Bounds, Fate, PartitionBounds
+
+BOTH, COMMITTED, UNCOMMITTED = "both", "committed", "uncommitted"
+LEVELS = (BOTH, UNCOMMITTED, COMMITTED)
+WINDOW = 200
+"""How many offsets the tables show."""
+LEAD = 5
+"""How many of them lie before the offset that was asked for."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place in one topic, and what is shown of it."""
+
+    topic: str
+    partition: int
+    offset: int
+    """Where the tables begin, but for a short lead."""
+    record: int
+    """The offset shown in detail."""
+    level: str
+    fates: tuple[Fate, ...]
+    """Only these; empty: all."""
+
+    @property
+    def first(self) -> int:
+        return max(0, self.offset - LEAD)
+
+
+def read_topic(params: Mapping[str, str], topics: Sequence[str], default: str) -> tuple[str, list[str]]:
+    """The topic of the URL, and what had to be said about it."""
+    wanted = params.get("topic")
+    if wanted is None or wanted in topics:
+        return wanted or default, []
+    return default, [f"There is no topic {plain(wanted)} in this cluster. This is {plain(default)}."]
+
+
+def read_place(params: Mapping[str, str], bounds: Bounds, worth: tuple[int, int] | None) -> tuple[Place, list[str]]:
+    """The place of the URL within these bounds, and a notice for every value that did not fit.
+
+    `worth` is a partition and offset worth looking at, for a URL that names none.
+    """
+    notices: list[str] = []
+    by_number = {p.partition: p for p in bounds.partitions}
+    fallback = worth[0] if worth is not None else next(iter(by_number))
+    partition = _number(params, "partition", fallback, notices)
+    if partition not in by_number:
+        notices.append(f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition {fallback}.")
+        partition = fallback
+    p = by_number[partition]
+    default = worth[1] if worth is not None and worth[0] == partition and "offset" not in params else p.start
+    offset = _within(_number(params, "offset", default, notices), p, "Offset", notices)
+    record = _within(_number(params, "record", offset, notices), p, "Record", notices)
+    level = params.get("level", BOTH)
+    if level not in LEVELS:
+        notices.append(f"There is no level {plain(level)}. Both are shown.")
+        level = BOTH
+    return Place(bounds.topic, partition, offset, record, level, _fates(params, notices)), notices
+
+
+def write_place(place: Place) -> dict[str, str]:
+    """The URL's parameters that read back as this place."""
+    params = {"topic": place.topic, "partition": str(place.partition), "offset": str(place.offset)}
+    if place.record != place.offset:
+        params["record"] = str(place.record)
+    if place.level != BOTH:
+        params["level"] = place.level
+    if place.fates:
+        params["fate"] = ",".join(fate.lower() for fate in place.fates)
+    return params
+
+
+def _number(params: Mapping[str, str], name: str, default: int, notices: list[str]) -> int:
+    text = params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19):
+        notices.append(f"{name} {plain(text)} is no number from 0 on. {default:,} is taken instead.")
+        return default
+    return int(text)
+
+
+def _within(offset: int, p: PartitionBounds, what: str, notices: list[str]) -> int:
+    if p.start <= offset < max(p.hw, p.start + 1):
+        return offset
+    nearest = p.start if offset < p.start else max(p.start, p.hw - 1)
+    if p.hw > p.start:
+        notices.append(
+            f"{what} {offset:,} is not in partition {p.partition}, which holds {p.start:,} to {p.hw - 1:,}. "
+            f"{nearest:,} is the nearest."
+        )
+    return nearest
+
+
+def _fates(params: Mapping[str, str], notices: list[str]) -> tuple[Fate, ...]:
+    found = []
+    for text in filter(None, params.get("fate", "").split(",")):
+        try:
+            found.append(Fate(text.upper()))
+        except ValueError:
+            notices.append(f"There is no fate {plain(text)}; it is left out.")
+    return tuple(dict.fromkeys(found))

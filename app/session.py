@@ -1,0 +1,170 @@
+"""What outlives one run of a page, in one place: settings, the history, the connection to Kafka, what was read.
+
+Nothing here is the only copy of anything: a restart of the dashboard loses nothing but time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import streamlit as st
+
+from app.snapshot import Snapshot, Watch, fingerprint
+from app.wording import plain
+from backend.errors import ClusterError, TopicproofError, UsageError
+from backend.history.store import History, Run
+from backend.judge import REPORT
+from backend.kafka.cluster import Cluster
+from backend.kafka.rawlog import knock
+from backend.kafka.records import Record, read_window
+from backend.services import Services, services
+from backend.settings import Settings, read_settings
+from validators.report import Report
+
+REOPENED_AGE_MAX_S = 5.0
+"""How old a snapshot may be for somebody who has just opened the page."""
+LIVE_AGE_MAX_S = 1.5
+RUNS_SHOWN = 200
+
+
+@contextmanager
+def said() -> Iterator[None]:
+    """What goes wrong in the block is said on the page, and ends it: never a traceback, never silence."""
+    try:
+        yield
+    except TopicproofError as error:
+        st.error(plain(str(error)), title=_title(error), icon=":material/error:")
+        st.stop()
+
+
+def _title(error: TopicproofError) -> str:
+    return "Kafka could not be asked" if isinstance(error, ClusterError) else "That could not be done"
+
+
+def settings() -> Settings:
+    return read_settings()
+
+
+def history(found: Settings) -> History:
+    return _history(found.database_url, found)
+
+
+@st.cache_resource(max_entries=4, show_spinner=False, on_release=lambda held: held.engine.dispose())
+def _history(_url: str, _found: Settings) -> History:
+    return History(_found)
+
+
+@dataclass(frozen=True)
+class Held:
+    """The services, kept up for as long as this dashboard needs them."""
+
+    services: Services
+    stack: ExitStack
+
+
+def kafka(found: Settings) -> Services:
+    """Where Kafka answers; an embedded one is started if it is not running. Raises ClusterError, SetupError."""
+    held = _held(str(found.home), found.bootstrap, found.brokers, found)
+    knock(held.services.bootstrap)
+    return held.services
+
+
+def _answers(held: Held) -> bool:
+    """An embedded Kafka that no longer answers was ended from outside; asking its keeper again starts it."""
+    try:
+        knock(held.services.bootstrap)
+    except TopicproofError:
+        return False
+    return True
+
+
+@st.cache_resource(
+    max_entries=4,
+    show_spinner="Connecting to Kafka, which is started if it is not running…",
+    validate=_answers,
+    on_release=lambda held: held.stack.close(),
+)
+def _held(home: str, bootstrap: str | None, brokers: int, _found: Settings) -> Held:  # noqa: ARG001 - the key
+    stack = ExitStack()
+    return Held(stack.enter_context(services(_found, spark=False)), stack)
+
+
+def topics(found: Settings, kafka: Services) -> list[str]:
+    return _topics(kafka.bootstrap, found)
+
+
+@st.cache_data(ttl=5, max_entries=4, show_spinner="Asking Kafka for its topics…")
+def _topics(bootstrap: str, _found: Settings) -> list[str]:
+    return Cluster(bootstrap, _found.client).topics()
+
+
+def snapshot(found: Settings, kafka: Services, topic: str, live: bool) -> Snapshot:
+    """The topic's snapshot: of this moment for who has just come, of each moment while it is `live`, else as it was."""
+    seen: set[str] = st.session_state.setdefault("seen", set())
+    age_max_s = LIVE_AGE_MAX_S if live else float("inf") if topic in seen else REOPENED_AGE_MAX_S
+    found_now = _watch(kafka.bootstrap, topic).get(kafka.bootstrap, found.client, age_max_s)
+    seen.add(topic)
+    return found_now
+
+
+def look_again(topic: str) -> None:
+    """The next snapshot of the topic is a new one."""
+    st.session_state.setdefault("seen", set()).discard(topic)
+    st.session_state["look_again"] = True
+
+
+@st.cache_resource(max_entries=12, ttl="1h", show_spinner=False)
+def _watch(bootstrap: str, topic: str) -> Watch:  # noqa: ARG001 - the address is part of the key
+    return Watch(topic)
+
+
+def window(
+    found: Settings, kafka: Services, seen: Snapshot, partition: int, first: int, count: int
+) -> tuple[Record, ...]:
+    """The records of a window. Read once, and again when the fates of its offsets have changed."""
+    mark = fingerprint(seen, partition, first, first + count)
+    return _window(kafka.bootstrap, seen.bounds.topic, partition, first, count, mark, found.client, seen)
+
+
+@st.cache_resource(max_entries=64, ttl="10m", show_spinner="Reading the records at both levels…")
+def _window(
+    bootstrap: str,
+    topic: str,
+    partition: int,
+    first: int,
+    count: int,
+    mark: str,  # noqa: ARG001 - part of the key
+    _client: Mapping[str, str],
+    _seen: Snapshot,
+) -> tuple[Record, ...]:
+    return tuple(read_window(bootstrap, _client, topic, partition, first, count, _seen.bounds, _seen.ranges))
+
+
+def runs(found: Settings) -> list[Run]:
+    return history(found).list(RUNS_SHOWN)
+
+
+def run_of_url(found: Settings) -> Run | None:
+    """The run that the URL names; None when it names none. Raises UsageError when there is no such run."""
+    wanted = st.query_params.get("run")
+    return history(found).get(wanted) if wanted else None
+
+
+def report_text(found: Settings, run: Run) -> str | None:
+    """The run's report as it lies in its folder; None while there is none."""
+    path = found.runs / run.id / REPORT
+    if "folder" in run.facts:
+        path = type(path)(run.facts["folder"]) / REPORT
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"The report {path} cannot be read: {error.strerror}.") from error
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def report(text: str) -> Report:
+    return Report.from_json(text)

@@ -1,0 +1,349 @@
+"""Compare: one topic, read_uncommitted beside read_committed, on one axis of offsets; the URL says what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import streamlit as st
+from streamlit.elements.lib.column_types import ColumnConfig
+
+from app import charts, session, tables, wording
+from app.place import BOTH, COMMITTED, LEVELS, UNCOMMITTED, WINDOW, Place, read_place, read_topic, write_place
+from app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
+from backend.history.store import Run
+from backend.kafka import fates
+from backend.kafka.records import Record, as_text
+from backend.services import Services
+from validators.finding import Bounds, Fate
+from validators.headers import parse_lineage
+
+POLL_S = 2.0
+TABLE_PX = 560
+DETAIL_CHARACTERS = 4_000
+LEVEL_NAMES = {BOTH: "both levels", UNCOMMITTED: "read_uncommitted", COMMITTED: "read_committed"}
+
+settings = session.settings()
+
+
+def go(place: Place) -> None:
+    """Look there from now on."""
+    st.query_params.from_dict(write_place(place))
+
+
+def page() -> None:
+    st.title("Compare", anchor=False)
+    with session.said():
+        kafka = session.kafka(settings)
+        names = session.topics(settings, kafka)
+        runs = session.runs(settings)
+    if not names:
+        st.info("This cluster has no topics yet. Start a run: its sink can be compared while it goes on.")
+        st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
+        st.stop()
+    sinks = {run.facts["sink"]: run for run in reversed(runs) if "sink" in run.facts}
+    newest = next((run.facts["sink"] for run in runs if run.facts.get("sink") in names), names[0])
+    topic, notices = read_topic(st.query_params, names, newest)
+    choose(topic, names, sinks)
+    for notice in notices:
+        st.warning(notice, icon=":material/info:")
+    run = sinks.get(topic)
+    live = run is not None and run.alive
+    st.fragment(body, run_every=POLL_S if live else None)(kafka, topic, run)
+
+
+def choose(topic: str, names: Sequence[str], sinks: dict[str, Run]) -> None:
+    """Which topic: sinks of runs first, the newest first, then the others by name."""
+    st.session_state["topic_chosen"] = topic
+    ordered = [name for name in reversed(sinks) if name in names]
+    ordered += [name for name in names if name not in sinks]
+
+    def name(one: str) -> str:
+        return f"{one}  (sink of run {sinks[one].id}, {wording.run_state(sinks[one]).word})" if one in sinks else one
+
+    def chosen() -> None:
+        st.query_params.from_dict({"topic": st.session_state["topic_chosen"]})
+
+    left, right = st.columns([4, 1], vertical_alignment="bottom")
+    left.selectbox(
+        "Topic",
+        ordered,
+        key="topic_chosen",
+        format_func=name,
+        on_change=chosen,
+        help="Sinks of runs first, the newest first, then every other topic of the cluster.",
+    )
+    right.button(
+        "Take new bounds",
+        icon=":material/refresh:",
+        width="stretch",
+        key="refresh",
+        on_click=session.look_again,
+        args=(topic,),
+        help="Ask for log start, LSO and HW again, and read what has come since. Until then the page stays as it is.",
+    )
+
+
+def body(kafka: Services, topic: str, run: Run | None) -> None:
+    """All that depends on the topic's snapshot; looks again by itself while the topic's run goes on."""
+    with session.said():
+        live = run is not None and session.history(settings).get(run.id).alive
+        seen = session.snapshot(settings, kafka, topic, live)
+    if run is not None and run.alive and not live:
+        session.look_again(topic)
+        st.rerun()
+    facts(kafka, seen, live)
+    if not seen.bounds.offsets:
+        st.info(
+            "There is nothing in this topic: HW and log start are the same in every partition. "
+            "Take new bounds once something was written.",
+            title="Empty topic",
+        )
+        return
+    place, notices = read_place(st.query_params, seen.bounds, next_of(seen.ranges, -1, -1, Fate.ABORTED))
+    for notice in notices:
+        st.warning(notice, icon=":material/info:")
+    overview(seen, place)
+    controls(seen, place)
+    with session.said():
+        records = session.window(settings, kafka, seen, place.partition, place.first, WINDOW)
+        chosen = next((one for one in records if one.offset == place.record), None)
+        if chosen is None:
+            chosen = next(iter(session.window(settings, kafka, seen, place.partition, place.record, 1)), None)
+    left, right = st.columns([2.1, 1], gap="medium")
+    with left:
+        listing(place, records)
+    with right:
+        if chosen is not None:
+            detail(place, chosen)
+
+
+def facts(kafka: Services, seen: Snapshot, live: bool) -> None:
+    """When the bounds were taken, and the balance."""
+    st.markdown(f"### {wording.balance(seen.bounds.offsets, seen.fates)}")
+    st.caption(
+        f"Bounds taken {seen.taken_at:%H:%M:%S} UTC at {wording.plain(kafka.bootstrap)}, "
+        f"{wording.count(seen.batches.num_rows, 'batch header', 'batch headers')} read; it took {seen.took_s:.2f} s. "
+        + ("The run goes on: the page looks again every 2 s." if live else "Nothing here changes until you look again.")
+    )
+
+
+def overview(seen: Snapshot, place: Place) -> None:
+    """The strip: every partition on one axis of offsets."""
+    bounds = around(seen.bounds, place.partition)
+    found = fates.bins(seen.ranges, bounds, charts.strip_columns(len(bounds.partitions)))
+    width = int(found.edges[1] - found.edges[0])
+
+    def clicked() -> None:
+        points = st.session_state["strip"].selection.points
+        if points and "customdata" in points[0]:
+            partition, first, end = (int(part) for part in list(points[0]["customdata"])[:3])
+            offset = worst_place(seen.ranges, partition, first, end)
+            go(replace(place, partition=partition, offset=offset, record=offset))
+
+    st.plotly_chart(
+        charts.strip(found, bounds, place.partition, place.record),
+        key="strip",
+        on_select=clicked,
+        selection_mode="points",
+        config={"displayModeBar": False},
+        alt=f"Fates of the offsets of {place.topic}, one row a partition. The table of the balance says the same.",
+    )
+    hidden = len(seen.bounds.partitions) - len(bounds.partitions)
+    st.caption(
+        f"{wording.bin_sentence(width)} Click one to look there. ◇ what the table shows · ┃ last stable offset, "
+        "where it holds something back."
+        + (f" {wording.count(hidden, 'further partition')} are in the table only." if hidden else "")
+    )
+    with st.expander("The balance of every partition, in numbers", icon=":material/table:"):
+        st.dataframe(
+            tables.balance_table(seen.bounds, seen.counts).style.format("{:,}"),
+            hide_index=True,
+            alt="Bounds and fates of every partition",
+        )
+
+
+def around(bounds: Bounds, partition: int) -> Bounds:
+    """As many partitions as a strip can show, the chosen one among them."""
+    numbers = [p.partition for p in bounds.partitions]
+    first = max(0, min(numbers.index(partition) - charts.STRIP_PARTITIONS_MAX // 2, len(numbers)))
+    first = max(0, min(first, len(numbers) - charts.STRIP_PARTITIONS_MAX))
+    return replace(bounds, partitions=bounds.partitions[first : first + charts.STRIP_PARTITIONS_MAX])
+
+
+def controls(seen: Snapshot, place: Place) -> None:
+    """Where to look, at which level, at which fates."""
+    state = st.session_state
+    state["partition"], state["offset"] = place.partition, place.offset
+    state["level"], state["fate"] = place.level, list(place.fates)
+    p = seen.partition(place.partition)
+    numbers = [one.partition for one in seen.bounds.partitions]
+
+    def partition_chosen() -> None:
+        start = seen.partition(state["partition"]).start
+        go(replace(place, partition=state["partition"], offset=start, record=start))
+
+    def offset_chosen() -> None:
+        go(replace(place, offset=state["offset"], record=state["offset"]))
+
+    def level_chosen() -> None:
+        go(replace(place, level=state["level"] or BOTH))
+
+    def fate_chosen() -> None:
+        go(replace(place, fates=tuple(state["fate"])))
+
+    columns = st.columns([0.8, 1.1, 2.2, 3.2], vertical_alignment="bottom")
+    columns[0].selectbox("Partition", numbers, key="partition", on_change=partition_chosen)
+    columns[1].number_input(
+        "Offset",
+        min_value=p.start,
+        max_value=max(p.start, p.hw - 1),
+        step=1,
+        key="offset",
+        on_change=offset_chosen,
+        help=f"Partition {place.partition} holds the offsets {p.start:,} to {max(p.start, p.hw - 1):,}.",
+    )
+    columns[2].segmented_control(
+        "Isolation level",
+        LEVELS,
+        format_func=lambda level: LEVEL_NAMES[level],
+        key="level",
+        on_change=level_chosen,
+        required=True,
+    )
+    there = [fate for fate in fates.FATES if seen.fates[fate] or fate in place.fates]
+    columns[3].pills(
+        "Show only these fates",
+        there,
+        selection_mode="multi",
+        format_func=wording.fate_label,
+        key="fate",
+        on_change=fate_chosen,
+        help="None chosen: every offset of the window is shown.",
+    )
+    jumps(seen, place)
+
+
+def jumps(seen: Snapshot, place: Place) -> None:
+    """The next stretch of each fate that the topic has, and the neighbouring windows."""
+    p = seen.partition(place.partition)
+    with st.container(horizontal=True, gap="small"):
+        for fate in FATES_NEXT:
+            target = next_of(seen.ranges, place.partition, place.record, fate)
+            if target is not None:
+                st.button(
+                    f"Next {wording.FATE_WORDS[fate].word}",
+                    key=f"next_{fate.lower()}",
+                    icon=":material/skip_next:",
+                    on_click=go,
+                    args=(replace(place, partition=target[0], offset=target[1], record=target[1]),),
+                    help=f"To partition {target[0]}, offset {target[1]:,}.",
+                )
+        earlier, later = max(p.start, place.offset - WINDOW), min(p.hw - 1, place.offset + WINDOW)
+        st.button(
+            f"{WINDOW} earlier",
+            key="earlier",
+            icon=":material/chevron_left:",
+            disabled=place.offset <= p.start,
+            on_click=go,
+            args=(replace(place, offset=earlier, record=earlier),),
+        )
+        st.button(
+            f"{WINDOW} later",
+            key="later",
+            icon=":material/chevron_right:",
+            disabled=place.offset >= p.hw - 1,
+            on_click=go,
+            args=(replace(place, offset=later, record=later),),
+        )
+
+
+def listing(place: Place, records: Sequence[Record]) -> None:
+    """Both levels, offset by offset."""
+    shown = [one for one in records if not place.fates or one.fate in place.fates]
+    if not records:
+        st.info("This partition is empty.")
+        return
+    first, last = records[0].offset, records[-1].offset
+    said = f"Partition {place.partition}, offsets {first:,} to {last:,}"
+    if not shown:
+        words = " or ".join(wording.FATE_WORDS[fate].word for fate in place.fates)
+        st.info(f"{said}: none of these {len(records):,} is {words}. Use “Next” to go where one is.")
+        return
+
+    def chosen() -> None:
+        cells = st.session_state["records"].selection.cells
+        if cells and cells[0][0] < len(shown):
+            go(replace(place, record=shown[cells[0][0]].offset))
+
+    table = tables.record_table(shown, place.level)
+    st.dataframe(
+        tables.tinted(table, shown, place.record),
+        hide_index=True,
+        height=TABLE_PX,
+        key="records",
+        on_select=chosen,
+        selection_mode="single-cell",
+        placeholder="null",
+        alt=f"{said} of {place.topic}, one row an offset, at both isolation levels",
+        column_config=widths(place.level),
+    )
+    filtered = f"{len(shown):,} of the {len(records):,} offsets" if place.fates else f"all {len(records):,} offsets"
+    st.caption(f"{said}: {filtered}. Click a row to see the whole record.")
+
+
+def widths(level: str) -> Mapping[str, ColumnConfig | str | None]:
+    wide = {BOTH: 230, UNCOMMITTED: 300, COMMITTED: 420}[level]
+    return {
+        "offset": st.column_config.Column(width=78),
+        "fate": st.column_config.Column(width=105),
+        f"{tables.READ_UNCOMMITTED_GETS}_key": st.column_config.Column(width=64),
+        f"{tables.READ_UNCOMMITTED_GETS}_value": st.column_config.Column(width=110),
+        f"{tables.READ_UNCOMMITTED_GETS}_transaction": st.column_config.Column(width=140),
+        f"{tables.READ_COMMITTED_GETS}_key": st.column_config.Column(width=64),
+        f"{tables.READ_COMMITTED_GETS}_value": st.column_config.Column(width=wide),
+    }
+
+
+def detail(place: Place, record: Record) -> None:
+    """One offset: why a read_committed consumer gets it or not, and all that is in it."""
+    word = wording.FATE_WORDS[record.fate]
+    with st.container(border=True):
+        st.markdown(f"#### Offset {record.offset:,} {wording.badge(word)}")
+        st.caption(f"{wording.plain(place.topic)}, partition {record.partition}")
+        st.markdown(f"**Does a read\\_committed consumer get it?** {wording.plain(record.why)}")
+        if record.transaction is not None:
+            st.caption("Transaction")
+            st.code(record.transaction, language=None, wrap_lines=True)
+        if record.timestamp_ms is None:
+            return
+        lineage = None if record.lineage is None else parse_lineage(record.lineage.encode())
+        if lineage is not None:
+            st.page_link(
+                "views/compare.py",
+                label=f"made from partition {lineage.partition}, offset {lineage.offset:,} of its source",
+                icon=":material/conversion_path:",
+                query_params={
+                    "topic": lineage.topic,
+                    "partition": str(lineage.partition),
+                    "offset": str(lineage.offset),
+                },
+                help="Lineage, as the record's header tells it.",
+            )
+        payload("Key", record.key)
+        payload("Value", record.value)
+        if record.headers:
+            st.caption(f"{wording.count(len(record.headers), 'header')}")
+            st.dataframe(
+                tables.header_table(record), hide_index=True, placeholder="null", alt="The headers of the record"
+            )
+        st.caption(f"Timestamp {wording.moment_of_ms(record.timestamp_ms)}")
+
+
+def payload(name: str, value: bytes | None) -> None:
+    st.caption(f"{name}: {wording.size(value)}")
+    if value is not None:
+        st.code(as_text(value, DETAIL_CHARACTERS), language=None, wrap_lines=True)
+
+
+page()

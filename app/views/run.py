@@ -1,0 +1,332 @@
+"""Run: choose what is run, start it, watch it live, stop it, resume it. `?run=ID` reopens exactly this run."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pandas as pd
+import streamlit as st
+
+from app import charts, session, wording
+from backend.errors import TopicproofError
+from backend.history.store import Run
+from backend.launch import said, start_resume, start_run
+from backend.pipeline.plan import RunPlan, make_plan
+from backend.pipeline.scenarios import SCENARIOS
+
+POLL_S = 1.0
+RECENT = 12
+RATES_KEPT = 60
+
+settings = session.settings()
+
+
+def form() -> None:
+    """Everything a plan needs; one click starts it."""
+    with st.form("plan", border=True):
+        st.markdown("##### Start a run")
+        left, right = st.columns(2)
+        fields: dict[str, Any] = {
+            "scenario": left.selectbox(
+                "Scenario",
+                list(SCENARIOS),
+                format_func=lambda name: f"{name}: {SCENARIOS[name].title}",
+                key="plan_scenario",
+                help="Where the inputs come from, and what the pipeline on Spark makes of each.",
+            ),
+            "guarantee": right.selectbox(
+                "Guarantee",
+                get_args(RunPlan.model_fields["guarantee"].annotation),
+                key="plan_guarantee",
+                help="What the run promises, and what its verdict is measured against.",
+            ),
+            "records": left.number_input(
+                "Records",
+                min_value=1,
+                value=20_000,
+                step=10_000,
+                key="plan_records",
+                help="How many integers are filled into the source; without meaning for a run until stopped.",
+            ),
+            "partitions": right.number_input(
+                "Partitions",
+                min_value=1,
+                max_value=10_000,
+                value=3,
+                key="plan_partitions",
+                help="Of the source and of the sink. Each source partition has a transactional id of its own.",
+            ),
+            "per_transaction": left.number_input(
+                "Records a transaction",
+                min_value=1,
+                value=1_000,
+                step=100,
+                key="plan_per_transaction",
+                help="How many inputs go into one transaction at most.",
+            ),
+            "abort_probability": right.number_input(
+                "Abort probability",
+                min_value=0.0,
+                max_value=1.0,
+                value=0.2,
+                step=0.05,
+                key="plan_abort_probability",
+                help="Each transaction is aborted on purpose with this probability, and tried again: "
+                "its aborted records stay in the topic, where only read_uncommitted sees them.",
+            ),
+        }
+        crash = left.number_input(
+            "Crash in transaction",
+            min_value=1,
+            value=2,
+            key="plan_crash",
+            placeholder="never",
+            help="The worker is killed with SIGKILL in this transaction of every source partition, once, between "
+            "produce and commit (crash@transaction=N). Empty: never.",
+        )
+        fields["faults"] = () if crash is None else (f"crash@transaction={crash}",)
+        fields["seed"] = right.number_input(
+            "Seed",
+            value=1,
+            key="plan_seed",
+            help="Of every draw: the same plan with the same seed aborts the same transactions again.",
+        )
+        fields["rate"] = left.number_input(
+            "Fill rate (records/s)",
+            min_value=1.0,
+            value=None,
+            key="plan_rate",
+            placeholder="as fast as it goes",
+            help="How fast the source is filled. Empty: as fast as it goes.",
+        )
+        with right:
+            st.space("small")
+            fields["until_stopped"] = st.toggle(
+                "Until stopped",
+                key="plan_until_stopped",
+                help="Fill and process at the same time until you press Stop; then judge what was committed.",
+            )
+        wanted = st.form_submit_button("Start the run", type="primary", icon=":material/play_arrow:", width="stretch")
+    if wanted:
+        begin(fields)
+
+
+def begin(fields: dict[str, Any]) -> None:
+    """Start the run as a process of its own and open it."""
+    with session.said(), st.status("Starting a process for the run…") as status:
+        run_id = start_run(settings, make_plan(fields), lambda line: status.update(label=wording.plain(line)))
+    open_run(run_id)
+
+
+def open_run(run_id: str) -> None:
+    st.query_params["run"] = run_id
+    st.rerun()
+
+
+def live(run_id: str) -> None:
+    """One run as it is now. While it goes on, this part of the page looks again every second."""
+    with session.said():
+        run = session.history(settings).get(run_id)
+    polled = st.session_state.get("polled") == run_id
+    if polled and not run.alive:
+        st.session_state["polled"] = None
+        st.rerun()
+    head(run)
+    figures(run)
+    if run.error:
+        st.error(wording.plain(run.error), title="What went wrong", icon=":material/error:")
+    if run.progress.get("trouble") and run.alive:
+        st.warning(wording.plain(run.progress["trouble"]), title="The last look could not see everything")
+    sink(run)
+    foot(run)
+
+
+def head(run: Run) -> None:
+    title, buttons = st.columns([3, 1.2], vertical_alignment="center")
+    title.markdown(f"#### {wording.plain(run.id)}")
+    title.caption(f"{wording.plain(wording.plan_sentence(run))} · started {wording.moment(run.created_at)}")
+    if run.alive:
+        buttons.button(
+            "Stopping…" if run.stop_requested else "Stop",
+            icon=":material/stop:",
+            key="stop",
+            disabled=run.stop_requested,
+            width="stretch",
+            help="The current transaction ends first; what was committed is judged. The run can be resumed.",
+            on_click=lambda: session.history(settings).request_stop(run.id),
+        )
+    elif (
+        run.state != "done"
+        and "floor" in run.facts
+        and buttons.button(
+            "Resume",
+            icon=":material/resume:",
+            key="resume",
+            type="primary",
+            width="stretch",
+            help="Go on from what the run had committed, in a new process.",
+        )
+    ):
+        resume(run)
+    st.markdown(wording.stages(run))
+    st.progress(wording.progress_share(run.progress), text=wording.progress_text(run.progress, run.alive))
+
+
+def resume(run: Run) -> None:
+    with session.said(), st.status("Starting a process that resumes the run…") as status:
+        start_resume(settings, run.id, lambda line: status.update(label=wording.plain(line)))
+    st.rerun()
+
+
+def figures(run: Run) -> None:
+    """The numbers of the run, each with what it is out of."""
+    seen = run.progress
+    total = seen.get("total")
+    ended = seen.get("committed", 0) + seen.get("aborted", 0)
+    rate = seen.get("records_per_s", 0.0)
+    columns = st.columns(4)
+    columns[0].metric(
+        "Inputs committed" if total is None else f"Inputs committed, of {total:,}",
+        f"{seen.get('processed', 0):,}",
+        border=True,
+        height="stretch",
+        help="Inputs whose outputs are committed: the offsets that the transactions carry.",
+    )
+    columns[1].metric(
+        f"Transactions committed, of {ended:,} ended",
+        f"{seen.get('committed', 0):,}",
+        f"{seen.get('aborted', 0):,} aborted",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+        help="As the journal declares them. A killed worker declares nothing: its transaction is missing here.",
+    )
+    columns[2].metric(
+        "Faults fired",
+        f"{seen.get('faults', 0):,}",
+        ", ".join(run.plan.get("faults", ())) or "none planned",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+        help="A fault claims itself in the journal before it fires.",
+    )
+    if run.alive:
+        kept = st.session_state.setdefault("rates", {}).setdefault(run.id, [])
+        kept.append(rate)
+        del kept[:-RATES_KEPT]
+        columns[3].metric("Inputs per second", f"{rate:,.0f}", border=True, height="stretch", chart_data=kept)
+    else:
+        took = (run.ended_at - run.created_at).total_seconds() if run.ended_at else None
+        columns[3].metric(
+            "Took", wording.duration(took), border=True, height="stretch", help="From creation to the last word."
+        )
+
+
+def sink(run: Run) -> None:
+    """The sink's last stable offset against its high watermark."""
+    seen = run.progress.get("sink")
+    if not seen:
+        return
+    above = sum(one["hw"] - one["lso"] for one in seen)
+    offsets = sum(one["hw"] - one["start"] for one in seen)
+    said_so = f"{above:,} of {wording.count(offsets, 'offset')} lie at or above the last stable offset (LSO)"
+    st.markdown(
+        f"**{wording.plain(run.facts['sink'])}** · {said_so}"
+        + (": withheld from read\\_committed consumers until their transactions end." if above else ".")
+    )
+    st.plotly_chart(
+        charts.withheld(seen),
+        key="withheld",
+        config={"displayModeBar": False},
+        alt=f"Last stable offset against high watermark of every partition of {run.facts['sink']}: {said_so}",
+    )
+
+
+def foot(run: Run) -> None:
+    """Where to go from here, and what the process said."""
+    if run.verdict is not None:
+        word = wording.OUTCOME_WORDS.get(run.verdict)  # type: ignore[call-overload]
+        if word is not None:
+            st.markdown(f"{wording.badge(word)} {wording.plain(run.why or '')}")
+    with st.container(horizontal=True):
+        if run.verdict is not None:
+            st.page_link(
+                "views/verdict.py", label="Open the verdict", icon=":material/gavel:", query_params={"run": run.id}
+            )
+        if "sink" in run.facts:
+            st.page_link(
+                "views/compare.py",
+                label="Compare both levels of the sink",
+                icon=":material/compare:",
+                query_params={"topic": run.facts["sink"]},
+            )
+    if text := said(settings, run.id):
+        with st.expander("What its process said", icon=":material/terminal:"):
+            st.code(text, language=None, wrap_lines=True)
+
+
+def recent(found: list[Run]) -> None:
+    """The newest runs; a click opens one."""
+    st.markdown("##### Recent runs")
+    if not found:
+        st.info("No runs yet. Start one with the form: the defaults make a good demo.", icon=":material/info:")
+        return
+    shown = found[:RECENT]
+    table = pd.DataFrame(
+        {
+            "run": [run.id for run in shown],
+            "started (UTC)": [run.created_at for run in shown],
+            "state": [wording.run_state(run).word for run in shown],
+            "verdict": [wording.verdict_short(run) for run in shown],
+            "why": [run.why or run.error or "" for run in shown],
+        }
+    )
+
+    def chosen() -> None:
+        cells = st.session_state["recent"].selection.cells
+        if cells and cells[0][0] < len(shown):
+            st.query_params["run"] = shown[cells[0][0]].id
+
+    st.dataframe(
+        table,
+        hide_index=True,
+        key="recent",
+        on_select=chosen,
+        selection_mode="single-cell",
+        alt="The newest runs; choose a cell to open its run",
+        column_config={
+            "run": st.column_config.TextColumn(width="small"),
+            "started (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss", width="small"),
+            "state": st.column_config.TextColumn(width="small"),
+            "verdict": st.column_config.TextColumn(width="small"),
+            "why": st.column_config.TextColumn(width="large"),
+        },
+    )
+    st.caption("Click a row to open its run here.")
+
+
+def page() -> None:
+    st.title("Run", anchor=False)
+    left, right = st.columns([1, 1.9], gap="large")
+    with session.said():
+        found = [run for run in session.runs(settings) if run.kind == "run"]
+    with left:
+        form()
+    with right:
+        shown = None
+        try:
+            shown = session.run_of_url(settings)
+        except TopicproofError as error:
+            st.warning(wording.plain(str(error)), title="That run is not in the history")
+        if shown is None and found and found[0].alive:
+            shown = found[0]
+        if shown is not None:
+            st.session_state["polled"] = shown.id if shown.alive else None
+            st.fragment(live, run_every=POLL_S if shown.alive else None)(shown.id)
+            st.divider()
+        recent(found)
+
+
+page()

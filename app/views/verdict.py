@@ -1,0 +1,242 @@
+"""Verdict: what was found, out of how much, on whose word, and what was not looked at. `?run=ID` says whose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from app import session, wording
+from backend.errors import TopicproofError
+from backend.history.store import Run
+from validators.catalogue import VALIDATORS
+from validators.finding import Check, Example, Finding, Outcome, Witness
+from validators.report import Report
+
+EXAMPLES_OPEN = 5
+
+settings = session.settings()
+QUESTIONS = {validator.NAME: validator.QUESTION for validator in VALIDATORS}
+
+
+def page() -> None:
+    st.title("Verdict", anchor=False)
+    with session.said():
+        runs = session.runs(settings)
+    if not runs:
+        st.info("No runs and no checks yet. A run ends with a verdict.", icon=":material/info:")
+        st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
+        st.stop()
+    try:
+        run = session.run_of_url(settings) or next((one for one in runs if one.verdict), runs[0])
+    except TopicproofError as error:
+        st.error(wording.plain(str(error)), title="That run is not in the history", icon=":material/error:")
+        run = next((one for one in runs if one.verdict), runs[0])
+        st.markdown(f"This is the newest one instead: {wording.plain(run.id)}.")
+    choose(run, runs)
+    with session.said():
+        text = session.report_text(settings, run)
+    if text is None:
+        without(run)
+        return
+    try:
+        report = session.report(text)
+    except (ValueError, KeyError, TypeError) as error:
+        st.error(wording.plain(f"The report of {run.id} cannot be read: {error}"), title="Damaged report")
+        return
+    outcome(run, report)
+    witnesses(run, report)
+    for finding in report.findings:
+        section(report, finding)
+    rest(run, report, text)
+
+
+def choose(run: Run, runs: Sequence[Run]) -> None:
+    st.session_state["verdict_run"] = run.id
+    by_id = {one.id: one for one in [*runs, run]}
+
+    def name(one: str) -> str:
+        found = by_id[one]
+        said = wording.verdict_short(found) or wording.run_state(found).word
+        return f"{one}  ({found.kind}, {wording.moment(found.created_at)}, {said})"
+
+    def chosen() -> None:
+        st.query_params.from_dict({"run": st.session_state["verdict_run"]})
+
+    st.selectbox("Run or check", list(by_id), key="verdict_run", format_func=name, on_change=chosen)
+
+
+def without(run: Run) -> None:
+    """A run that has no report."""
+    if run.error:
+        st.error(wording.plain(run.error), title=f"{run.id} failed before it could be judged", icon=":material/error:")
+    elif run.alive:
+        st.info(
+            f"It is {wording.run_state(run).word}. Its verdict comes when it has ended.",
+            title="No verdict yet",
+            icon=":material/hourglass_top:",
+        )
+    else:
+        st.warning(
+            "It was not judged, or its folder is gone: there is no report.json.",
+            title=f"{run.id} has no report",
+            icon=":material/folder_off:",
+        )
+    if run.kind == "run":
+        st.page_link("views/run.py", label="Open the run", icon=":material/play_circle:", query_params={"run": run.id})
+
+
+def outcome(run: Run, report: Report) -> None:
+    """The verdict in one sentence: colour, icon and word."""
+    show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}[report.verdict]
+    word = wording.OUTCOME_WORDS[report.verdict]
+    show(wording.plain(report.why), title=f"{word.word} · {wording.plain(report.guarantee)}", icon=word.symbol)
+    for doubt in report.doubts:
+        st.warning(wording.plain(doubt), title="Doubt", icon=":material/help:")
+    if run.error:
+        st.error(wording.plain(run.error), title="The run itself failed", icon=":material/error:")
+    transactions = report.transactions
+    columns = st.columns(4)
+    columns[0].metric("Inputs judged", wording.number(report.source_records), border=True)
+    columns[1].metric("Sink offsets judged", wording.number(report.sink.offsets), border=True)
+    columns[2].metric(
+        "Transactions committed",
+        wording.number(transactions.committed),
+        f"{wording.number(transactions.aborted)} aborted, {wording.number(transactions.open)} open",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        help="Counted by header: each once." if transactions.told_by == "headers" else "Once a partition written to.",
+    )
+    columns[3].metric("Judged in", f"{report.took_s:.1f} s", border=True)
+    st.markdown(f"Balance of **{wording.plain(report.sink.topic)}**: {wording.report_balance(report)}")
+    if report.not_processed:
+        st.warning(
+            f"{wording.count(report.not_processed, 'input')} beyond the judged range were not processed: "
+            "the run was stopped before it came to them.",
+            icon=":material/pause_circle:",
+        )
+
+
+def witnesses(run: Run, report: Report) -> None:
+    heard = {witness for check in report.checked for witness in check.witnesses}
+    said = [
+        f":green-badge[:material/hearing: {name}]" if witness in heard else f":gray-badge[not heard: {name}]"
+        for witness, name in wording.WITNESS_WORDS.items()
+        if witness is not Witness.COORDINATOR or witness in heard
+    ]
+    st.markdown(f"Heard: {' '.join(said)}")
+    if run.kind == "run":
+        st.markdown(f"Faults: {wording.plain(wording.faults_sentence(run))}.")
+
+
+def section(report: Report, finding: Finding) -> None:
+    """One kind of finding."""
+    check = next((one for one in report.checked if one.kind == finding.kind), None)
+    with st.container(border=True):
+        st.markdown(wording.finding_title(finding, check))
+        if finding.kind in QUESTIONS:
+            st.caption(wording.plain(QUESTIONS[finding.kind]))
+        st.markdown(wording.plain(finding.why))
+        said = basis(check)
+        if said:
+            st.caption(said)
+        if not finding.examples:
+            return
+        st.markdown(f"{wording.count(len(finding.examples), 'example')} of {finding.count:,}, worst first:")
+        for example in finding.examples[:EXAMPLES_OPEN]:
+            place(report, example)
+        further = finding.examples[EXAMPLES_OPEN:]
+        if further:
+            with st.expander(f"{wording.count(len(further), 'further example')}"):
+                for example in further:
+                    place(report, example)
+
+
+def basis(check: Check | None) -> str:
+    if check is None:
+        return ""
+    names = ", ".join(wording.WITNESS_WORDS[witness] for witness in check.witnesses)
+    return f"Out of {check.records:,} {check.unit}, on the word of: {names}."
+
+
+def place(report: Report, example: Example) -> None:
+    """An example, and the way to it."""
+    left, right = st.columns([1, 3], vertical_alignment="center")
+    target = whereabouts(report, example)
+    if target is None:
+        left.markdown("no place in either topic")
+    else:
+        topic, partition, offset, label = target
+        left.page_link(
+            "views/compare.py",
+            label=label,
+            icon=":material/compare:",
+            query_params={"topic": topic, "partition": str(partition), "offset": str(offset)},
+        )
+    right.markdown(wording.plain(example.why))
+    if example.transaction:
+        right.caption(wording.plain(example.transaction))
+
+
+def whereabouts(report: Report, example: Example) -> tuple[str, int, int, str] | None:
+    """Where an example is to be seen: in the sink, or, for what the sink lacks, in the source."""
+    if example.partition is not None and example.offset is not None:
+        label = f"partition {example.partition}, offset {example.offset:,}"
+        return report.sink.topic, example.partition, example.offset, label
+    parts = (example.lineage or "").split("/")
+    if len(parts) >= 3 and parts[1].isdecimal() and parts[2].isdecimal():
+        return parts[0], int(parts[1]), int(parts[2]), f"source partition {parts[1]}, offset {int(parts[2]):,}"
+    return None
+
+
+def rest(run: Run, report: Report, text: str) -> None:
+    """What was not checked and why, the exact ranges, the versions, and the report to take along."""
+    with st.container(border=True):
+        if report.not_checked:
+            st.markdown(f"**Not checked: {len(report.not_checked)}**")
+            for one in report.not_checked:
+                title = wording.KIND_TITLES.get(one.kind, one.kind)
+                st.markdown(f"- **{wording.plain(title)}**: {wording.plain(one.why)}")
+        else:
+            st.markdown(
+                f"**Not checked: none** of the {wording.count(len(report.findings), 'kind')} of this catalogue."
+            )
+    with st.expander("Exact ranges that were judged", icon=":material/straighten:"):
+        for name, bounds, ends in (("source", report.source, "LSO"), ("sink", report.sink, "HW")):
+            st.markdown(f"**{name}** {wording.plain(bounds.topic)}, from start to {ends} of each partition")
+            frame = pd.DataFrame(
+                {
+                    "partition": [p.partition for p in bounds.partitions],
+                    "start": [p.start for p in bounds.partitions],
+                    "LSO": [p.lso for p in bounds.partitions],
+                    "HW": [p.hw for p in bounds.partitions],
+                }
+            )
+            st.dataframe(frame.style.format("{:,}"), hide_index=True, alt=f"Judged range of the {name}")
+        st.caption(wording.plain(", ".join(f"{name} {found}" for name, found in report.versions.items())))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.download_button(
+            "report.json",
+            text,
+            file_name=f"{run.id}-report.json",
+            mime="application/json",
+            icon=":material/download:",
+            on_click="ignore",
+        )
+        st.page_link(
+            "views/compare.py",
+            label="Compare both levels of the sink",
+            icon=":material/compare:",
+            query_params={"topic": report.sink.topic},
+        )
+        if run.kind == "run":
+            st.page_link(
+                "views/run.py", label="Open the run", icon=":material/play_circle:", query_params={"run": run.id}
+            )
+    st.caption(f"Evidence: {wording.plain(str(Path(run.facts.get('folder', settings.runs / run.id))))}")
+
+
+page()

@@ -1,0 +1,254 @@
+"""Every text that is computed: plural, joined, or chosen. One word for one idea; a number never without what it counts.
+
+Texts for `st.markdown` are given in Streamlit's Markdown; whatever came from a topic or a person passes `plain` first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from backend.history.store import ENDED, Run, State
+from backend.kafka.fates import FATES
+from backend.kafka.records import Record
+from validators.finding import Check, Fate, Finding, Outcome, Witness
+from validators.report import Report
+
+
+@dataclass(frozen=True)
+class Word:
+    """How something is said: never by its colour alone."""
+
+    word: str
+    plural: str
+    symbol: str
+    colour: str
+    """A colour of Streamlit's Markdown; .streamlit/config.toml says which."""
+    meaning: str = ""
+
+
+FATE_WORDS: Mapping[Fate, Word] = {
+    Fate.COMMITTED: Word("committed", "committed", "●", "blue", "both levels get it"),
+    Fate.ABORTED: Word("aborted", "aborted", "✕", "orange", "only read_uncommitted gets it"),
+    Fate.PENDING: Word("pending", "pending", "◔", "yellow", "at or above the last stable offset: withheld for now"),
+    Fate.MARKER: Word("marker", "markers", "▪", "gray", "the end of a transaction; no consumer gets it"),
+    Fate.GONE: Word("gone", "gone", "○", "gray", "compacted or deleted; nothing is there any more"),
+    Fate.UNEXPLAINED: Word("unexplained", "unexplained", "‼", "violet", "must be 0"),
+}
+
+OUTCOME_WORDS: Mapping[Outcome, Word] = {
+    Outcome.HOLDS: Word("HOLDS", "HOLDS", ":material/check_circle:", "green"),
+    Outcome.VIOLATED: Word("VIOLATED", "VIOLATED", ":material/cancel:", "red"),
+    Outcome.UNKNOWN: Word("UNKNOWN", "UNKNOWN", ":material/help:", "yellow"),
+}
+
+OUTCOME_SYMBOLS: Mapping[str, str] = {Outcome.HOLDS: "✓", Outcome.VIOLATED: "✕", Outcome.UNKNOWN: "?"}
+
+KIND_TITLES: Mapping[str, str] = {
+    "duplicate": "Duplicates",
+    "gap": "Gaps",
+    "order": "Order",
+    "aborted_read": "Aborted records visible",
+    "phantom": "Outputs without an input",
+}
+
+WITNESS_WORDS: Mapping[Witness, str] = {
+    Witness.READ_COMMITTED: "read_committed reading",
+    Witness.READ_UNCOMMITTED: "read_uncommitted reading",
+    Witness.RAW_LOG: "raw log",
+    Witness.COORDINATOR: "transaction coordinator",
+    Witness.JOURNAL: "journal of the run",
+}
+
+STAGES = (State.CREATED, State.FILLING, State.PROCESSING, State.JUDGING)
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+\-!|$~:&^=])")
+
+
+def plain(text: str) -> str:
+    """Text that Markdown shows as it is: no tag, link, image, formula or directive comes of it."""
+    return _SPECIAL.sub(r"\\\1", text).replace("\n", " ")
+
+
+def number(value: int | float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def count(value: int, noun: str, plural: str | None = None) -> str:
+    """`1 record`, `2,000 records`."""
+    return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
+
+
+def moment(when: datetime | None) -> str:
+    """A time of the history, which is UTC without a zone, for a person."""
+    return "–" if when is None else f"{when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def moment_of_ms(timestamp_ms: int | None) -> str:
+    if timestamp_ms is None or timestamp_ms < 0:
+        return "no timestamp"
+    try:
+        return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms:,} ms, which is no date"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def fate_label(fate: Fate) -> str:
+    return f"{FATE_WORDS[fate].symbol} {FATE_WORDS[fate].word}"
+
+
+def balance(offsets: int, fates: Mapping[Fate, int]) -> str:
+    """`HW - start = committed + aborted + ...`, each term in its colour, with its symbol and its word."""
+    shown = [fate for fate in FATES if fate is not Fate.UNEXPLAINED or fates[fate]]
+    terms = [_term(fates[fate], FATE_WORDS[fate]) for fate in shown]
+    return f"**{offsets:,}** offsets (HW − start) = {' + '.join(terms)}"
+
+
+def _term(value: int, word: Word) -> str:
+    return f":{word.colour}[{word.symbol} **{value:,}** {word.word if value == 1 else word.plural}]"
+
+
+def report_balance(report: Report) -> str:
+    """The balance as the report has it; without the raw log, what has no record is no finer."""
+    known = report.fates
+    pairs = [
+        (Fate.COMMITTED, known["committed"]),
+        (Fate.ABORTED, known["aborted"]),
+        (Fate.PENDING, known["pending"]),
+        (Fate.MARKER, known["markers"]),
+        (Fate.GONE, known["gone"]),
+        (Fate.UNEXPLAINED, known["unexplained"] or None),
+    ]
+    terms = [_term(value, FATE_WORDS[fate]) for fate, value in pairs if value is not None]
+    if known["no_record"] is not None:
+        terms.append(f":gray[**{known['no_record']:,}** without a record]")
+    return f"**{report.sink.offsets:,}** offsets (HW − start) = {' + '.join(terms)}"
+
+
+def bin_sentence(width: int) -> str:
+    if width == 1:
+        return "Each cell of the strip is one offset."
+    return f"Each cell of the strip is {width:,} offsets and shows the worst fate among them."
+
+
+def run_state(run: Run) -> Word:
+    """Where a run stands, in a word."""
+    if run.alive:
+        word = "stopping" if run.stop_requested else str(run.state)
+        return Word(word, word, ":material/sync:", "blue", "its process is at work")
+    if run.state not in ENDED:
+        return Word("killed", "killed", ":material/power_off:", "orange", "its process is gone; it can be resumed")
+    return {
+        State.DONE: Word("done", "done", ":material/done_all:", "green"),
+        State.STOPPED: Word("stopped", "stopped", ":material/stop_circle:", "gray", "it can be resumed"),
+        State.FAILED: Word("failed", "failed", ":material/error:", "red"),
+    }[run.state]
+
+
+def badge(word: Word, text: str | None = None) -> str:
+    return f":{word.colour}-badge[{word.symbol} {text or word.word}]"
+
+
+def stages(run: Run) -> str:
+    """The way of a run, with where it is."""
+    if run.alive and run.state in STAGES:
+        at = STAGES.index(run.state)
+        names = [
+            f":green[✓ {stage}]" if n < at else f"**:blue[▶ {stage}]**" if n == at else f":gray[{stage}]"
+            for n, stage in enumerate(STAGES)
+        ]
+        return " → ".join([*names, ":gray[verdict]"])
+    return badge(run_state(run)) + (f" {run_state(run).meaning}" if run_state(run).meaning else "")
+
+
+def progress_text(progress: Mapping[str, Any], alive: bool) -> str:
+    """The line on the progress bar."""
+    if not progress:
+        return "Waiting for the first look at its topics"
+    total = progress["total"]
+    parts = [
+        f"{progress['processed']:,} of {count(total, 'input')} committed"
+        if total is not None
+        else f"{count(progress['processed'], 'input')} committed, {progress['filled']:,} filled so far"
+    ]
+    if alive and progress["records_per_s"]:
+        parts.append(f"{progress['records_per_s']:,.0f} records/s")
+    if alive and progress["seconds_left"]:
+        parts.append(f"about {duration(progress['seconds_left'])} left")
+    return " · ".join(parts)
+
+
+def progress_share(progress: Mapping[str, Any]) -> float:
+    """How far the bar is: 0 to 1. A run without an end shows how far it is behind its source."""
+    if not progress:
+        return 0.0
+    goal = progress["total"] if progress["total"] is not None else progress["filled"]
+    return min(1.0, max(0.0, progress["processed"] / goal)) if goal else 0.0
+
+
+def faults_sentence(run: Run) -> str:
+    """Which faults were planned, and how often they fired."""
+    planned: Sequence[str] = run.plan.get("faults", ())
+    fired = run.progress.get("faults", 0)
+    aborts = run.plan.get("abort_probability", 0)
+    parts = []
+    if planned:
+        parts.append(f"{', '.join(planned)} fired {count(fired, 'time')}")
+    if aborts:
+        parts.append(f"aborts on purpose with probability {aborts:g}")
+    return "; ".join(parts) if parts else "none planned"
+
+
+def plan_sentence(run: Run) -> str:
+    """What a run was asked to do."""
+    plan = run.plan
+    amount = "until stopped" if plan.get("until_stopped") else count(plan.get("records", 0), "record")
+    return (
+        f"{plan.get('scenario')} · {plan.get('guarantee')} · {amount} · {count(plan.get('partitions', 0), 'partition')}"
+        f" · {plan.get('per_transaction', 0):,} a transaction · seed {plan.get('seed')}"
+    )
+
+
+def short_transaction(name: str | None) -> str:
+    """`…-0/17, attempt 1`: enough to tell the transactions of one run apart in a narrow column."""
+    if name is None:
+        return ""
+    head, slash, tail = name.rpartition("/")
+    return f"…-{head.rpartition('-')[2]}/{tail}" if slash and "-" in head else name
+
+
+def not_here(record: Record) -> str:
+    """What the table says where a level gets nothing."""
+    return f"— {record.why[:1].lower()}{record.why[1:].rstrip('.')}"
+
+
+def denominator(check: Check | None) -> str:
+    return "" if check is None else f" of {check.records:,} {check.unit}"
+
+
+def finding_title(finding: Finding, check: Check | None) -> str:
+    """The head of a section of the verdict: outcome, kind, count and what it was counted in."""
+    found = "not judged" if check is None else f"{finding.count:,}{denominator(check)}"
+    title = KIND_TITLES.get(finding.kind, finding.kind.replace("_", " ").capitalize())
+    return f"{badge(OUTCOME_WORDS[finding.outcome])} **{title}** · {plain(found)}"
+
+
+def verdict_short(run: Run) -> str:
+    if run.verdict is None:
+        return ""
+    return f"{OUTCOME_SYMBOLS.get(run.verdict, '')} {run.verdict}".strip()
+
+
+def size(value: bytes | None) -> str:
+    return "null" if value is None else count(len(value), "byte")

@@ -1,0 +1,116 @@
+"""Runs as detached processes: they outlive whoever started them, and what they say is kept.
+
+A run's process owns its entry in the history, so the entry whose owner is the started process is the run.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from backend.errors import EvidenceError, SetupError
+from backend.history.store import History
+from backend.pipeline.plan import RunPlan
+from backend.settings import BROKER_START_TIMEOUT_S, ROOT, SPARK_START_TIMEOUT_S, Settings
+
+PLAN, LOG = "plan.yaml", "process.log"
+LINES_SHOWN = 15
+_POLL_S = 0.1
+_STARTED: list[subprocess.Popen[bytes]] = []
+"""Processes this one started. They outlive it, so nobody waits for them; a dropped handle would warn."""
+
+
+def start_run(settings: Settings, plan: RunPlan, say: Callable[[str], None] = lambda _text: None) -> str:
+    """Start a run in a process of its own; gives its id once the history knows it. `say` hears what it says meanwhile.
+
+    Raises SetupError with the process's own words when it ended before that, EvidenceError when the home cannot be
+    written.
+    """
+    folder = settings.home / "launches" / secrets.token_hex(6)
+    path = folder / PLAN
+    try:
+        folder.mkdir(parents=True)
+        path.write_text(yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+    except OSError as error:
+        raise EvidenceError(f"The plan {path} cannot be written: {error.strerror}.") from error
+    run_id = _start(settings, ["run", str(path)], folder / LOG, say)
+    home = settings.runs / run_id
+    home.mkdir(parents=True, exist_ok=True)
+    # The process goes on writing to its log: a file that moves keeps its readers and writers.
+    for name in (PLAN, LOG):
+        (folder / name).rename(home / name)
+    folder.rmdir()
+    return run_id
+
+
+def start_resume(settings: Settings, run_id: str, say: Callable[[str], None] = lambda _text: None) -> None:
+    """Resume a run in a process of its own; returns once that process owns it. Raises as `start_run` does."""
+    (settings.runs / run_id).mkdir(parents=True, exist_ok=True)
+    _start(settings, ["resume", run_id], settings.runs / run_id / LOG, say)
+
+
+def said(settings: Settings, run_id: str) -> str:
+    """The last lines of what a run's process said; empty for a run that was not started from here."""
+    return _end(settings.runs / run_id / LOG)
+
+
+def _start(settings: Settings, arguments: list[str], log: Path, say: Callable[[str], None]) -> str:
+    """Start the command line detached and wait until its process owns a run; gives the run's id."""
+    _STARTED[:] = [one for one in _STARTED if one.poll() is None]
+    with log.open("ab") as output:
+        said_before = output.tell()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "backend.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd=ROOT,
+            env={**os.environ, **settings.environment()},
+        )
+    _STARTED.append(process)
+    history = History(settings)
+    try:
+        return _await_run(history, process, log, said_before, say)
+    finally:
+        history.engine.dispose()
+
+
+def _await_run(
+    history: History, process: subprocess.Popen[bytes], log: Path, said_before: int, say: Callable[[str], None]
+) -> str:
+    mark = f"{socket.gethostname()}:{process.pid}:"
+    deadline = time.monotonic() + BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S
+    heard = ""
+    while True:
+        ended = process.poll() is not None
+        for run in history.list(limit=20):
+            if (run.owner or "").startswith(mark):
+                return run.id
+        if ended:
+            raise SetupError(
+                f"The process of the run ended before the run began. It said: {_end(log, said_before) or 'nothing.'}"
+            )
+        if time.monotonic() > deadline:
+            raise SetupError(f"The run has not begun yet. Its process goes on; what it says is in {log}.")
+        if (line := _end(log, said_before).rpartition("\n")[2]) != heard:
+            heard = line
+            say(line)
+        time.sleep(_POLL_S)
+
+
+def _end(log: Path, since: int = 0) -> str:
+    """The last lines of a log, of what was written behind byte `since`."""
+    try:
+        text = log.read_bytes()[since:].decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-LINES_SHOWN:])
