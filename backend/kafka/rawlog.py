@@ -30,10 +30,12 @@ from kafka.errors import (
     OffsetOutOfRangeError,
     SaslAuthenticationFailedError,
     TopicAuthorizationFailedError,
+    UnknownBrokerIdError,
     UnknownTopicOrPartitionError,
     for_code,
 )
 from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
@@ -48,6 +50,8 @@ RESPONSE_BYTES_MAX = 8_000_000
 NEW_TOPIC_PATIENCE_S = 1.0
 """A topic made a moment ago may not be known to every broker yet; after this long it counts as missing."""
 RETRY_PAUSE_S = 0.1
+FAILOVER_TIMEOUT_S = 20.0
+"""How long a partition may be without a leader: a broker that was killed is missed only after its session (9 s)."""
 FETCH_VERSION_MIN = 5
 """The first version that gives the log start offset."""
 FETCH_VERSION_MAX = 12
@@ -130,6 +134,21 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16
 
 Headers = npt.NDArray[Any]
+
+
+class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
+    """kafka-python's connection, chosen by the scheme `direct`, with one difference: a socket that fails is closed."""
+
+    SCHEMES = ("direct",)
+
+    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
+        try:
+            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
+
+
 Answer = TypeVar("Answer")
 
 
@@ -171,7 +190,9 @@ def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
 
     try:
         try:
-            admin = KafkaAdminClient(**settings.kafka_python_config(bootstrap, client), kafka_client=keep)
+            admin = KafkaAdminClient(
+                **settings.kafka_python_config(bootstrap, client), kafka_client=keep, proxy_url="direct://"
+            )
         except BaseException:
             # The constructor starts a thread before it looks for a broker and would leave it running.
             for each in opened:
@@ -212,6 +233,7 @@ def knock(bootstrap: str) -> None:
 def cluster_error(bootstrap: str, error: KafkaError) -> ClusterError:
     """What happened, where, and what to do."""
     name = type(error).__name__
+    details = f": {error.args[0]}" if error.args else ""
     if isinstance(error, SaslAuthenticationFailedError | AuthorizationError):
         return ClusterError(
             f"Kafka at {bootstrap} refused this client ({name}). "
@@ -219,8 +241,8 @@ def cluster_error(bootstrap: str, error: KafkaError) -> ClusterError:
         )
     if error.retriable:
         return ClusterError(
-            f"Kafka at {bootstrap} did not answer within {settings.REQUEST_TIMEOUT_MS // 1000} s ({name}). "
-            "Check the address, that the brokers run, and the security settings in the client properties."
+            f"Kafka at {bootstrap} did not answer in time ({name}{details}). "
+            "Check that its brokers run and that the client properties have the right security settings."
         )
     return ClusterError(f"Kafka at {bootstrap} refused the request ({name}: {error}).")
 
@@ -284,7 +306,7 @@ class Connection:
                     spans[partition] = remaining
             if not any(answer.records or answer.error_code for answer in got.values()):
                 time.sleep(RETRY_PAUSE_S)
-            if time.monotonic() - served > settings.REQUEST_TIMEOUT_MS / 1000:
+            if time.monotonic() - served > FAILOVER_TIMEOUT_S:
                 partition, queue = next(iter(spans.items()))
                 raise ClusterError(
                     f"Partition {partition} of {topic} at {self.bootstrap} gave nothing from offset {queue[0][0]} on, "
@@ -334,13 +356,15 @@ class Connection:
         return answers
 
     def patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask again while the cluster is between two leaders, for as long as one question may take."""
-        deadline = time.monotonic() + settings.REQUEST_TIMEOUT_MS / 1000
+        """Ask again while the cluster is between two leaders, or a coordinator is still loading."""
+        deadline = time.monotonic() + FAILOVER_TIMEOUT_S
         while True:
             try:
                 return ask()
             except KafkaError as error:
-                if not error.retriable or time.monotonic() > deadline:
+                # A leader that this client has not heard of yet is one more reason to look again.
+                passing = error.retriable or isinstance(error, UnknownBrokerIdError)
+                if not passing or time.monotonic() > deadline:
                     raise
             time.sleep(RETRY_PAUSE_S)
             self._look_again()

@@ -289,7 +289,7 @@ def _why(place: _Place, fate: Fate, transaction: _Transaction | None, delivered:
         return (
             f"Below the last stable offset {lso:,}, but no marker says how its transaction ended."
             if came or not place.held
-            else "The batch headers say that a record is here, but no consumer got it."
+            else "The batch headers said that a record is here, but no consumer got it: read the bounds again."
         )
     if fate == Fate.GONE or not (came or place.held):
         return "Nothing is here any more: compacted or deleted."

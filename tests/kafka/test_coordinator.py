@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
@@ -16,9 +13,9 @@ from backend.errors import TopicError
 from backend.kafka.coordinator import open_transactions, producers
 from backend.kafka.fates import fate_ranges
 from backend.kafka.rawlog import connect, fetch_bounds, scan
-from backend.settings import TRANSACTION_TIMEOUT_MS, admin_config
+from backend.settings import TRANSACTION_TIMEOUT_MS
 from tests.conftest import wait_until
-from tests.kafka.topics import Writer
+from tests.kafka.topics import Writer, broker_setting
 from validators.finding import PartitionBounds
 
 NewTopic = Callable[..., str]
@@ -59,27 +56,6 @@ def test_one_transaction_open_on_two_partitions_is_told_for_each(bootstrap: str,
     assert "withholds 1 record of" in found[0].why
 
 
-@contextmanager
-def unverified(bootstrap: str) -> Iterator[None]:
-    """Brokers that append although the coordinator was not told, as all did before Kafka 3.6 (KIP-890)."""
-    admin = AdminClient(admin_config(bootstrap, {}))
-
-    def verify(answer: str) -> None:
-        entry = ConfigEntry(
-            "transaction.partition.verification.enable", answer, incremental_operation=AlterConfigOpType.SET
-        )
-        for broker in admin.list_topics(timeout=10).brokers:
-            resource = ConfigResource(ConfigResource.Type.BROKER, str(broker), incremental_configs=[entry])
-            for future in admin.incremental_alter_configs([resource]).values():
-                future.result()
-
-    verify("false")
-    try:
-        yield
-    finally:
-        verify("true")
-
-
 def append_as_ghost(bootstrap: str, topic: str) -> int:
     """Produce one transactional record for a producer that no coordinator knows; the broker's error code."""
     builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=10_000)
@@ -107,7 +83,8 @@ def test_a_hanging_transaction_is_found_from_its_partition(bootstrap: str, new_t
     """A late write opened a transaction that its coordinator never heard of. Nothing will end it, and that is said."""
     topic = new_topic()
     wait_until(lambda: append_as_ghost(bootstrap, topic) == NOT_VERIFIED, 10, "the refusal of today's brokers")
-    with unverified(bootstrap):
+    # So did all brokers before Kafka 3.6 (KIP-890): append without asking the coordinator.
+    with broker_setting(bootstrap, "transaction.partition.verification.enable", "false"):
         wait_until(lambda: append_as_ghost(bootstrap, topic) == 0, 10, "a broker without verification")
     Writer(bootstrap, topic).write("n2")
     assert fetch_bounds(bootstrap, {}, topic).partitions == (PartitionBounds(0, 0, 0, 3),)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import socket
 import struct
+from collections import Counter
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -26,10 +29,14 @@ from backend.kafka.rawlog import (
     record_places,
     scan,
 )
-from tests.kafka.topics import FATE_LETTERS, Writer, delete_below, fates_by_consumers, model
+from backend.kafka.records import read_window
+from tests.conftest import wait_until
+from tests.kafka.topics import FATE_LETTERS, Writer, broker_setting, delete_below, fates_by_consumers, model
 from validators.finding import Bounds, Fate, PartitionBounds
 
 NewTopic = Callable[..., str]
+
+PLACES = ("base_offset", "last_offset")
 
 
 def fates(table: pa.Table, bounds: Bounds) -> dict[tuple[int, int], str]:
@@ -176,13 +183,71 @@ def test_an_unreachable_broker_is_named_with_its_reason() -> None:
         fetch_bounds("127.0.0.1:none", {}, "squares")
 
 
+def test_one_dead_address_among_several_does_no_harm(bootstrap: str, new_topic: NewTopic) -> None:
+    """One of the two addresses does not answer. The other one does, and no socket is left behind to warn about."""
+    topic = new_topic()
+    for _ in range(4):
+        assert fetch_bounds(f"127.0.0.1:1,{bootstrap}", {}, topic).offsets == 0
+    gc.collect()
+
+
+def test_what_listens_but_is_no_broker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something else listens at the address and says nothing. It is given up on in time."""
+    monkeypatch.setattr(settings, "REQUEST_TIMEOUT_MS", 500)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=f"Kafka at {address} did not answer in time"):
+            fetch_bounds(address, {}, "squares")
+    gc.collect()
+
+
+def test_compaction_leaves_holes_that_balance(bootstrap: str, new_topic: NewTopic) -> None:
+    """Keys are written again and again until the cleaner removes the older ones, and whole batches. Consumers agree."""
+    topic = new_topic(
+        cleanup_policy="compact",
+        segment_ms="100",
+        segment_bytes="1048576",
+        min_cleanable_dirty_ratio="0.001",
+        max_compaction_lag_ms="100",
+        delete_retention_ms="100",
+    )
+    writer = Writer(bootstrap, topic)
+
+    def look() -> tuple[Bounds, pa.Table]:
+        bounds = fetch_bounds(bootstrap, {}, topic)
+        return bounds, scan(bootstrap, {}, topic, bounds)
+
+    def thinned() -> bool:
+        writer.write("A5 A+ B2 B- A2 A+")
+        _, table = look()
+        span = [last - base + 1 for base, last in zip(*(table[n].to_pylist() for n in PLACES), strict=True)]
+        return any(0 < count < width for count, width in zip(table["count"].to_pylist(), span, strict=True))
+
+    def agreed() -> bool:
+        # The cleaner goes on, so the three views may be of different moments at first.
+        bounds, table = look()
+        ranges = fate_ranges(table, bounds)
+        rows = read_window(bootstrap, {}, topic, 0, 0, bounds.offsets, bounds, ranges)
+        counts = Counter(row.fate for row in rows)
+        said = as_consumers_say({(0, row.offset): row.fate.value for row in rows})
+        return (
+            {fate: count for fate, count in total(balance(ranges, bounds)).items() if count} == counts
+            and counts[Fate.GONE] > 0
+            and said == fates_by_consumers(bootstrap, bounds)
+        )
+
+    with broker_setting(bootstrap, "log.cleaner.backoff.ms", "100"):
+        wait_until(thinned, 60, "a batch that compaction has thinned out")
+        wait_until(agreed, 60, "agreement of headers and consumers on the compacted log")
+
+
 def test_bounds_that_the_log_does_not_reach_are_an_error(
     bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is shorter than the bounds say, as after a truncation. Nothing is made up about the missing part."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n3")
-    monkeypatch.setattr(settings, "REQUEST_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr(rawlog, "FAILOVER_TIMEOUT_S", 1.0)
     with pytest.raises(ClusterError, match="gave nothing from offset 3 on"):
         scan(bootstrap, {}, topic, Bounds(topic, (PartitionBounds(0, 0, 9, 9),)))
     with pytest.raises(ClusterError, match="became shorter than offset 7"):

@@ -6,12 +6,14 @@ writes two records outside of any transaction. A transaction that the line does 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from backend.settings import (
     READ_COMMITTED,
@@ -138,6 +140,25 @@ def delete_below(bootstrap: str, topic: str, offset: int, partition: int = 0) ->
     admin = AdminClient(admin_config(bootstrap, {}))
     for future in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
         future.result()
+
+
+@contextmanager
+def broker_setting(bootstrap: str, name: str, value: str) -> Iterator[None]:
+    """All brokers with one setting changed while they run, and then as they were."""
+    admin = AdminClient(admin_config(bootstrap, {}))
+
+    def change(operation: AlterConfigOpType) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        for broker in admin.list_topics(timeout=10).brokers:
+            resource = ConfigResource(ConfigResource.Type.BROKER, str(broker), incremental_configs=[entry])
+            for future in admin.incremental_alter_configs([resource]).values():
+                future.result()
+
+    change(AlterConfigOpType.SET)
+    try:
+        yield
+    finally:
+        change(AlterConfigOpType.DELETE)
 
 
 def model(tokens: Sequence[str], lso: int) -> list[str]:
