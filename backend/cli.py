@@ -378,7 +378,7 @@ def _conclude(report: Report, json_: str | None, found: Run | None = None) -> No
             out.print(f"Look closer: topicproof show {found.id}")
             if found.error:
                 err.print(f"[red]{found.error}[/]", highlight=False)
-    raise typer.Exit(report.exit_code)
+    raise typer.Exit(report.exit_code if found is None else runs_of.exit_code(found, report))
 
 
 def _print_report(report: Report) -> None:

@@ -22,7 +22,7 @@ from backend.java import java
 from backend.settings import BROKER_START_TIMEOUT_S, DISK_FREE_BYTES_MIN, STOP_TIMEOUT_S
 
 READY = "Kafka Server started"
-LOG_LINES_SHOWN = 15
+LOG_LINES_SHOWN = 40
 
 _LOG4J = """
 status = error
@@ -159,9 +159,10 @@ class EmbeddedKafka:
             check=False,
         )
         if answer.returncode != 0:
+            told = [line for line in (answer.stdout + answer.stderr).splitlines() if not line.startswith("\tat ")]
             raise SetupError(
                 f"The storage of the embedded Kafka in {self.folder} cannot be used. If it is of another version or "
-                f"size of cluster, delete that folder. Kafka said: {(answer.stderr or answer.stdout).strip()[-800:]}"
+                f"size of cluster, delete that folder. Kafka said: {' '.join(told)[:800]}"
             )
 
     def _properties(self, node: EmbeddedBroker) -> dict[str, str]:
@@ -196,7 +197,9 @@ class EmbeddedKafka:
 
     def _log_end(self, node: EmbeddedBroker) -> str:
         for path in (node.log, node.folder / "stdout.log"):
-            lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+            text = path.read_text(errors="replace") if path.exists() else ""
+            # Where Java threw, the frames of the stack say nothing to a user and would push out what does.
+            lines = [line for line in text.splitlines() if not line.startswith(("\tat ", "\t..."))]
             if lines:
                 shown = "\n".join(lines[-LOG_LINES_SHOWN:])
                 return f"The end of its log ({path}):\n{shown}"

@@ -22,12 +22,15 @@ from confluent_kafka.cimpl import NewTopic
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from backend.errors import ClusterError, TopicError
+from backend.kafka import rawlog
 from backend.kafka.transaction import TransactionalProducer
 from backend.settings import REQUEST_TIMEOUT_MS, admin_config
 from validators.finding import Bounds, PartitionBounds
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 GONE_TIMEOUT_S = 30.0
+TXN_OFFSET_COMMIT = 28
+TXN_OFFSET_COMMIT_VERSION_MIN = 3
 Answer = TypeVar("Answer")
 _NOT_READY_YET = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -50,9 +53,10 @@ class Cluster:
         self.admin = AdminClient(admin_config(self.bootstrap, self.client))
 
     def check(self) -> None:
-        """Raises ClusterError when no broker answers."""
-        with self._translated():
-            self.admin.list_topics(timeout=TIMEOUT_S)
+        """Raises ClusterError when no broker answers, or one that is too old for our transactions."""
+        with rawlog.connect(self.bootstrap, self.client) as kafka:
+            spoken = {int(key): versions for key, versions in kafka.admin.api_versions().items()}
+        require_transactions(self.bootstrap, spoken)
 
     def topics(self) -> list[str]:
         """Names of all topics that are not Kafka's own, sorted."""
@@ -167,6 +171,18 @@ class Cluster:
             raise cluster_error(error, self.bootstrap, doing) from error
 
 
+def require_transactions(bootstrap: str, spoken: Mapping[int, tuple[int, int]]) -> None:
+    """Raises ClusterError unless the brokers take consumer offsets with the group's metadata into a transaction.
+
+    `spoken` are a broker's API versions (lowest, highest) by API key. TxnOffsetCommit 3 came with KIP-447.
+    """
+    if spoken.get(TXN_OFFSET_COMMIT, (0, -1))[1] < TXN_OFFSET_COMMIT_VERSION_MIN:
+        raise ClusterError(
+            f"The brokers at {bootstrap} are too old for transactions that carry consumer offsets "
+            "(KIP-447): Apache Kafka 2.5 or later is needed."
+        )
+
+
 def cluster_error(error: KafkaException, bootstrap: str, doing: str) -> ClusterError:
     """A sentence for what a client raised: unreachable, too old, or refused with the broker's own words."""
     cause: KafkaError = error.args[0]
@@ -174,11 +190,6 @@ def cluster_error(error: KafkaException, bootstrap: str, doing: str) -> ClusterE
     if cause.code() in unreachable:
         return ClusterError(
             f"No Kafka broker answers at {bootstrap} (while {doing}). Check the address and that Kafka runs."
-        )
-    if cause.code() in {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}:
-        return ClusterError(
-            f"The brokers at {bootstrap} are too old for transactions that carry consumer offsets "
-            "(KIP-447): Apache Kafka 2.5 or later is needed."
         )
     return ClusterError(f"Kafka at {bootstrap} refused while {doing}: {cause.str()} ({cause.name()}).")
 

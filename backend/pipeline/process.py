@@ -41,8 +41,21 @@ class Names:
         return [f"{self.prefix}-{self.source}-{p}" for p in partitions]
 
 
+def prepare(spark: SparkSession, cluster: Cluster, plan: RunPlan, names: Names) -> DataFrame:
+    """The rows for the sink, after everything that must be refused before a record is written.
+
+    Raises SinkError for a refusal, SparkError for a Spark that is set up unsoundly.
+    """
+    require_no_speculation(spark)
+    offsets = require_offsets(cluster, names)
+    spark.dataSource.register(KafkaTransactionalSink)
+    rows = transform(read_source(spark, cluster, plan, names, offsets), plan)
+    require_no_shuffle(rows)
+    return rows
+
+
 def process(
-    spark: SparkSession,
+    rows: DataFrame,
     cluster: Cluster,
     plan: RunPlan,
     names: Names,
@@ -55,21 +68,18 @@ def process(
     However it ends, no transaction of this run is left open. Raises SinkError for a refusal of the sink, SparkError
     for a failure of Spark's own.
     """
-    require_no_speculation(spark)
-    offsets = require_offsets(cluster, names)
-    spark.dataSource.register(KafkaTransactionalSink)
-    rows = transform(read_source(spark, cluster, plan, names, offsets), plan)
-    require_no_shuffle(rows)
+    settled = False
     try:
-        query = start_query(rows, cluster, plan, names, checkpoint)
-        _await(query, stopped, tick)
+        _await(start_query(rows, cluster, plan, names, checkpoint), stopped, tick)
+        settled = not stopped()
     except PySparkException as error:
         cause = explained(error)
-        if not isinstance(cause, Fenced):  # Whoever fenced us is at work; settling would fence them in turn.
-            cluster.settle(names.transactional_ids(cluster.partitions(names.source)))
+        # Whoever fenced us is at work; settling would fence them in turn.
+        settled = isinstance(cause, Fenced)
         raise cause from error
-    if stopped():
-        cluster.settle(names.transactional_ids(cluster.partitions(names.source)))
+    finally:
+        if not settled:
+            cluster.settle(names.transactional_ids(cluster.partitions(names.source)))
 
 
 def read_source(

@@ -17,14 +17,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from backend.errors import ClusterError, EvidenceError, TopicError, TopicproofError, UsageError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from backend.errors import ClusterError, SparkError, TopicError, TopicproofError, UsageError
 from backend.history.store import History, Run, State
 from backend.judge import Judgement, judge_topics
 from backend.kafka.cluster import Cluster
 from backend.pipeline.fill import fill, numbers_in
 from backend.pipeline.journal import Declared, Entry, FaultFired, JournalReader, TransactionEnded, read_journal
 from backend.pipeline.plan import RunPlan
-from backend.pipeline.process import Names, process
+from backend.pipeline.process import Names, prepare, process
 from backend.pipeline.scenarios import scenario
 from backend.services import Services
 from backend.settings import Settings
@@ -132,44 +135,54 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
 def execute(context: Context) -> Report | None:
     """Fill, process and judge, each as far as it is not done yet. Gives the report, or None where none was asked for.
 
-    Raises TopicproofError when the run failed; what was committed is judged all the same before that.
+    Raises TopicproofError for what is refused before a record is written, and for what keeps the run from being judged.
+    A pipeline that fails on its way is judged all the same: the history has its error beside the verdict.
     """
-    failure: TopicproofError | None = None
     with _watched(context):
         try:
-            _work(context)
-        except (ClusterError, EvidenceError, UsageError) as error:
+            failure = _work(context)
+        except TopicproofError as error:
             context.history.end(context.run.id, State.FAILED, None, None, str(error))
             raise
-        except TopicproofError as error:
-            failure = error
         return _conclude(context, failure)
 
 
-def _work(context: Context) -> None:
+def _work(context: Context) -> TopicproofError | None:
+    """Fill and process. Gives what the pipeline failed with once it was under way."""
     spark = connect(context.services.spark_remote)
     context.remember(session=session_id(spark))
     try:
         with ThreadPoolExecutor(1) as pool:
             filling = _start_fill(context, pool)
-            if not context.stop.is_set():
-                context.enter(State.PROCESSING)
-                process(
-                    spark,
-                    context.cluster,
-                    context.plan,
-                    context.names,
-                    (context.folder / "checkpoint").as_uri(),
-                    context.stop.is_set,
-                    lambda: _surface(filling),
-                )
-            if filling is not None:
-                filling.result()
-    except BaseException:
-        context.stop.set()
-        raise
+            try:
+                return _process(context, spark, filling)
+            finally:
+                if filling is not None:
+                    context.stop.set()
     finally:
         spark.stop()
+        context.remember(session=None)
+
+
+def _process(context: Context, spark: SparkSession, filling: Future[None] | None) -> TopicproofError | None:
+    if context.stop.is_set():
+        return None
+    context.enter(State.PROCESSING)
+    rows = prepare(spark, context.cluster, context.plan, context.names)
+    checkpoint = (context.folder / "checkpoint").as_uri()
+    try:
+        process(
+            rows,
+            context.cluster,
+            context.plan,
+            context.names,
+            checkpoint,
+            context.stop.is_set,
+            lambda: _surface(filling),
+        )
+    except TopicproofError as error:
+        return error
+    return None
 
 
 def _start_fill(context: Context, pool: ThreadPoolExecutor) -> Future[None] | None:
@@ -210,7 +223,7 @@ def _fill(context: Context) -> None:
 
 def _conclude(context: Context, failure: TopicproofError | None) -> Report | None:
     """Judge what there is, and say the last word in the history."""
-    stopped = context.stop.is_set() and failure is None
+    stopped = failure is None and (context.stop.is_set() or context.plan.until_stopped)
     state = State.FAILED if failure is not None else State.STOPPED if stopped else State.DONE
     judgement: Judgement | None = None
     if context.plan.judged:
@@ -231,6 +244,11 @@ def _conclude(context: Context, failure: TopicproofError | None) -> Report | Non
     if failure is not None and report is None:
         raise failure
     return report
+
+
+def exit_code(run: Run, report: Report) -> int:
+    """The verdict's, but a run that failed on its way never passes."""
+    return report.exit_code or (3 if run.error else 0)
 
 
 def judge_run(context: Context, partial: bool) -> Judgement:
@@ -317,13 +335,18 @@ def resume(
 
 def stop_orphan(services: Services, run: Run) -> None:
     """Stop the query that a killed run's client left behind in the Spark server."""
-    session_id = run.facts.get("session")
-    if not session_id or not services.spark_remote:
+    left = run.facts.get("session")
+    if not left or not services.spark_remote:
         return
-    spark = connect(f"{services.spark_remote}/;session_id={session_id}")
-    for query in spark.streams.active:
-        query.stop()
-    spark.stop()
+    try:
+        spark = connect(f"{services.spark_remote}/;session_id={left}")
+        for query in spark.streams.active:
+            query.stop()
+        spark.stop()
+    except (SparkError, PySparkException) as error:
+        # The server was restarted, or has ended the session, and with it the query.
+        if "INVALID_HANDLE" not in f"{error} {error.__cause__}":
+            raise
 
 
 def clean(settings: Settings, services: Services, history: History, run_id: str) -> list[str]:

@@ -135,7 +135,7 @@ def test_the_key_is_identity_enough_where_nobody_wrote_lineage(
     repeated and a missing record are found."""
     plain = [replace(m, headers=()) for m in read_all(cluster.bootstrap, finished.sink)]
     healthy = judge_copy(cluster, finished, tmp_path / "healthy", plain, Identity.KEY)
-    assert (healthy.verdict, primary(healthy)) == (Outcome.HOLDS, {})
+    assert (healthy.verdict, primary(healthy)) == (Outcome.HOLDS, {}), healthy.to_json()
     broken = judge_copy(cluster, finished, tmp_path / "broken", [*plain[1:], plain[9]], Identity.KEY)
     assert broken.verdict is Outcome.VIOLATED and primary(broken) == {"duplicate": 1, "gap": 1}
 

@@ -1,0 +1,103 @@
+"""The house rules that matter, as tests: one way of imports, one home of Kafka's settings, docs that keep up."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backend import errors
+from backend.errors import TopicproofError
+from backend.settings import ROOT
+from validators.catalogue import VALIDATORS
+from validators.finding import Fate
+
+PACKAGES = ("app", "backend", "validators")
+SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+@pytest.mark.parametrize(
+    ("package", "forbidden"),
+    [
+        ("validators", {"app", "backend", "confluent_kafka", "kafka", "streamlit", "plotly"}),
+        ("backend", {"app", "streamlit", "plotly"}),
+    ],
+)
+def test_imports_go_one_way(package: str, forbidden: set[str]) -> None:
+    """Story: app -> backend -> validators. Nobody looks back, and validators know neither Kafka nor Streamlit."""
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in (ROOT / package).rglob("*.py")
+        for name in imported(path)
+        if name.split(".")[0] in forbidden
+    ]
+    assert wrong == []
+
+
+def test_client_settings_are_spelled_in_one_place() -> None:
+    """Story: settings.py alone says how Kafka's clients are configured. The sink's own options are the one exception:
+    Spark hands them on as text."""
+    spelled = {
+        str(path.relative_to(ROOT)) for path in SOURCES if "bootstrap.servers" in path.read_text(encoding="utf-8")
+    }
+    assert spelled <= {"backend/settings.py", "backend/pipeline/sink.py", "backend/pipeline/process.py"}
+
+
+def test_every_error_is_in_the_tree_of_the_docstring() -> None:
+    """Story: somebody adds an error. The drawn tree must show it."""
+
+    names = [
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, TopicproofError)
+    ]
+    assert [name for name in names if name not in (errors.__doc__ or "")] == []
+
+
+def test_the_readme_names_every_fate_kind_and_command() -> None:
+    """Story: a newcomer reads the README. Every fate, every kind of finding and every command appears there."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    fates = [fate.value for fate in Fate]
+    kinds = [validator.NAME for validator in VALIDATORS]
+    from tests.test_cli import COMMANDS
+
+    missing = [word for word in [*fates, *kinds, *COMMANDS] if not re.search(rf"`?{word}\b", text)]
+    assert missing == []
+
+
+def test_images_and_pins_agree() -> None:
+    """Story: a version is raised in one place. The compose file, the jars and the requirements must follow."""
+    ivy, compose = (ROOT / "ivy.xml").read_text(), (ROOT / "docker-compose.yml").read_text()
+    kafka = re.search(r'name="kafka_2\.13" rev="([^"]+)"', ivy)
+    assert kafka is not None and f"apache/kafka:{kafka.group(1)}" in compose
+    spark = re.search(r'name="spark-sql-kafka-0-10_2\.13" rev="([^"]+)"', ivy)
+    assert spark is not None and f"pyspark[connect]=={spark.group(1)}" in (ROOT / "requirements.txt").read_text()
+    version = re.search(r'^version = "([^"]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None and f"image: topicproof:{version.group(1)}" in compose
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ruff", "check", "."],
+        ["ruff", "format", "--check", "."],
+        ["mypy"],
+        ["check_jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml"],
+    ],
+    ids=lambda command: " ".join(command),
+)
+def test_the_tools_agree(command: list[str]) -> None:
+    """Story: linter, formatter, type checker and the Compose specification find nothing to say."""
+    answer = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
