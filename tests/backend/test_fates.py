@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.kafka.batches import SCHEMA
 from backend.kafka.fates import (
     FATES,
     RANGE_COLUMNS,
@@ -28,7 +29,6 @@ from backend.kafka.fates import (
     total,
     transactions,
 )
-from backend.kafka.rawlog import SCHEMA
 from tests.kafka.topics import FATE_LETTERS, model
 from validators.finding import Bounds, Fate, PartitionBounds
 

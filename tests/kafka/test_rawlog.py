@@ -15,20 +15,18 @@ from kafka.record import MemoryRecordsBuilder
 from backend import settings
 from backend.errors import ClusterError, TopicError, UsageError
 from backend.kafka import rawlog
-from backend.kafka.fates import FATES, balance, fate_ranges, total, transactions
-from backend.kafka.rawlog import (
+from backend.kafka.batches import (
     COMPRESSIONS,
     HEADER,
     SCHEMA,
     batch_positions,
     batch_rows,
-    connect,
     cut,
     decompress,
-    fetch_bounds,
     record_places,
-    scan,
 )
+from backend.kafka.fates import FATES, balance, fate_ranges, total, transactions
+from backend.kafka.rawlog import connect, fetch_bounds, scan
 from backend.kafka.records import read_window
 from tests.conftest import wait_until
 from tests.kafka.topics import FATE_LETTERS, Writer, broker_setting, delete_below, fates_by_consumers, model
