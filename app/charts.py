@@ -32,8 +32,8 @@ STRIP_PARTITIONS_MAX = 48
 LABELLED_SHARE = 0.02
 """A stretch of one fate gets its symbol when it is at least this much of the strip."""
 LABELLED = (Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
-ROW_PX = 34
-_AXIS_PX = 64
+ROW_PX = 32
+_AXIS_PX = 34
 
 
 def strip_columns(partitions: int) -> int:
@@ -93,7 +93,6 @@ def strip(found: Bins, bounds: Bounds, partition: int, offset: int) -> go.Figure
     )
     figure.update_yaxes(autorange="reversed", showgrid=False, fixedrange=True, type="category")
     figure.update_xaxes(
-        title="offset",
         tickformat=",d",
         showgrid=False,
         zeroline=False,
@@ -127,7 +126,13 @@ def withheld(sink: Sequence[Mapping[str, int]]) -> go.Figure:
         name="withheld: LSO to HW",
         marker={
             "color": FATE_COLOURS[Fate.PENDING],
-            "pattern": {"shape": "/", "fgcolor": "#5c3d00", "size": 6, "solidity": 0.25},
+            "pattern": {
+                "shape": "/",
+                "bgcolor": FATE_COLOURS[Fate.PENDING],
+                "fgcolor": "#5c3d00",
+                "size": 7,
+                "solidity": 0.2,
+            },
         },
         hovertemplate="%{y}: %{x:,} offsets withheld by an open transaction<extra></extra>",
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app.snapshot import Snapshot, Watch, fingerprint
+from app.snapshot import Snapshot, Watch, fingerprint, same_place
 from app.wording import plain
 from backend.errors import ClusterError, TopicproofError, UsageError
 from backend.history.store import History, Run
@@ -27,6 +27,7 @@ REOPENED_AGE_MAX_S = 5.0
 """How old a snapshot may be for somebody who has just opened the page."""
 LIVE_AGE_MAX_S = 1.5
 RUNS_SHOWN = 200
+ATTEMPTS_FOLLOWED = 3
 
 
 @contextmanager
@@ -140,6 +141,17 @@ def _window(
     _seen: Snapshot,
 ) -> tuple[Record, ...]:
     return tuple(read_window(bootstrap, _client, topic, partition, first, count, _seen.bounds, _seen.ranges))
+
+
+def committed_instead(found: Settings, kafka: Services, seen: Snapshot, aborted: Record) -> int | None:
+    """Where the same output of the same input was committed after all, if one of the next transactions holds it."""
+    if aborted.lineage is None:
+        return None
+    for offset in same_place(seen.ranges, aborted.partition, aborted.offset, ATTEMPTS_FOLLOWED):
+        for record in window(found, kafka, seen, aborted.partition, offset, 1):
+            if record.delivered and record.lineage == aborted.lineage:
+                return offset
+    return None
 
 
 def runs(found: Settings) -> list[Run]:

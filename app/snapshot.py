@@ -103,6 +103,21 @@ def worst_place(ranges: pd.DataFrame, partition: int, first: int, end: int) -> i
     return first
 
 
+def same_place(ranges: pd.DataFrame, partition: int, offset: int, count: int) -> list[int]:
+    """Where a record of an aborted transaction may stand in what was tried again: at the same distance from the
+    beginning of each of the next committed transactions of its partition."""
+    data = ranges[(ranges["partition"] == partition) & ranges["control"].isna() & ranges["transaction"].notna()]
+    own = data[(data["first_offset"] <= offset) & (data["last_offset"] >= offset)]
+    if own.empty:
+        return []
+    begun = data.loc[data["transaction"] == own["transaction"].iloc[0], "first_offset"].min()
+    behind = data[(data["first_offset"] > offset) & (data["fate"] == Fate.COMMITTED)]
+    spans = behind.groupby("transaction").agg({"first_offset": "min", "last_offset": "max"})
+    spans = spans.sort_values("first_offset").head(count)
+    places = spans["first_offset"] + (offset - begun)
+    return [int(place) for place in places[places <= spans["last_offset"]]]
+
+
 def fingerprint(snapshot: Snapshot, partition: int, first: int, end: int) -> str:
     """Changes when what a window shows may have changed: its offsets, or the fates of its transactions."""
     p = snapshot.partition(partition)

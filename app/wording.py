@@ -34,9 +34,9 @@ FATE_WORDS: Mapping[Fate, Word] = {
     Fate.COMMITTED: Word("committed", "committed", "●", "blue", "both levels get it"),
     Fate.ABORTED: Word("aborted", "aborted", "✕", "orange", "only read_uncommitted gets it"),
     Fate.PENDING: Word("pending", "pending", "◔", "yellow", "at or above the last stable offset: withheld for now"),
-    Fate.MARKER: Word("marker", "markers", "▪", "gray", "the end of a transaction; no consumer gets it"),
+    Fate.MARKER: Word("marker", "markers", "■", "gray", "the end of a transaction; no consumer gets it"),
     Fate.GONE: Word("gone", "gone", "○", "gray", "compacted or deleted; nothing is there any more"),
-    Fate.UNEXPLAINED: Word("unexplained", "unexplained", "‼", "violet", "must be 0"),
+    Fate.UNEXPLAINED: Word("unexplained", "unexplained", "‽", "violet", "must be 0"),
 }
 
 OUTCOME_WORDS: Mapping[Outcome, Word] = {
@@ -138,8 +138,8 @@ def report_balance(report: Report) -> str:
 
 def bin_sentence(width: int) -> str:
     if width == 1:
-        return "Each cell of the strip is one offset."
-    return f"Each cell of the strip is {width:,} offsets and shows the worst fate among them."
+        return "Each cell is one offset: click one."
+    return f"Each cell is {width:,} offsets and shows the worst fate in it: click one."
 
 
 def run_state(run: Run) -> Word:
@@ -216,7 +216,8 @@ def plan_sentence(run: Run) -> str:
     amount = "until stopped" if plan.get("until_stopped") else count(plan.get("records", 0), "record")
     return (
         f"{plan.get('scenario')} · {plan.get('guarantee')} · {amount} · {count(plan.get('partitions', 0), 'partition')}"
-        f" · {plan.get('per_transaction', 0):,} a transaction · seed {plan.get('seed')}"
+        f" · {plan.get('per_transaction', 0):,} a transaction · abort probability {plan.get('abort_probability', 0):g}"
+        f" · {', '.join(plan.get('faults', ())) or 'no fault'} · seed {plan.get('seed')}"
     )
 
 
@@ -229,8 +230,20 @@ def short_transaction(name: str | None) -> str:
 
 
 def not_here(record: Record) -> str:
-    """What the table says where a level gets nothing."""
-    return f"— {record.why[:1].lower()}{record.why[1:].rstrip('.')}"
+    """What the table says where read_committed gets nothing; the whole sentence is `record.why`."""
+    return {
+        Fate.ABORTED: "— not delivered: aborted",
+        Fate.PENDING: "— withheld: still pending",
+        Fate.MARKER: "— a marker, never delivered",
+        Fate.GONE: "— nothing here any more",
+    }.get(record.fate, f"— {record.why}")
+
+
+def heard(report: Report) -> set[Witness]:
+    """Whom a report heard: both readings always, the raw log where the balance tells markers, others by its checks."""
+    both = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
+    raw_log = {Witness.RAW_LOG} if any(one.markers is not None for one in report.balance) else set()
+    return both | raw_log | {witness for check in report.checked for witness in check.witnesses}
 
 
 def denominator(check: Check | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 from streamlit.elements.lib.column_types import ColumnConfig
 
 from app import charts, session, tables, wording
@@ -20,8 +21,10 @@ from validators.headers import parse_lineage
 
 POLL_S = 2.0
 TABLE_PX = 560
+ROW_PX = 28
 DETAIL_CHARACTERS = 4_000
-LEVEL_NAMES = {BOTH: "both levels", UNCOMMITTED: "read_uncommitted", COMMITTED: "read_committed"}
+SHORT_BYTES = 16  # Key and value stand side by side when both are at most this long.
+LEVEL_NAMES = {BOTH: "both", UNCOMMITTED: "uncommitted", COMMITTED: "committed"}
 
 settings = session.settings()
 
@@ -32,7 +35,8 @@ def go(place: Place) -> None:
 
 
 def page() -> None:
-    st.title("Compare", anchor=False)
+    title, topic_slot, button_slot = st.columns([0.9, 3.4, 1], vertical_alignment="bottom")
+    title.title("Compare", anchor=False)
     with session.said():
         kafka = session.kafka(settings)
         names = session.topics(settings, kafka)
@@ -44,7 +48,7 @@ def page() -> None:
     sinks = {run.facts["sink"]: run for run in reversed(runs) if "sink" in run.facts}
     newest = next((run.facts["sink"] for run in runs if run.facts.get("sink") in names), names[0])
     topic, notices = read_topic(st.query_params, names, newest)
-    choose(topic, names, sinks)
+    choose(topic, names, sinks, topic_slot, button_slot)
     for notice in notices:
         st.warning(notice, icon=":material/info:")
     run = sinks.get(topic)
@@ -52,7 +56,9 @@ def page() -> None:
     st.fragment(body, run_every=POLL_S if live else None)(kafka, topic, run)
 
 
-def choose(topic: str, names: Sequence[str], sinks: dict[str, Run]) -> None:
+def choose(
+    topic: str, names: Sequence[str], sinks: dict[str, Run], left: DeltaGenerator, right: DeltaGenerator
+) -> None:
     """Which topic: sinks of runs first, the newest first, then the others by name."""
     st.session_state["topic_chosen"] = topic
     ordered = [name for name in reversed(sinks) if name in names]
@@ -64,14 +70,13 @@ def choose(topic: str, names: Sequence[str], sinks: dict[str, Run]) -> None:
     def chosen() -> None:
         st.query_params.from_dict({"topic": st.session_state["topic_chosen"]})
 
-    left, right = st.columns([4, 1], vertical_alignment="bottom")
     left.selectbox(
-        "Topic",
+        "Topic: sinks of runs first, the newest first, then every other topic of the cluster",
         ordered,
+        label_visibility="collapsed",
         key="topic_chosen",
         format_func=name,
         on_change=chosen,
-        help="Sinks of runs first, the newest first, then every other topic of the cluster.",
     )
     right.button(
         "Take new bounds",
@@ -92,7 +97,7 @@ def body(kafka: Services, topic: str, run: Run | None) -> None:
     if run is not None and run.alive and not live:
         session.look_again(topic)
         st.rerun()
-    facts(kafka, seen, live)
+    facts(kafka, seen)
     if not seen.bounds.offsets:
         st.info(
             "There is nothing in this topic: HW and log start are the same in every partition. "
@@ -103,7 +108,7 @@ def body(kafka: Services, topic: str, run: Run | None) -> None:
     place, notices = read_place(st.query_params, seen.bounds, next_of(seen.ranges, -1, -1, Fate.ABORTED))
     for notice in notices:
         st.warning(notice, icon=":material/info:")
-    overview(seen, place)
+    overview(seen, place, live)
     controls(seen, place)
     with session.said():
         records = session.window(settings, kafka, seen, place.partition, place.first, WINDOW)
@@ -115,20 +120,27 @@ def body(kafka: Services, topic: str, run: Run | None) -> None:
         listing(place, records)
     with right:
         if chosen is not None:
-            detail(place, chosen)
+            detail(kafka, seen, place, chosen)
 
 
-def facts(kafka: Services, seen: Snapshot, live: bool) -> None:
-    """When the bounds were taken, and the balance."""
-    st.markdown(f"### {wording.balance(seen.bounds.offsets, seen.fates)}")
-    st.caption(
-        f"Bounds taken {seen.taken_at:%H:%M:%S} UTC at {wording.plain(kafka.bootstrap)}, "
-        f"{wording.count(seen.batches.num_rows, 'batch header', 'batch headers')} read; it took {seen.took_s:.2f} s. "
-        + ("The run goes on: the page looks again every 2 s." if live else "Nothing here changes until you look again.")
-    )
+def facts(kafka: Services, seen: Snapshot) -> None:
+    """The balance, in one line and in numbers."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(f"### {wording.balance(seen.bounds.offsets, seen.fates)}")
+        with st.popover("In numbers", icon=":material/table:", width="content"):
+            st.dataframe(
+                tables.balance_table(seen.bounds, seen.counts).style.format("{:,}"),
+                hide_index=True,
+                width="content",
+                alt="Bounds and fates of every partition",
+            )
+            st.caption(
+                f"{wording.plain(seen.bounds.topic)} at {wording.plain(kafka.bootstrap)}: "
+                f"{wording.count(seen.batches.num_rows, 'batch header', 'batch headers')} read in {seen.took_s:.2f} s."
+            )
 
 
-def overview(seen: Snapshot, place: Place) -> None:
+def overview(seen: Snapshot, place: Place, live: bool) -> None:
     """The strip: every partition on one axis of offsets."""
     bounds = around(seen.bounds, place.partition)
     found = fates.bins(seen.ranges, bounds, charts.strip_columns(len(bounds.partitions)))
@@ -151,16 +163,11 @@ def overview(seen: Snapshot, place: Place) -> None:
     )
     hidden = len(seen.bounds.partitions) - len(bounds.partitions)
     st.caption(
-        f"{wording.bin_sentence(width)} Click one to look there. ◇ what the table shows · ┃ last stable offset, "
-        "where it holds something back."
-        + (f" {wording.count(hidden, 'further partition')} are in the table only." if hidden else "")
+        f"Bounds taken {seen.taken_at:%H:%M:%S} UTC, "
+        + ("again every 2 s while the run goes on. " if live else "kept until you take new ones. ")
+        + f"{wording.bin_sentence(width)} ◇ shown below · ┃ LSO, where something is withheld"
+        + (f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else "")
     )
-    with st.expander("The balance of every partition, in numbers", icon=":material/table:"):
-        st.dataframe(
-            tables.balance_table(seen.bounds, seen.counts).style.format("{:,}"),
-            hide_index=True,
-            alt="Bounds and fates of every partition",
-        )
 
 
 def around(bounds: Bounds, partition: int) -> Bounds:
@@ -192,7 +199,7 @@ def controls(seen: Snapshot, place: Place) -> None:
     def fate_chosen() -> None:
         go(replace(place, fates=tuple(state["fate"])))
 
-    columns = st.columns([0.8, 1.1, 2.2, 3.2], vertical_alignment="bottom")
+    columns = st.columns([0.7, 1, 1.7, 2.6], vertical_alignment="bottom")
     columns[0].selectbox("Partition", numbers, key="partition", on_change=partition_chosen)
     columns[1].number_input(
         "Offset",
@@ -210,10 +217,11 @@ def controls(seen: Snapshot, place: Place) -> None:
         key="level",
         on_change=level_chosen,
         required=True,
+        help="Which isolation level the table shows: read_uncommitted, read_committed, or both in one row an offset.",
     )
     there = [fate for fate in fates.FATES if seen.fates[fate] or fate in place.fates]
     columns[3].pills(
-        "Show only these fates",
+        "Only these fates",
         there,
         selection_mode="multi",
         format_func=wording.fate_label,
@@ -281,6 +289,7 @@ def listing(place: Place, records: Sequence[Record]) -> None:
         tables.tinted(table, shown, place.record),
         hide_index=True,
         height=TABLE_PX,
+        row_height=ROW_PX,
         key="records",
         on_select=chosen,
         selection_mode="single-cell",
@@ -293,25 +302,37 @@ def listing(place: Place, records: Sequence[Record]) -> None:
 
 
 def widths(level: str) -> Mapping[str, ColumnConfig | str | None]:
-    wide = {BOTH: 230, UNCOMMITTED: 300, COMMITTED: 420}[level]
+    wide = {BOTH: 200, UNCOMMITTED: 200, COMMITTED: 420}[level]
     return {
-        "offset": st.column_config.Column(width=78),
-        "fate": st.column_config.Column(width=105),
-        f"{tables.READ_UNCOMMITTED_GETS}_key": st.column_config.Column(width=64),
-        f"{tables.READ_UNCOMMITTED_GETS}_value": st.column_config.Column(width=110),
-        f"{tables.READ_UNCOMMITTED_GETS}_transaction": st.column_config.Column(width=140),
-        f"{tables.READ_COMMITTED_GETS}_key": st.column_config.Column(width=64),
+        "offset": st.column_config.Column(width=70),
+        "fate": st.column_config.Column(width=100),
+        f"{tables.READ_UNCOMMITTED_GETS}_key": st.column_config.Column(width=62),
+        f"{tables.READ_UNCOMMITTED_GETS}_value": st.column_config.Column(width=104),
+        f"{tables.READ_UNCOMMITTED_GETS}_transaction": st.column_config.Column(width=118),
+        f"{tables.READ_COMMITTED_GETS}_key": st.column_config.Column(width=62),
         f"{tables.READ_COMMITTED_GETS}_value": st.column_config.Column(width=wide),
     }
 
 
-def detail(place: Place, record: Record) -> None:
+def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> None:
     """One offset: why a read_committed consumer gets it or not, and all that is in it."""
     word = wording.FATE_WORDS[record.fate]
     with st.container(border=True):
         st.markdown(f"#### Offset {record.offset:,} {wording.badge(word)}")
         st.caption(f"{wording.plain(place.topic)}, partition {record.partition}")
         st.markdown(f"**Does a read\\_committed consumer get it?** {wording.plain(record.why)}")
+        if record.fate is Fate.ABORTED:
+            with session.said():
+                instead = session.committed_instead(settings, kafka, seen, record)
+            if instead is not None:
+                st.button(
+                    f"Its input was committed at {instead:,}",
+                    key="instead",
+                    icon=":material/redo:",
+                    on_click=go,
+                    args=(replace(place, offset=instead, record=instead),),
+                    help="The same output of the same input, by a later attempt, on this partition.",
+                )
         if record.transaction is not None:
             st.caption("Transaction")
             st.code(record.transaction, language=None, wrap_lines=True)
@@ -321,7 +342,7 @@ def detail(place: Place, record: Record) -> None:
         if lineage is not None:
             st.page_link(
                 "views/compare.py",
-                label=f"made from partition {lineage.partition}, offset {lineage.offset:,} of its source",
+                label=f"source: partition {lineage.partition}, offset {lineage.offset:,}",
                 icon=":material/conversion_path:",
                 query_params={
                     "topic": lineage.topic,
@@ -330,8 +351,12 @@ def detail(place: Place, record: Record) -> None:
                 },
                 help="Lineage, as the record's header tells it.",
             )
-        payload("Key", record.key)
-        payload("Value", record.value)
+        beside = len(record.key or b"") <= SHORT_BYTES and len(record.value or b"") <= SHORT_BYTES
+        left, right = st.columns(2) if beside else (st.container(), st.container())
+        with left:
+            payload("Key", record.key)
+        with right:
+            payload("Value", record.value)
         if record.headers:
             st.caption(f"{wording.count(len(record.headers), 'header')}")
             st.dataframe(

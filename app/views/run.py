@@ -13,6 +13,7 @@ from backend.history.store import Run
 from backend.launch import said, start_resume, start_run
 from backend.pipeline.plan import RunPlan, make_plan
 from backend.pipeline.scenarios import SCENARIOS
+from validators.finding import Outcome
 
 POLL_S = 1.0
 RECENT = 12
@@ -25,22 +26,23 @@ def form() -> None:
     """Everything a plan needs; one click starts it."""
     with st.form("plan", border=True):
         st.markdown("##### Start a run")
+        scenario = st.selectbox(
+            "Scenario",
+            list(SCENARIOS),
+            format_func=lambda name: f"{name}: {SCENARIOS[name].title}",
+            key="plan_scenario",
+            help="Where the inputs come from, and what the pipeline on Spark makes of each.",
+        )
         left, right = st.columns(2)
         fields: dict[str, Any] = {
-            "scenario": left.selectbox(
-                "Scenario",
-                list(SCENARIOS),
-                format_func=lambda name: f"{name}: {SCENARIOS[name].title}",
-                key="plan_scenario",
-                help="Where the inputs come from, and what the pipeline on Spark makes of each.",
-            ),
-            "guarantee": right.selectbox(
+            "scenario": scenario,
+            "guarantee": left.selectbox(
                 "Guarantee",
                 get_args(RunPlan.model_fields["guarantee"].annotation),
                 key="plan_guarantee",
                 help="What the run promises, and what its verdict is measured against.",
             ),
-            "records": left.number_input(
+            "records": right.number_input(
                 "Records",
                 min_value=1,
                 value=20_000,
@@ -48,7 +50,7 @@ def form() -> None:
                 key="plan_records",
                 help="How many integers are filled into the source; without meaning for a run until stopped.",
             ),
-            "partitions": right.number_input(
+            "partitions": left.number_input(
                 "Partitions",
                 min_value=1,
                 max_value=10_000,
@@ -56,7 +58,7 @@ def form() -> None:
                 key="plan_partitions",
                 help="Of the source and of the sink. Each source partition has a transactional id of its own.",
             ),
-            "per_transaction": left.number_input(
+            "per_transaction": right.number_input(
                 "Records a transaction",
                 min_value=1,
                 value=1_000,
@@ -64,7 +66,7 @@ def form() -> None:
                 key="plan_per_transaction",
                 help="How many inputs go into one transaction at most.",
             ),
-            "abort_probability": right.number_input(
+            "abort_probability": left.number_input(
                 "Abort probability",
                 min_value=0.0,
                 max_value=1.0,
@@ -75,7 +77,7 @@ def form() -> None:
                 "its aborted records stay in the topic, where only read_uncommitted sees them.",
             ),
         }
-        crash = left.number_input(
+        crash = right.number_input(
             "Crash in transaction",
             min_value=1,
             value=2,
@@ -85,27 +87,25 @@ def form() -> None:
             "produce and commit (crash@transaction=N). Empty: never.",
         )
         fields["faults"] = () if crash is None else (f"crash@transaction={crash}",)
-        fields["seed"] = right.number_input(
+        fields["seed"] = left.number_input(
             "Seed",
             value=1,
             key="plan_seed",
             help="Of every draw: the same plan with the same seed aborts the same transactions again.",
         )
-        fields["rate"] = left.number_input(
+        fields["rate"] = right.number_input(
             "Fill rate (records/s)",
             min_value=1.0,
             value=None,
             key="plan_rate",
-            placeholder="as fast as it goes",
+            placeholder="no limit",
             help="How fast the source is filled. Empty: as fast as it goes.",
         )
-        with right:
-            st.space("small")
-            fields["until_stopped"] = st.toggle(
-                "Until stopped",
-                key="plan_until_stopped",
-                help="Fill and process at the same time until you press Stop; then judge what was committed.",
-            )
+        fields["until_stopped"] = st.toggle(
+            "Go on until stopped",
+            key="plan_until_stopped",
+            help="Fill and process at the same time until you press Stop; then judge what was committed.",
+        )
         wanted = st.form_submit_button("Start the run", type="primary", icon=":material/play_arrow:", width="stretch")
     if wanted:
         begin(fields)
@@ -132,19 +132,24 @@ def live(run_id: str) -> None:
         st.session_state["polled"] = None
         st.rerun()
     head(run)
-    figures(run)
-    if run.error:
-        st.error(wording.plain(run.error), title="What went wrong", icon=":material/error:")
-    if run.progress.get("trouble") and run.alive:
-        st.warning(wording.plain(run.progress["trouble"]), title="The last look could not see everything")
-    sink(run)
-    foot(run)
+    if run.kind == "run":
+        progress(run)
+        if run.progress.get("trouble") and run.alive:
+            st.warning(wording.plain(run.progress["trouble"]), title="The last look could not see everything")
+    conclusion(run)
+    if run.kind == "run":
+        figures(run)
+        sink(run)
+    if text := said(settings, run.id):
+        with st.expander("What its process said", icon=":material/terminal:"):
+            st.code(text, language=None, wrap_lines=True)
 
 
 def head(run: Run) -> None:
     title, buttons = st.columns([3, 1.2], vertical_alignment="center")
     title.markdown(f"#### {wording.plain(run.id)}")
-    title.caption(f"{wording.plain(wording.plan_sentence(run))} · started {wording.moment(run.created_at)}")
+    what = wording.plain(wording.plan_sentence(run)) if run.kind == "run" else "a check of two topics"
+    title.caption(f"{what} · started {wording.moment(run.created_at)}")
     if run.alive:
         buttons.button(
             "Stopping…" if run.stop_requested else "Stop",
@@ -168,6 +173,10 @@ def head(run: Run) -> None:
         )
     ):
         resume(run)
+
+
+def progress(run: Run) -> None:
+    """Where it is, how far, how fast, how long still."""
     st.markdown(wording.stages(run))
     st.progress(wording.progress_share(run.progress), text=wording.progress_text(run.progress, run.alive))
 
@@ -182,35 +191,39 @@ def figures(run: Run) -> None:
     """The numbers of the run, each with what it is out of."""
     seen = run.progress
     total = seen.get("total")
-    ended = seen.get("committed", 0) + seen.get("aborted", 0)
     rate = seen.get("records_per_s", 0.0)
     columns = st.columns(4)
     columns[0].metric(
-        "Inputs committed" if total is None else f"Inputs committed, of {total:,}",
+        "Inputs",
         f"{seen.get('processed', 0):,}",
+        "committed" if total is None else f"of {total:,}",
+        delta_color="off",
+        delta_arrow="off",
         border=True,
         height="stretch",
         help="Inputs whose outputs are committed: the offsets that the transactions carry.",
     )
     columns[1].metric(
-        f"Transactions committed, of {ended:,} ended",
+        "Transactions",
         f"{seen.get('committed', 0):,}",
-        f"{seen.get('aborted', 0):,} aborted",
+        f"and {seen.get('aborted', 0):,} aborted",
         delta_color="off",
         delta_arrow="off",
         border=True,
         height="stretch",
-        help="As the journal declares them. A killed worker declares nothing: its transaction is missing here.",
+        help="Committed, and below it aborted, as the journal declares them. "
+        "A killed worker declares nothing: its transaction is missing here.",
     )
+    most = len(run.plan.get("faults", ())) * run.plan.get("partitions", 0)
     columns[2].metric(
         "Faults fired",
         f"{seen.get('faults', 0):,}",
-        ", ".join(run.plan.get("faults", ())) or "none planned",
+        f"of at most {most:,}" if most else "none planned",
         delta_color="off",
         delta_arrow="off",
         border=True,
         height="stretch",
-        help="A fault claims itself in the journal before it fires.",
+        help=f"{wording.plain(wording.faults_sentence(run))}. A fault strikes every source partition once.",
     )
     if run.alive:
         kept = st.session_state.setdefault("rates", {}).setdefault(run.id, [])
@@ -244,12 +257,15 @@ def sink(run: Run) -> None:
     )
 
 
-def foot(run: Run) -> None:
-    """Where to go from here, and what the process said."""
+def conclusion(run: Run) -> None:
+    """The last word on a run that has ended, and where to go from here."""
     if run.verdict is not None:
-        word = wording.OUTCOME_WORDS.get(run.verdict)  # type: ignore[call-overload]
-        if word is not None:
-            st.markdown(f"{wording.badge(word)} {wording.plain(run.why or '')}")
+        show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}
+        outcome = Outcome(run.verdict)
+        word = wording.OUTCOME_WORDS[outcome]
+        show[outcome](wording.plain(run.why or ""), title=word.word, icon=word.symbol)
+    if run.error:
+        st.error(wording.plain(run.error), title="What went wrong", icon=":material/error:")
     with st.container(horizontal=True):
         if run.verdict is not None:
             st.page_link(
@@ -262,9 +278,6 @@ def foot(run: Run) -> None:
                 icon=":material/compare:",
                 query_params={"topic": run.facts["sink"]},
             )
-    if text := said(settings, run.id):
-        with st.expander("What its process said", icon=":material/terminal:"):
-            st.code(text, language=None, wrap_lines=True)
 
 
 def recent(found: list[Run]) -> None:
@@ -297,11 +310,10 @@ def recent(found: list[Run]) -> None:
         selection_mode="single-cell",
         alt="The newest runs; choose a cell to open its run",
         column_config={
-            "run": st.column_config.TextColumn(width="small"),
-            "started (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss", width="small"),
-            "state": st.column_config.TextColumn(width="small"),
-            "verdict": st.column_config.TextColumn(width="small"),
-            "why": st.column_config.TextColumn(width="large"),
+            "run": st.column_config.TextColumn(width=125),
+            "started (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss", width=150),
+            "state": st.column_config.TextColumn(width=85),
+            "verdict": st.column_config.TextColumn(width=95),
         },
     )
     st.caption("Click a row to open its run here.")
@@ -309,7 +321,7 @@ def recent(found: list[Run]) -> None:
 
 def page() -> None:
     st.title("Run", anchor=False)
-    left, right = st.columns([1, 1.9], gap="large")
+    left, right = st.columns([1, 1.8], gap="large")
     with session.said():
         found = [run for run in session.runs(settings) if run.kind == "run"]
     with left:

@@ -12,7 +12,7 @@ from app import session, wording
 from backend.errors import TopicproofError
 from backend.history.store import Run
 from validators.catalogue import VALIDATORS
-from validators.finding import Check, Example, Finding, Outcome, Witness
+from validators.finding import Check, Example, Finding, Outcome
 from validators.report import Report
 
 EXAMPLES_OPEN = 5
@@ -22,7 +22,8 @@ QUESTIONS = {validator.NAME: validator.QUESTION for validator in VALIDATORS}
 
 
 def page() -> None:
-    st.title("Verdict", anchor=False)
+    title, slot = st.columns([0.9, 4.4], vertical_alignment="bottom")
+    title.title("Verdict", anchor=False)
     with session.said():
         runs = session.runs(settings)
     if not runs:
@@ -35,7 +36,8 @@ def page() -> None:
         st.error(wording.plain(str(error)), title="That run is not in the history", icon=":material/error:")
         run = next((one for one in runs if one.verdict), runs[0])
         st.markdown(f"This is the newest one instead: {wording.plain(run.id)}.")
-    choose(run, runs)
+    with slot:
+        choose(run, runs)
     with session.said():
         text = session.report_text(settings, run)
     if text is None:
@@ -65,7 +67,14 @@ def choose(run: Run, runs: Sequence[Run]) -> None:
     def chosen() -> None:
         st.query_params.from_dict({"run": st.session_state["verdict_run"]})
 
-    st.selectbox("Run or check", list(by_id), key="verdict_run", format_func=name, on_change=chosen)
+    st.selectbox(
+        "Run or check",
+        list(by_id),
+        key="verdict_run",
+        format_func=name,
+        on_change=chosen,
+        label_visibility="collapsed",
+    )
 
 
 def without(run: Run) -> None:
@@ -99,8 +108,8 @@ def outcome(run: Run, report: Report) -> None:
         st.error(wording.plain(run.error), title="The run itself failed", icon=":material/error:")
     transactions = report.transactions
     columns = st.columns(4)
-    columns[0].metric("Inputs judged", wording.number(report.source_records), border=True)
-    columns[1].metric("Sink offsets judged", wording.number(report.sink.offsets), border=True)
+    columns[0].metric("Inputs judged", wording.number(report.source_records), border=True, height="stretch")
+    columns[1].metric("Sink offsets judged", wording.number(report.sink.offsets), border=True, height="stretch")
     columns[2].metric(
         "Transactions committed",
         wording.number(transactions.committed),
@@ -108,9 +117,10 @@ def outcome(run: Run, report: Report) -> None:
         delta_color="off",
         delta_arrow="off",
         border=True,
+        height="stretch",
         help="Counted by header: each once." if transactions.told_by == "headers" else "Once a partition written to.",
     )
-    columns[3].metric("Judged in", f"{report.took_s:.1f} s", border=True)
+    columns[3].metric("Judged in", f"{report.took_s:.1f} s", border=True, height="stretch")
     st.markdown(f"Balance of **{wording.plain(report.sink.topic)}**: {wording.report_balance(report)}")
     if report.not_processed:
         st.warning(
@@ -121,11 +131,10 @@ def outcome(run: Run, report: Report) -> None:
 
 
 def witnesses(run: Run, report: Report) -> None:
-    heard = {witness for check in report.checked for witness in check.witnesses}
+    heard = wording.heard(report)
     said = [
         f":green-badge[:material/hearing: {name}]" if witness in heard else f":gray-badge[not heard: {name}]"
         for witness, name in wording.WITNESS_WORDS.items()
-        if witness is not Witness.COORDINATOR or witness in heard
     ]
     st.markdown(f"Heard: {' '.join(said)}")
     if run.kind == "run":
@@ -135,14 +144,11 @@ def witnesses(run: Run, report: Report) -> None:
 def section(report: Report, finding: Finding) -> None:
     """One kind of finding."""
     check = next((one for one in report.checked if one.kind == finding.kind), None)
-    with st.container(border=True):
-        st.markdown(wording.finding_title(finding, check))
-        if finding.kind in QUESTIONS:
-            st.caption(wording.plain(QUESTIONS[finding.kind]))
-        st.markdown(wording.plain(finding.why))
-        said = basis(check)
-        if said:
-            st.caption(said)
+    with st.container(border=True, gap="small"):
+        left, right = st.columns([1.1, 2], vertical_alignment="center")
+        left.markdown(wording.finding_title(finding, check))
+        right.markdown(wording.plain(finding.why))
+        right.caption(f"{wording.plain(QUESTIONS.get(finding.kind, ''))} {basis(check)}")
         if not finding.examples:
             return
         st.markdown(f"{wording.count(len(finding.examples), 'example')} of {finding.count:,}, worst first:")
@@ -159,7 +165,7 @@ def basis(check: Check | None) -> str:
     if check is None:
         return ""
     names = ", ".join(wording.WITNESS_WORDS[witness] for witness in check.witnesses)
-    return f"Out of {check.records:,} {check.unit}, on the word of: {names}."
+    return f"On the word of: {names}."
 
 
 def place(report: Report, example: Example) -> None:
