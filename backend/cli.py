@@ -25,7 +25,7 @@ from typer._click.exceptions import ClickException  # typer carries its own clic
 from backend.dashboard import dashboard, require_port
 from backend.errors import EvidenceError, TopicproofError, UsageError
 from backend.history.store import History, Run
-from backend.judge import REPORT
+from backend.judge import REPORT, Question
 from backend.kafka.cluster import Cluster
 from backend.pipeline import run as runs_of
 from backend.pipeline.fill import fill as fill_topic
@@ -224,9 +224,9 @@ def check(
         bounds = cluster.bounds(source)
         require_records(bounds)
         cluster.partitions(sink)
-        entry = history.create("check", "check", {"source": source, "sink": sink, "identity": identity})
-        judged = runs_of.check(settings, found, history, entry, bounds, sink, guarantee, identity, folder)
-    _conclude(judged.report, json_)
+        question = Question(source=bounds, sink=sink, guarantee=guarantee, identity=identity)
+        report = runs_of.check(settings, found, history, question, folder)
+    _conclude(report, json_)
 
 
 @app.command()

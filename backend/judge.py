@@ -6,9 +6,10 @@ Each stage is computed once and handed on; nothing after the readings asks Kafka
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,91 +30,94 @@ from validators.ledger import DECLARED_COLUMNS, build_ledger
 from validators.readings import keep, read
 from validators.report import Report, judge
 
+SETTLE_S = 3.0
+SETTLE_STEP_S = 0.05
 REPORT = "report.json"
 EVIDENCE = "evidence"
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A report and the folder that proves it."""
+class Question:
+    """What is to be judged."""
 
-    report: Report
-    folder: Path
+    source: Bounds
+    """The judged range of the source: an input counts from `start` to below `lso`."""
+    sink: str
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    identity: Identity = Identity.LINEAGE
+    journal: Sequence[Entry] | None = None
+    """What the run declared; None: there is no such witness."""
+    sink_from: Mapping[int, int] = field(default_factory=dict)
+    """Offsets of the sink before which nothing is judged, by partition."""
+    run: str | None = None
+    not_processed: int = 0
+    """Inputs beyond the judged range."""
 
 
-def judge_topics(
-    services: Services,
-    client: Mapping[str, str],
-    source: Bounds,
-    sink: str,
-    guarantee: Guarantee,
-    folder: Path,
-    identity: Identity = Identity.LINEAGE,
-    journal: Sequence[Entry] | None = None,
-    sink_from: Mapping[int, int] | None = None,
-    run: str | None = None,
-    not_processed: int = 0,
-) -> Judgement:
-    """Judge the sink topic against the source's range, and write `report.json` and the evidence into `folder`.
+def judge_topics(services: Services, client: Mapping[str, str], question: Question, folder: Path) -> Report:
+    """Judge a sink topic against its source, and write `report.json` and the evidence into `folder`.
 
-    `sink_from` are the offsets of the sink before which nothing is judged. Raises ClusterError, TopicError, SparkError,
-    EvidenceError.
+    Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
     _empty(evidence)
+    sink = _from(settled_bounds(services.bootstrap, client, question.sink), question.sink_from)
     with ThreadPoolExecutor(1) as pool:
         # The raw log is read by this process while Spark reads the records.
-        bounds = _from(rawlog.fetch_bounds(services.bootstrap, client, sink), sink_from or {})
-        scanning = pool.submit(rawlog.scan, services.bootstrap, client, sink, bounds)
+        batches = pool.submit(rawlog.scan, services.bootstrap, client, question.sink, sink)
         spark = connect(services.spark_remote)
         try:
-            report = _judge(
-                spark, services, client, source, bounds, guarantee, evidence, identity, journal, run, not_processed,
-                scanning.result,
-            )  # fmt: skip
+            options = spark_source_options(services.bootstrap, client, READ_COMMITTED)
+            report = _judge(spark, options, question, sink, batches, evidence)
         except PySparkException as error:
-            raise SparkError(f"Spark could not judge {sink}: {first_line(error)}") from error
+            raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
         finally:
             spark.stop()
     _write(folder / REPORT, report.to_json())
-    return Judgement(report, folder)
+    return report
 
 
-def _judge(  # type: ignore[no-untyped-def]
+def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bounds:
+    """The topic's bounds, taken anew for a moment as long as something is pending.
+
+    A commit is answered before its markers are in the partitions, so bounds taken right after it may show offsets above
+    the LSO that are about to settle. What is still open after `SETTLE_S` is an open transaction, and judged as such.
+    """
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        bounds = rawlog.fetch_bounds(bootstrap, client, topic)
+        if all(p.lso == p.hw for p in bounds.partitions) or time.monotonic() > deadline:
+            return bounds
+        time.sleep(SETTLE_STEP_S)
+
+
+def _judge(
     spark: SparkSession,
-    services: Services,
-    client: Mapping[str, str],
-    source: Bounds,
+    options: Mapping[str, str],
+    question: Question,
     sink: Bounds,
-    guarantee: Guarantee,
+    batches: Future[pa.Table],
     evidence: Path,
-    identity: Identity,
-    journal: Sequence[Entry] | None,
-    run: str | None,
-    not_processed: int,
-    scanned,
 ) -> Report:
-    options = spark_source_options(services.bootstrap, client, READ_COMMITTED)
-
     def reading(bounds: Bounds, level: Witness, name: str) -> DataFrame:
         return keep(read(spark, options, bounds, level), (evidence / name).as_uri())
 
     committed = reading(sink, Witness.READ_COMMITTED, "sink-read_committed")
     uncommitted = reading(sink, Witness.READ_UNCOMMITTED, "sink-read_uncommitted")
-    inputs = reading(source, Witness.READ_COMMITTED, "source-read_committed")
+    inputs = reading(question.source, Witness.READ_COMMITTED, "source-read_committed")
     ledger = build_ledger(
         committed,
         uncommitted,
         inputs,
         sink,
-        source,
+        question.source,
         (evidence / "ledger").as_uri(),
-        raw_log=_raw_log(spark, scanned(), sink),
-        declared=_declared(spark, journal) if journal is not None else None,
-        identity=identity,
+        raw_log=_raw_log(spark, batches.result(), sink),
+        declared=None if question.journal is None else _declared(spark, question.journal),
+        identity=question.identity,
     )
     versions = {name: version(name) for name in ("topicproof", "pyspark", "confluent-kafka", "kafka-python")}
-    return judge(ledger, guarantee, not_processed=not_processed, run=run, versions=versions)
+    return judge(ledger, question.guarantee, not_processed=question.not_processed, run=question.run, versions=versions)
 
 
 def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds) -> RawLog:

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -36,8 +35,6 @@ from backend.spark import EmbeddedSpark
 LINGER_S = 1.0
 """How long the keeper waits for another user after the last one left."""
 KEEPER_START_TIMEOUT_S = 10.0
-_KEEPERS: list[subprocess.Popen[bytes]] = []
-"""Keepers this process started. They outlive it, so nobody waits for them; a dropped handle would warn."""
 
 
 @dataclass(frozen=True)
@@ -76,22 +73,23 @@ def _ask(
 ) -> dict[str, str]:
     connection.settimeout(BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S)
     connection.sendall(json.dumps({**want, "brokers": settings.brokers}).encode() + b"\n")
-    # Not closed with the reader: the connection itself is what keeps the services alive.
-    for line in connection.makefile():
-        answer: dict[str, Any] = json.loads(line)
-        if "say" in answer:
-            say(answer["say"])
-        elif "error" in answer:
-            raise SetupError(answer["error"])
-        else:
-            return answer
+    # Closing this reader leaves the connection open, and that is what keeps the services alive.
+    with connection.makefile() as stream:
+        for line in stream:
+            answer: dict[str, Any] = json.loads(line)
+            if "say" in answer:
+                say(answer["say"])
+            elif "error" in answer:
+                raise SetupError(answer["error"])
+            else:
+                return answer
     raise SetupError(f"The keeper of Kafka and Spark ended. Its log: {settings.services / 'keeper.log'}")
 
 
 def _connect(settings: Settings) -> socket.socket:
     """A connection to this home's keeper, which is started when there is none."""
     deadline = time.monotonic() + KEEPER_START_TIMEOUT_S
-    started: subprocess.Popen[bytes] | None = None
+    started: int | None = None
     while True:
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -103,25 +101,31 @@ def _connect(settings: Settings) -> socket.socket:
                 raise SetupError(
                     f"The keeper of Kafka and Spark does not answer. Its log: {settings.services / 'keeper.log'}"
                 ) from error
-        if started is None or started.poll() is not None:
+        if started is None or _ended(started):
             started = _start_keeper(settings)
         time.sleep(0.05)
 
 
-def _start_keeper(settings: Settings) -> subprocess.Popen[bytes]:
+def _start_keeper(settings: Settings) -> int:
+    """Start a keeper that outlives this process; gives its process id."""
     settings.services.mkdir(parents=True, exist_ok=True)
-    with (settings.services / "keeper.log").open("ab") as log:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "backend.services"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd=ROOT,
-            env={**os.environ, **settings.environment()},
-        )
-    _KEEPERS.append(keeper)
-    return keeper
+    log = str(settings.services / "keeper.log")
+    # Not subprocess: its handle complains when it is dropped while the process lives, which is the point here.
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", "backend.services"],
+        {**os.environ, **settings.environment(), "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+
+
+def _ended(pid: int) -> bool:
+    return os.waitpid(pid, os.WNOHANG)[0] == pid
 
 
 def _address(settings: Settings) -> Path:

@@ -99,6 +99,7 @@ class EmbeddedSpark:
             "spark.sql.autoBroadcastJoinThreshold": "-1",
             "spark.sql.streaming.stopTimeout": "30s",
             "spark.speculation": "false",
+            "spark.log.level": "WARN",
         }
 
     def _environment(self, spark_home: Path) -> dict[str, str]:

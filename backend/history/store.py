@@ -143,7 +143,13 @@ class History:
             raise UsageError(
                 f"Run {run} is being worked on by another process ({found.owner}). Stop it first: topicproof stop {run}"
             )
-        self._update(run, owner=_me(), renewed_at=_now(), stop_requested=False, error=None, ended_at=None)
+        seen = _RunRow.owner.is_(None) if found.owner is None else _RunRow.owner == found.owner
+        values = {"owner": _me(), "renewed_at": _now(), "stop_requested": False, "error": None, "ended_at": None}
+        with self._session() as session:
+            # Only if the owner is still the one that was looked at: of two at once, one wins.
+            won = session.execute(update(_RunRow).where(_RunRow.id == run, seen).values(**values))
+            if won.rowcount != 1:  # type: ignore[attr-defined]
+                raise UsageError(f"Run {run} was just taken by another process. Look: topicproof show {run}")
         return self.get(run)
 
     def renew(self, run: str, progress: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
@@ -135,9 +136,13 @@ class Cluster:
 
     def settle(self, transactional_ids: Iterable[str]) -> None:
         """Fence the last holder of every id and abort what it left open, so that no last stable offset waits for it."""
-        for transactional_id in transactional_ids:
+
+        def settle_one(transactional_id: str) -> None:
             with TransactionalProducer(self.bootstrap, self.client, transactional_id):
                 pass  # init_transactions on entering is what settles
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(settle_one, transactional_ids))
 
     def _ready(self, topic: str, partitions: int) -> bool:
         found = self.admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]

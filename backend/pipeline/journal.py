@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from backend.errors import ClusterError
 from backend.settings import READ_UNCOMMITTED, REQUEST_TIMEOUT_MS, consumer_config, journal_producer_config
@@ -125,22 +125,30 @@ class JournalReader:
     def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str) -> None:
         self.topic = topic
         self.consumer = Consumer(consumer_config(bootstrap, client, f"{topic}-reader", READ_UNCOMMITTED))
+        self.place = TopicPartition(topic, 0)
+        self.next_offset = 0
         self.consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
 
     def news(self) -> Iterator[Entry]:
         """Entries up to the end of the topic at this moment. Raises ClusterError when the journal cannot be read."""
-        while True:
-            # poll, not consume: that one waits out its whole time-out for a batch that does not fill.
+        # Up to the high watermark: the client says "end of partition" once, and not again while nothing new arrives.
+        end = self._end()
+        while self.next_offset < end:
             message = self.consumer.poll(TIMEOUT_S)
             if message is None:
                 raise ClusterError(f"The journal {self.topic} could not be read in time.")
             error = message.error()
             if error is None:
+                self.next_offset = (message.offset() or 0) + 1
                 yield decode(message.value() or b"")
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return
-            else:
+            elif error.code() != KafkaError._PARTITION_EOF:
                 raise ClusterError(f"The journal {self.topic} could not be read: {error.str()}.")
+
+    def _end(self) -> int:
+        try:
+            return int(self.consumer.get_watermark_offsets(self.place, TIMEOUT_S)[1])
+        except KafkaException as error:
+            raise ClusterError(f"The journal {self.topic} could not be read: {error.args[0].str()}.") from error
 
     def close(self) -> None:
         self.consumer.close()

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from backend.errors import ClusterError, SparkError, TopicError, TopicproofError, UsageError
 from backend.history.store import History, Run, State
-from backend.judge import Judgement, judge_topics
+from backend.judge import Question, judge_topics
 from backend.kafka.cluster import Cluster
 from backend.pipeline.fill import fill, numbers_in
 from backend.pipeline.journal import Declared, Entry, FaultFired, JournalReader, TransactionEnded, read_journal
@@ -33,7 +33,6 @@ from backend.services import Services
 from backend.settings import Settings
 from backend.spark import connect, session_id
 from validators.finding import Bounds, Guarantee
-from validators.identity import Identity
 from validators.report import Report
 
 TICK_S = 0.5
@@ -225,15 +224,14 @@ def _conclude(context: Context, failure: TopicproofError | None) -> Report | Non
     """Judge what there is, and say the last word in the history."""
     stopped = failure is None and (context.stop.is_set() or context.plan.until_stopped)
     state = State.FAILED if failure is not None else State.STOPPED if stopped else State.DONE
-    judgement: Judgement | None = None
+    report: Report | None = None
     if context.plan.judged:
         context.enter(State.JUDGING)
         try:
-            judgement = judge_run(context, partial=stopped)
+            report = judge_run(context, partial=stopped)
         except TopicproofError as error:
             context.history.end(context.run.id, State.FAILED, None, None, str(failure or error))
             raise failure or error from error
-    report = judgement.report if judgement else None
     context.history.end(
         context.run.id,
         state,
@@ -251,7 +249,7 @@ def exit_code(run: Run, report: Report) -> int:
     return report.exit_code or (3 if run.error else 0)
 
 
-def judge_run(context: Context, partial: bool) -> Judgement:
+def judge_run(context: Context, partial: bool) -> Report:
     """Judge a run's sink against its source. `partial`: only up to what the run had committed when it was stopped."""
     names, facts = context.names, context.run.facts
     source = context.cluster.bounds(names.source)
@@ -265,42 +263,34 @@ def judge_run(context: Context, partial: bool) -> Judgement:
         cut = tuple(replace(p, lso=min(p.lso, committed[p.partition])) for p in source.partitions)
         not_processed = sum(p.lso - q.lso for p, q in zip(source.partitions, cut, strict=True))
         source = replace(source, partitions=cut)
-    return judge_topics(
-        services=context.services,
-        client=context.settings.client,
+    question = Question(
         source=source,
         sink=names.sink,
-        sink_from={int(p): offset for p, offset in facts["sink_from"].items()},
         guarantee=Guarantee(context.plan.guarantee),
-        folder=context.folder,
         journal=read_journal(context.cluster.bootstrap, context.settings.client, names.journal),
+        sink_from={int(p): offset for p, offset in facts["sink_from"].items()},
         run=context.run.id,
         not_processed=not_processed,
     )
+    return judge_topics(context.services, context.settings.client, question, context.folder)
 
 
 def check(
-    settings: Settings,
-    services: Services,
-    history: History,
-    entry: Run,
-    source: Bounds,
-    sink: str,
-    guarantee: Guarantee,
-    identity: Identity,
-    folder: Path | None = None,
-) -> Judgement:
+    settings: Settings, services: Services, history: History, question: Question, folder: Path | None = None
+) -> Report:
     """Judge two topics that no run of ours needs to have written, and keep the verdict in the history."""
+    topics = {"source": question.source.topic, "sink": question.sink}
+    entry = history.create("check", "check", {**topics, "identity": question.identity, "guarantee": question.guarantee})
     target = (folder or settings.runs / entry.id).absolute()
-    history.remember(entry.id, {"source": source.topic, "sink": sink, "folder": str(target)})
+    history.remember(entry.id, {**topics, "folder": str(target)})
     history.enter(entry.id, State.JUDGING)
     try:
-        found = judge_topics(services, settings.client, source, sink, guarantee, target, identity, run=entry.id)
+        report = judge_topics(services, settings.client, replace(question, run=entry.id), target)
     except TopicproofError as error:
         history.end(entry.id, State.FAILED, None, None, str(error))
         raise
-    history.end(entry.id, State.DONE, found.report.verdict, found.report.why)
-    return found
+    history.end(entry.id, State.DONE, report.verdict, report.why)
+    return report
 
 
 def require_records(bounds: Bounds) -> None:

@@ -53,8 +53,10 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -198,19 +200,16 @@ class KafkaTransactionalWriter(DataSourceStreamArrowWriter):
         self.sink = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
-        writer: PartitionWriter | None = None
-        try:
+        with ExitStack() as stack:
+            writer: PartitionWriter | None = None
             for batch in iterator:
                 if batch.num_rows == 0:
                     continue
                 source = _only_source(batch, writer.source if writer else None)
                 if writer is None:
-                    writer = PartitionWriter(self.sink, *source)
+                    writer = stack.enter_context(PartitionWriter(self.sink, *source))
                 writer.accept(batch)
             return writer.finish() if writer else Receipt(None, 0, 0, 0, 0)
-        finally:
-            if writer is not None:
-                writer.close()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         sources = [m.source for m in messages if isinstance(m, Receipt) and m.source is not None]
@@ -249,13 +248,27 @@ class PartitionWriter:
             sink.bootstrap, sink.client, transactional_id, sink.transaction_timeout_ms
         )
         self.consumer = Consumer(consumer_config(sink.bootstrap, sink.client, sink.group, READ_COMMITTED))
-        self.producer.__enter__()
-        self.next_offset, self.sequence = self._committed()
-        self.expected: int = self.next_offset
-        # Only what injects faults needs to remember across tasks; it pays for it with one read of the journal.
-        self.entries: list[Entry] = (
-            read_journal(sink.bootstrap, sink.client, sink.journal) if sink.injects and sink.journal else []
-        )
+        self.next_offset = self.sequence = self.expected = 0
+        self.entries: list[Entry] = []
+        self.opened = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Take the source partition over: fence, then ask what is committed."""
+        with ExitStack() as stack:
+            stack.callback(self.consumer.close)
+            stack.enter_context(self.producer)
+            self.next_offset, self.sequence = self._committed()
+            self.expected = self.next_offset
+            if self.sink.injects and self.sink.journal:
+                # Only what injects faults needs to remember across tasks; it pays with one read of the journal.
+                self.entries = read_journal(self.sink.bootstrap, self.sink.client, self.sink.journal)
+            self.opened = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.opened.__exit__(kind, error, trace)
 
     @property
     def where(self) -> str:
@@ -280,12 +293,6 @@ class PartitionWriter:
         if self.journal is not None:
             self.journal.flush()
         return self.receipt
-
-    def close(self) -> None:
-        if self.journal is not None:
-            self.journal.close()
-        self.consumer.close()
-        self.producer.__exit__(None, None, None)
 
     def _committed(self) -> tuple[int, int]:
         """The next offset to process and the sequence of the last committed transaction (0 for a floor)."""
@@ -357,6 +364,7 @@ class PartitionWriter:
     def _attempt(self, sequence: int, attempt: int) -> None:
         if self.journal is None and self.sink.journal is not None:
             self.journal = JournalWriter(self.sink.bootstrap, self.sink.client, self.sink.journal)
+            self.opened.callback(self.journal.close)
             self.journal.append_acknowledged(
                 TaskStarted(self.task, self.producer.transactional_id, *self.source, sequence, self.next_offset)
             )

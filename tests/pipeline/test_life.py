@@ -51,9 +51,8 @@ def endless(settings: Settings, cluster: Services) -> Iterator[tuple[subprocess.
     run_id = ({run.id for run in history.list()} - before).pop()
     await_processed(history, run_id, 1)
     yield process, history.get(run_id)
-    if process.poll() is None:
+    with process:
         process.kill()
-        process.wait()
 
 
 def await_processed(history: History, run_id: str, least: int) -> int:

@@ -23,7 +23,7 @@ from backend.errors import (
     TopicproofError,
 )
 from backend.history.store import History, State
-from backend.judge import judge_topics
+from backend.judge import Question, judge_topics
 from backend.kafka.cluster import Cluster
 from backend.pipeline import process as process_module
 from backend.pipeline import run as run_module
@@ -34,7 +34,7 @@ from backend.services import Services
 from backend.settings import Settings, spark_source_options
 from tests.pipeline.broken_sinks import ForgetfulSink
 from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_committed
-from validators.finding import Guarantee, Outcome
+from validators.finding import Outcome
 from validators.identity import Identity
 from validators.report import Report
 
@@ -57,8 +57,8 @@ def judge_copy(
     sink = f"{finished.sink}-{folder.name.replace('_', '-')}"[:200]
     kafka.create_topic(sink, 3)
     write_committed(cluster.bootstrap, sink, messages)
-    source = kafka.bounds(finished.source)
-    return judge_topics(cluster, {}, source, sink, Guarantee.EXACTLY_ONCE, folder, identity).report
+    question = Question(source=kafka.bounds(finished.source), sink=sink, identity=identity)
+    return judge_topics(cluster, {}, question, folder)
 
 
 def primary(report: Report) -> dict[str, int]:
