@@ -279,8 +279,11 @@ def listing(place: Place, records: Sequence[Record]) -> None:
         st.info(f"{said}: none of these {len(records):,} is {words}. Use “Next” to go where one is.")
         return
 
+    # A choice belongs to what was on the screen: rows of another window are other records.
+    key = f"records {place.partition} {first} {place.level} {' '.join(place.fates)}"
+
     def chosen() -> None:
-        cells = st.session_state["records"].selection.cells
+        cells = st.session_state[key].selection.cells
         if cells and cells[0][0] < len(shown):
             go(replace(place, record=shown[cells[0][0]].offset))
 
@@ -290,7 +293,7 @@ def listing(place: Place, records: Sequence[Record]) -> None:
         hide_index=True,
         height=TABLE_PX,
         row_height=ROW_PX,
-        key="records",
+        key=key,
         on_select=chosen,
         selection_mode="single-cell",
         placeholder="null",
