@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import reduce
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
@@ -100,7 +101,7 @@ class Ledger:
     balance: tuple[Balance, ...]
     transactions: Transactions
     doubts: tuple[str, ...]
-    """Why the readings cannot be trusted, in sentences; empty if they can."""
+    """Why the readings cannot be trusted, in clauses; empty if they can."""
     evidence: str
     """URL of the folder where the frames are kept."""
     took_s: float
@@ -379,15 +380,15 @@ def _count_cells(sink: DataFrame, headers: Mapping[int, Headers]) -> tuple[Cell,
 
 
 class Doubt(StrEnum):
-    """Why the readings of the sink cannot be trusted, as the rest of a sentence that begins with a count."""
+    """Why the readings of the sink cannot be trusted, as the beginning of a sentence that ends with a count."""
 
-    REPEATED = "records were delivered more than once by one reading of the sink"
-    OUTSIDE = "records lie outside the bounds that were asked for"
-    UNEQUAL = "blocks of 64 offsets differ in content between read_committed and read_uncommitted"
-    UNSEEN = "records were visible to read_committed, but not to read_uncommitted"
-    PAST_LSO = "records at or above the last stable offset were visible to read_committed"
-    UNCOVERED = "records below the last stable offset are in no data batch of the raw log"
-    HIDDEN = "records are committed by the raw log, yet invisible to read_committed"
+    REPEATED = "records delivered more than once by one reading of the sink"
+    OUTSIDE = "records outside the bounds that were asked for"
+    UNEQUAL = "blocks of 64 offsets whose content differs between read_committed and read_uncommitted"
+    UNSEEN = "records visible to read_committed, but not to read_uncommitted"
+    PAST_LSO = "records visible to read_committed at or above the last stable offset"
+    UNCOVERED = "records below the last stable offset that are in no data batch of the raw log"
+    HIDDEN = "records committed by the raw log, yet invisible to read_committed"
 
 
 def _count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool) -> dict[Doubt, int]:
@@ -404,13 +405,16 @@ def _count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bo
         F.count_if(settled & ~F.col("visible") & stable).alias(Doubt.HIDDEN.name),
     )
     unseen = minus(F.col("seen"), F.col("found"))
+    repeated = reduce(
+        Column.__add__,
+        (F.coalesce(F.col(f"{one}_count") - F.bit_count(one), F.lit(0)) for one in ("found", "seen")),
+    )
+    # Offsets that are repeated or missing have a doubt of their own.
+    unequal = (repeated == 0) & (unseen == 0) & (F.col("seen_content") != F.col("found_content"))
     counted = {
-        Doubt.REPEATED: F.col("found_count")
-        - F.bit_count("found")
-        + F.coalesce(F.col("seen_count") - F.bit_count("seen"), F.lit(0)),
+        Doubt.REPEATED: repeated,
         Doubt.UNSEEN: F.bit_count(unseen),
-        # What read_uncommitted lacks has its own doubt.
-        Doubt.UNEQUAL: F.when((unseen == 0) & (F.col("seen_content") != F.col("found_content")), 1).otherwise(0),
+        Doubt.UNEQUAL: unequal.cast("int"),
         **{one: F.col(one.name) for one in (Doubt.OUTSIDE, Doubt.PAST_LSO, Doubt.UNCOVERED, Doubt.HIDDEN)},
     }
     pairs = words.select("partition", "word", "seen", "seen_count", "seen_content").join(
@@ -421,12 +425,12 @@ def _count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bo
 
 
 def _doubts(found: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance]) -> tuple[str, ...]:
-    """Why not to trust the readings, in sentences."""
-    said = [f"{count:,} {doubt.value}." for doubt, count in found.items() if count]
+    """Why not to trust the readings, in clauses."""
+    said = [f"{doubt.value}: {count:,}." for doubt, count in found.items() if count]
     if inputs.repeated:
-        said.append(f"{inputs.repeated:,} records were delivered more than once by the reading of the source.")
+        said.append(f"records delivered more than once by the reading of the source: {inputs.repeated:,}.")
     said += [
-        f"Partition {one.partition}: {one.unexplained:,} of {one.offsets:,} offsets are unexplained."
+        f"unexplained offsets in partition {one.partition}: {one.unexplained:,} of {one.offsets:,}."
         for one in balance
         if one.unexplained
     ]

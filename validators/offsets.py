@@ -26,8 +26,9 @@ def bound(partition: str, bounds: Bounds, name: str) -> Column:
 
 def by_partition(partition: str, known: Mapping[int, int]) -> Column:
     """The number known of the row's partition, as an array look-up: no join. Null where nothing is known."""
-    values = [F.lit(known.get(number)).cast("long") for number in range(max(known, default=-1) + 1)]
-    return F.get(F.array(*values).cast("array<bigint>"), F.col(partition))
+    # One literal text, not one a partition: plans stay small on wide topics. Offsets are never negative.
+    numbers = ",".join(str(known.get(number, -1)) for number in range(max(known, default=0) + 1))
+    return F.nullif(F.get(F.split(F.lit(numbers), ",").cast("array<bigint>"), F.col(partition)), F.lit(-1))
 
 
 def between(partition: str, offset: str, bounds: Bounds, end: str) -> Column:

@@ -313,7 +313,7 @@ def _why(
     """The verdict in one sentence."""
     if ledger.doubts:
         return f"The readings cannot be trusted: {ledger.doubts[0]}"
-    rest = f"; {not_processed:,} inputs were not processed" if not_processed else ""
+    rest = f"; {not_processed:,} {_plural(not_processed, 'input')} not processed" if not_processed else ""
     bad = [finding for finding in counting if finding.outcome is verdict]
     if verdict is Outcome.VIOLATED:
         told = [finding for finding in bad if finding.primary] or bad
@@ -321,7 +321,8 @@ def _why(
     if verdict is Outcome.UNKNOWN:
         reasons = [f"{finding.kind}: {_clause(finding)}" for finding in bad]
         if ledger.pending:
-            reasons.insert(0, f"{ledger.pending:,} offsets at or above the last stable offset are still pending")
+            pending = _plural(ledger.pending, "offset")
+            reasons.insert(0, f"{ledger.pending:,} {pending} still pending at or above the last stable offset")
         return f"Could not be judged: {'; '.join(reasons)}{rest}."
     return f"{_praise(ledger, guarantee, counting, findings)}{rest}."
 

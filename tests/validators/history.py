@@ -121,19 +121,20 @@ def history(
     judged: Sequence[tuple[int, int]] | None = None,
     start: int = 0,
     keys: Mapping[tuple[int, int], bytes | None] | None = None,
+    first: int = 0,
 ) -> History:
     """The history of a sink, line by line.
 
     `inputs`: how many the source has, per source partition; `holes`: (partition, offset) where it has none;
     `judged`: (start, end) per source partition, when less than all is judged; `start`: where the sink's log starts;
-    `keys`: of inputs that have another key than their place.
+    `keys`: of inputs that have another key than their place; `first`: the number of the first partition of both topics.
     """
     counts = [inputs] if isinstance(inputs, int) else list(inputs)
     ranges = judged or [(0, count) for count in counts]
     lines = [_parse(line) for line in sink]
     made = History(
-        Bounds(SINK, tuple(_bounds(partition, line, start) for partition, line in enumerate(lines))),
-        Bounds(SOURCE, tuple(PartitionBounds(p, *ranges[p], count) for p, count in enumerate(counts))),
+        Bounds(SINK, tuple(_bounds(partition, line, start) for partition, line in enumerate(lines, first))),
+        Bounds(SOURCE, tuple(PartitionBounds(first + p, *ranges[p], count) for p, count in enumerate(counts))),
     )
     named = keys or {}
     gone = set(holes)
@@ -141,10 +142,23 @@ def history(
         for offset in range(count):
             if (partition, offset) not in gone:
                 key = named.get((partition, offset), f"{partition}.{offset}".encode())
-                made.source.append((partition, offset, BEGAN, key, b"", None))
-    for partition, line in enumerate(lines):
-        _write(made, partition, line, start, named)
+                made.source.append((first + partition, offset, BEGAN, key, b"", None))
+    for partition, line in enumerate(lines, first):
+        _write(made, partition, line, start, named, first)
     return made
+
+
+def side_by_side(histories: Iterable[History]) -> History:
+    """Histories of different partitions as one: many stories for the price of one ledger."""
+    every = list(histories)
+    return History(
+        Bounds(SINK, tuple(one for made in every for one in made.sink_bounds.partitions)),
+        Bounds(SOURCE, tuple(one for made in every for one in made.source_bounds.partitions)),
+        *(
+            [row for made in every for row in getattr(made, name)]
+            for name in ("committed", "uncommitted", "source", "batches", "transactions")
+        ),
+    )
 
 
 def _parse(line: str) -> list[Written]:
@@ -173,13 +187,18 @@ def _bounds(partition: int, line: list[Written], start: int) -> PartitionBounds:
 
 
 def _write(
-    made: History, partition: int, line: list[Written], start: int, keys: Mapping[tuple[int, int], bytes | None]
+    made: History,
+    partition: int,
+    line: list[Written],
+    start: int,
+    keys: Mapping[tuple[int, int], bytes | None],
+    first: int,
 ) -> None:
-    lso = made.sink_bounds.partitions[partition].lso
+    lso = made.sink_bounds.partitions[partition - first].lso
     for one in line:
         if one.offset < start or not one.is_record:
             continue
-        row = _record(partition, one, keys, line)
+        row = _record(partition, one, keys, line, first)
         made.uncommitted.append(row)
         settled = one.offset < lso and (one.end == "C" or not one.transactional)
         if (settled or "*" in one.flags) and "~" not in one.flags:
@@ -201,16 +220,16 @@ def _write(
 
 
 def _record(
-    partition: int, one: Written, keys: Mapping[tuple[int, int], bytes | None], line: list[Written]
+    partition: int, one: Written, keys: Mapping[tuple[int, int], bytes | None], line: list[Written], first: int
 ) -> tuple[Any, ...]:
     headers: list[tuple[str, bytes]] = []
     key: bytes | None = b"?"
     if one.text != "?":
         place, _, index = one.text.partition("#")
         source, _, offset = place.rpartition(".")
-        lineage = Lineage(SOURCE, int(source or 0), int(offset), int(index or 0))
+        lineage = Lineage(SOURCE, first + int(source or 0), int(offset), int(index or 0))
         headers.append((LINEAGE_HEADER, format_lineage(lineage)))
-        key = keys.get((lineage.partition, lineage.offset), f"{lineage.partition}.{lineage.offset}".encode())
+        key = keys.get((int(source or 0), lineage.offset), f"{int(source or 0)}.{lineage.offset}".encode())
     if one.transactional:
         same = [other for other in line if other.is_record and other.transactional]
         total = sum((other.producer, other.sequence) == (one.producer, one.sequence) for other in same)

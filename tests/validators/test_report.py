@@ -2,18 +2,165 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import jsonschema
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.validators.history import history
-from validators.finding import Outcome
+from validators import duplicate, gap, phantom
+from validators.catalogue import VALIDATORS, Validator
+from validators.finding import EXAMPLES_MAX, Guarantee, Outcome, PartitionBounds
+from validators.ledger import Ledger
+from validators.report import Report, judge
+
+SCHEMA = json.loads(Path("docs/report.schema.json").read_text())
 
 
-def test_a_healthy_topic_holds_in_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: ten inputs in two transactions, the second aborted once and replayed. All is as promised."""
-    report = history("0 1 2 3 4 C 5 6 A 5 6 7 8 9 C", inputs=10).report(spark, tmp_path)
+@pytest.fixture(scope="module")
+def healthy(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """Ten inputs in two transactions, the second aborted once and replayed."""
+    return history("0 1 2 3 4 C 5 6 A 5 6 7 8 9 C", inputs=10).ledger(spark, tmp_path_factory.mktemp("healthy"))
+
+
+@pytest.fixture(scope="module")
+def broken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """Input 1 committed twice, input 3 not at all."""
+    return history("0 1 C 1 2 C", inputs=4).ledger(spark, tmp_path_factory.mktemp("broken"))
+
+
+def test_a_healthy_topic_holds_in_one_sentence(healthy: Ledger) -> None:
+    """Story: an aborted transaction was replayed, and all is as promised. The report says so, and survives JSON."""
+    report = judge(healthy, Guarantee.EXACTLY_ONCE, run="r1", not_processed=2, versions={"topicproof": "0"})
+    assert (report.verdict, report.exit_code, report.why) == (
+        Outcome.HOLDS,
+        0,
+        "10 of 10 inputs committed exactly once, in order; 2 aborted records stayed invisible; 2 inputs not processed.",
+    )
+    assert {check.kind: check.records for check in report.checked} == {
+        "duplicate": 10,
+        "gap": 10,
+        "order": 9,
+        "aborted_read": 10,
+        "phantom": 10,
+    }
+    jsonschema.validate(json.loads(report.to_json()), SCHEMA)
+    assert Report.from_json(report.to_json()) == report
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "verdict", "why"),
+    [
+        (
+            Guarantee.EXACTLY_ONCE,
+            Outcome.VIOLATED,
+            "Not exactly once: 1 of 4 committed records repeats a committed output; "
+            "1 of 4 inputs lacks a committed output.",
+        ),
+        (Guarantee.AT_LEAST_ONCE, Outcome.VIOLATED, "Not at least once: 1 of 4 inputs lacks a committed output."),
+        (
+            Guarantee.AT_MOST_ONCE,
+            Outcome.VIOLATED,
+            "Not at most once: 1 of 4 committed records repeats a committed output.",
+        ),
+    ],
+)
+def test_the_same_topic_breaks_each_promise_in_its_own_way(
+    guarantee: Guarantee, verdict: Outcome, why: str, broken: Ledger
+) -> None:
+    """Story: one input twice, another not at all. What was promised decides which of the two is wrong."""
+    report = judge(broken, guarantee)
+    assert (report.verdict, report.exit_code, report.why) == (verdict, 1, why)
+    jsonschema.validate(json.loads(report.to_json()), SCHEMA)
+
+
+def test_what_is_not_required_is_not_checked_and_says_why(broken: Ledger) -> None:
+    """Story: a contract asks for phantoms only, on a topic with a duplicate. It holds, and claims no more than that."""
+    report = judge(broken, Guarantee.EXACTLY_ONCE, require=["phantom"])
     assert (report.verdict, report.why) == (
         Outcome.HOLDS,
-        "10 of 10 inputs committed exactly once, in order; 2 aborted records stayed invisible.",
+        "Of what was required, phantom, nothing was found among 4 inputs.",
     )
+    assert {one.kind for one in report.not_checked} == {"duplicate", "gap", "order", "aborted_read"}
+
+
+def test_an_unknown_kind_cannot_be_required(broken: Ledger) -> None:
+    """Story: a contract misspells a kind, or requires nothing. Neither may pass in silence."""
+    for require in (["duplicates"], []):
+        with pytest.raises(ValueError, match="Unknown kinds required"):
+            judge(broken, Guarantee.EXACTLY_ONCE, require=require)
+
+
+def test_a_crashed_validator_is_unknown_and_spoils_no_other(broken: Ledger) -> None:
+    """Story: one check has a bug. The others still find what they find, and the report names the error."""
+
+    def find(_ledger: Ledger) -> Any:
+        raise RuntimeError("no such column")
+
+    crashed = SimpleNamespace(**{**vars(phantom), "find": find})
+    report = judge(broken, Guarantee.EXACTLY_ONCE, require=["duplicate", "phantom"], validators=_with(crashed))
+    assert [(one.kind, one.outcome, one.primary, one.why) for one in report.findings] == [
+        ("duplicate", Outcome.VIOLATED, 1, "1 of 4 committed records repeats a committed output."),
+        ("phantom", Outcome.UNKNOWN, 0, "Not judged: the check itself failed (RuntimeError: no such column)."),
+    ]
+    assert report.verdict is Outcome.VIOLATED
+
+
+def _with(other: SimpleNamespace) -> tuple[Validator, ...]:
+    return (duplicate, gap, cast(Validator, other))
+
+
+def test_a_required_witness_that_is_missing_is_no_pass(healthy: Ledger) -> None:
+    """Story: neither the raw log nor a journal was heard. Nobody can say whether aborted records were visible."""
+    deaf = replace(healthy, heard=healthy.heard - {"raw_log"})
+    report = judge(deaf, Guarantee.EXACTLY_ONCE)
+    assert (report.verdict, report.exit_code, report.why) == (
+        Outcome.UNKNOWN,
+        3,
+        "Could not be judged: aborted_read: Not judged: no witness was heard (raw_log or journal).",
+    )
+
+
+def test_a_pending_offset_is_no_pass(healthy: Ledger) -> None:
+    """Story: everything is there, but a transaction is open. It may still commit a copy of something."""
+    behind = replace(healthy.sink_bounds, partitions=(PartitionBounds(0, 0, 14, 15),))
+    report = judge(replace(healthy, sink_bounds=behind), Guarantee.EXACTLY_ONCE)
+    assert (report.verdict, report.why) == (
+        Outcome.UNKNOWN,
+        "Could not be judged: 1 offset still pending at or above the last stable offset.",
+    )
+
+
+def test_readings_that_are_doubted_are_no_violation(broken: Ledger) -> None:
+    """Story: the topic looks broken, but so does the reader. Nothing may be said against the pipeline."""
+    report = judge(replace(broken, doubts=("odd records: 3.",)), Guarantee.EXACTLY_ONCE)
+    assert (report.verdict, report.why) == (
+        Outcome.UNKNOWN,
+        "The readings cannot be trusted: odd records: 3.",
+    )
+
+
+def test_an_empty_topic_proves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: source and sink are empty, so no check finds anything. None of them holds."""
+    report = judge(history("", inputs=0).ledger(spark, tmp_path), Guarantee.EXACTLY_ONCE)
+    assert {finding.outcome for finding in report.findings} == {Outcome.UNKNOWN}
+    assert report.verdict is Outcome.UNKNOWN
+
+
+def test_examples_are_the_worst_few(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: 30 inputs are lost at the end and one in the middle. The count is whole; the hole is shown first."""
+    ledger = history("0 2 C", inputs=33).ledger(spark, tmp_path)
+    report = judge(ledger, Guarantee.EXACTLY_ONCE, require=["gap"])
+    finding = report.findings[0]
+    assert (finding.count, finding.primary, len(finding.examples)) == (31, 31, EXAMPLES_MAX)
+    assert [example.lineage for example in finding.examples[:2]] == ["numbers/0/1", "numbers/0/3"]
+
+
+def test_every_kind_of_the_catalogue_is_in_the_schema() -> None:
+    """Story: a validator was added, and the schema forgotten. This test remembers."""
+    assert SCHEMA["$defs"]["kind"]["enum"] == [validator.NAME for validator in VALIDATORS]

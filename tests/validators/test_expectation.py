@@ -1,0 +1,49 @@
+"""Found is not wrong: the table of guarantees, without any topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from validators.catalogue import VALIDATORS
+from validators.expectation import EXEMPT, REQUIRED, judge_rows, merge
+from validators.finding import Guarantee, Outcome
+
+KINDS = [validator.NAME for validator in VALIDATORS]
+
+
+def test_outcomes_merge_worst_first() -> None:
+    """Story: three checks differ. The worst of them counts, and no check at all proves nothing."""
+    holds, violated, unknown = Outcome.HOLDS, Outcome.VIOLATED, Outcome.UNKNOWN
+    assert [merge(them) for them in ([holds, unknown, violated], [holds, unknown], [holds, holds], [])] == [
+        *(violated, unknown, holds, unknown)
+    ]
+
+
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_a_kind_is_required_exempt_or_promised_by_nobody(guarantee: Guarantee) -> None:
+    """Story: a guarantee that required what it allows would contradict itself. Every name is one of a validator."""
+    assert not set(REQUIRED[guarantee]) & set(EXEMPT[guarantee])
+    assert {*REQUIRED[guarantee], *EXEMPT[guarantee]} <= set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "kind", "causes", "outcome"),
+    [
+        (Guarantee.EXACTLY_ONCE, "order", {}, Outcome.HOLDS),
+        (Guarantee.EXACTLY_ONCE, "order", {"duplicate": 3}, Outcome.VIOLATED),
+        (Guarantee.AT_LEAST_ONCE, "order", {"duplicate": 3}, Outcome.HOLDS),
+        (Guarantee.AT_LEAST_ONCE, "order", {"duplicate": 3, None: 1}, Outcome.VIOLATED),
+        (Guarantee.AT_LEAST_ONCE, "duplicate", {None: 3}, Outcome.HOLDS),
+        (Guarantee.AT_LEAST_ONCE, "gap", {None: 1}, Outcome.VIOLATED),
+        (Guarantee.AT_MOST_ONCE, "gap", {None: 1}, Outcome.HOLDS),
+        (Guarantee.AT_MOST_ONCE, "duplicate", {None: 1}, Outcome.VIOLATED),
+        (Guarantee.EXACTLY_ONCE, "gap", {"pending": 2}, Outcome.UNKNOWN),
+        (Guarantee.EXACTLY_ONCE, "gap", {"pending": 2, None: 1}, Outcome.VIOLATED),
+        (Guarantee.EXACTLY_ONCE, "phantom", {"range": 9}, Outcome.HOLDS),
+    ],
+)
+def test_a_row_is_judged_by_its_cause(
+    guarantee: Guarantee, kind: str, causes: dict[str | None, int], outcome: Outcome
+) -> None:
+    """Story: the same rows break one guarantee and not another. What decides is what caused them."""
+    assert judge_rows(kind, causes, guarantee) is outcome
