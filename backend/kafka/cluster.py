@@ -69,7 +69,7 @@ class Cluster:
         with self._translated():
             found = self.admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
         if found is None or not found.partitions:
-            raise TopicError(f"Topic {topic} does not exist at {self.bootstrap}. Check its name and the address.")
+            raise TopicError(f"There is no topic {topic} at {self.bootstrap}. Check its name; capital letters count.")
         return sorted(found.partitions)
 
     def create_topic(self, topic: str, partitions: int, exists_ok: bool = False, **config: str) -> None:

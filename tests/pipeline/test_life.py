@@ -152,9 +152,9 @@ def test_the_three_parts_work_alone(settings: Settings, cluster: Services, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("check", "--source", "no-such-topic", "--sink", "three-squares"), "Topic no-such-topic does not exist"),
-        (("inspect", "no-such-topic"), "Topic no-such-topic does not exist"),
-        (("run", "--source", "no-such-topic"), "Topic no-such-topic does not exist"),
+        (("check", "--source", "no-such-topic", "--sink", "three-squares"), "There is no topic no-such-topic"),
+        (("inspect", "no-such-topic"), "There is no topic no-such-topic"),
+        (("run", "--source", "no-such-topic"), "There is no topic no-such-topic"),
     ],
 )
 def test_a_missing_topic_is_exit_code_3(
