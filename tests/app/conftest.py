@@ -1,0 +1,71 @@
+"""Pages run as a browser would run them, without a browser, on what a real run left in the history and in Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from backend.services import Services
+from backend.settings import ROOT, Settings
+from tests.runs import SMALL, Finished, run_to_end
+
+TIMEOUT_S = 60
+
+
+class OpenPage(Protocol):
+    """Opens a page by its name, with the parameters of its URL."""
+
+    def __call__(self, name: str, **params: str) -> AppTest: ...
+
+
+@pytest.fixture(scope="session")
+def finished(settings: Settings, cluster: Services) -> Finished:
+    """A small run with aborts and a crash of every worker, through to its verdict."""
+    return run_to_end(settings, cluster, **SMALL)
+
+
+@pytest.fixture
+def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest]]:
+    """`open_page("compare", topic="squares")`. What the pages hold is released afterwards."""
+
+    def page(name: str, **params: str) -> AppTest:
+        app = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=TIMEOUT_S)
+        for key, value in params.items():
+            app.query_params[key] = value
+        if name != "run":
+            # Which pages there are is known after a first run.
+            app.run()
+            app.switch_page(f"views/{name}.py")
+            for key, value in params.items():
+                app.query_params[key] = value
+        return app.run()
+
+    monkeypatch.chdir(ROOT)
+    yield page
+    st.cache_data.clear()
+    st.cache_resource.clear()
+
+
+@pytest.fixture
+def at_home(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The pages read the session's home."""
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    return settings
+
+
+@pytest.fixture
+def empty_home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pages read a home in which nothing ever happened, of a cluster that does not answer."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path))
+    monkeypatch.setenv("TOPICPROOF_BOOTSTRAP", "127.0.0.1:1")
+
+
+def texts(app: AppTest) -> str:
+    """All sentences of a page, one a line, without the marks that keep Markdown from reading them."""
+    found = [*app.title, *app.markdown, *app.caption, *app.info, *app.warning, *app.error, *app.success]
+    return "\n".join(str(element.value).replace("\\", "") for element in found)

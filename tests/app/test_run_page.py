@@ -1,0 +1,89 @@
+"""The page Run: no runs yet, a finished one, a missing one, and one that is started, killed, resumed and stopped."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from backend.history.store import History, Run, State
+from backend.launch import start_run
+from backend.pipeline.plan import make_plan
+from backend.services import Services
+from backend.settings import Settings
+from tests.app.conftest import OpenPage, texts
+from tests.conftest import wait_until
+from tests.runs import Finished
+
+WAIT_S = 180
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_without_any_run_the_page_says_how_to_start_one(open_page: OpenPage) -> None:
+    """Story: somebody opens the dashboard for the first time, and Kafka does not even run. The form is there."""
+    app = open_page("run")
+    assert not app.exception
+    assert "No runs yet. Start one with the form" in texts(app)
+    assert app.form_submit_button[0].label == "Start the run"
+    assert all(field.help for field in [*app.number_input, *app.selectbox, *app.toggle])
+
+
+def test_the_url_reopens_a_run(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
+    """Story: the address of a run is sent to a colleague. The page shows that run, its figures and its last word."""
+    assert at_home.home
+    app = open_page("run", run=finished.run.id)
+    assert not app.exception
+    figures = {metric.label: metric.value for metric in app.metric}
+    assert figures["Inputs"] == "6,000" and figures["Faults fired"] == "3"
+    assert app.progress[0].value == 100
+    assert app.success[0].value.replace("\\", "") == finished.report.why
+    assert finished.run.id in app.dataframe[-1].value["run"].tolist()
+    assert not [button for button in app.button if button.key in ("stop", "resume")]
+
+
+def test_a_missing_run_is_said_and_the_rest_is_there(open_page: OpenPage, at_home: Settings) -> None:
+    """Story: the run of an old address was cleaned. The page says so and stays usable."""
+    assert at_home.home
+    app = open_page("run", run="squares-<b>gone</b>")
+    assert not app.exception
+    assert "There is no run squares-<b>gone</b>" in texts(app)
+    assert app.form_submit_button
+
+
+def test_a_run_is_watched_killed_resumed_and_stopped(open_page: OpenPage, at_home: Settings, cluster: Services) -> None:
+    """Story: a run of the dashboard goes on until stopped. Its process is killed -9; the page says so, resumes it in a
+    new process, and stops it: it is judged on what it committed."""
+    assert cluster.bootstrap
+    plan = {"until_stopped": True, "rate": 2_000.0, "partitions": 2, "per_transaction": 100}
+    run_id = start_run(at_home, make_plan(plan))
+    history = History(at_home)
+
+    def now() -> Run:
+        return history.get(run_id)
+
+    def process() -> psutil.Process:
+        return psutil.Process(int((now().owner or "").split(":")[1]))
+
+    wait_until(lambda: now().progress.get("processed", 0) > 0, WAIT_S, "the first committed input")
+    app = open_page("run")
+    assert not app.exception and run_id in texts(app), "a live run is shown without being asked for"
+    assert app.button(key="stop").label == "Stop"
+
+    victim = process()
+    victim.kill()
+    wait_until(lambda: not now().alive, WAIT_S, "the end of the killed process")
+    app = open_page("run", run=run_id)
+    assert "its process is gone" in texts(app)
+
+    app.button(key="resume").click().run()
+    assert not app.exception
+    assert now().alive and process().pid != victim.pid
+    before = int(now().progress["processed"])
+    wait_until(lambda: now().progress["processed"] > before, WAIT_S, "progress after the resumption")
+
+    app.run()
+    app.button(key="stop").click().run()
+    wait_until(lambda: not now().alive, WAIT_S, "the end of the stopped run")
+    assert now().state is State.STOPPED and now().verdict == "HOLDS", now()
+    app.run()
+    assert not app.exception and "stopped" in texts(app)
+    assert "What its process said" in [one.label for one in app.expander]

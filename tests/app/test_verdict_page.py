@@ -1,0 +1,86 @@
+"""The page Verdict: a run that holds, a check that does not, one without a report, none at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend.history.store import History, State
+from backend.judge import REPORT, Question
+from backend.kafka.cluster import Cluster
+from backend.pipeline.run import check
+from backend.services import Services
+from backend.settings import Settings
+from tests.app.conftest import OpenPage, texts
+from tests.runs import Finished
+
+
+def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
+    """Story: QA opens the verdict of a run. One sentence, and for every kind its count, its denominator, its
+    witnesses."""
+    assert at_home.home
+    app = open_page("verdict", run=finished.run.id)
+    assert not app.exception
+    assert app.success[0].value.replace("\\", "") == finished.report.why
+    said = texts(app)
+    for check_ in finished.report.checked:
+        assert f"0 of {check_.records:,} {check_.unit}" in said
+    assert "hearing: raw log" in said and "hearing: journal of the run" in said
+    assert "not heard: transaction coordinator" in said
+    assert "crash@transaction=2 fired 3 times" in said
+    assert app.download_button[0].label == "report.json"
+
+
+def test_a_check_that_is_violated_leads_to_where_it_shows(
+    open_page: OpenPage, at_home: Settings, cluster: Services, finished: Finished
+) -> None:
+    """Story: somebody checks a topic that the pipeline never wrote: the source itself. Every input lacks its output,
+    and each example is a link to the place that shows it."""
+    history = History(at_home)
+    bounds = Cluster(cluster.bootstrap).bounds(finished.source)
+    report = check(at_home, cluster, history, Question(source=bounds, sink=finished.source))
+    assert report.run is not None
+    app = open_page("verdict", run=report.run)
+    assert not app.exception
+    assert history.get(report.run).verdict == "VIOLATED" and app.error[0].value
+    said = texts(app)
+    assert "6,000 of 6,000 inputs" in said and "20 examples of 6,000" in said
+    assert any("offset" in link.value for link in app.page_link)
+    assert "Faults" not in said, "a check injects none"
+
+
+def test_no_report_and_a_damaged_one_are_said(open_page: OpenPage, at_home: Settings, tmp_path: Path) -> None:
+    """Story: a run failed before it was judged, and another one's report is cut off. Neither looks like a pass."""
+    history = History(at_home)
+    failed = history.create("run", "squares", {})
+    history.end(failed.id, State.FAILED, None, None, "The broker went <b>away</b>.")
+    app = open_page("verdict", run=failed.id)
+    assert not app.exception and not app.success
+    assert "The broker went <b>away</b>." in texts(app)
+
+    damaged = history.create("check", "check", {})
+    history.remember(damaged.id, {"folder": str(tmp_path)})
+    (tmp_path / REPORT).write_text('{"schema": 1, "verdict": "HOLDS"')
+    history.end(damaged.id, State.DONE, "HOLDS", "said so")
+    app = open_page("verdict", run=damaged.id)
+    assert not app.exception and not app.success
+    assert "cannot be read" in texts(app)
+    for run in (failed, damaged):
+        history.forget(run.id)
+
+
+def test_a_missing_run_is_said(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
+    """Story: the address names a run that was cleaned. The newest verdict is shown, and said to be another one's."""
+    assert at_home.home and finished.run
+    app = open_page("verdict", run="gone-1")
+    assert not app.exception
+    assert "There is no run gone-1" in texts(app) and "This is the newest one instead" in texts(app)
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_without_any_run_there_is_no_verdict(open_page: OpenPage) -> None:
+    """Story: nothing was ever run. The page says so and leads to the page Run."""
+    app = open_page("verdict")
+    assert not app.exception
+    assert "No runs and no checks yet" in texts(app) and app.page_link[0].value == "Start a run"

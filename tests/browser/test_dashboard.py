@@ -1,0 +1,133 @@
+"""The whole way in a real Chromium: start a run from the form, reload, read its verdict, see its aborted records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from backend.dashboard import dashboard
+from backend.kafka.broker import free_ports
+from backend.services import Services
+from backend.settings import Settings
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PAGE_MS, RUN_MS = 60_000, 300_000
+WIDTH, HEIGHT = 1280, 800
+
+
+@pytest.fixture(scope="module")
+def address(settings: Settings, cluster: Services) -> Iterator[str]:
+    """A dashboard of this session's home."""
+    assert cluster.bootstrap
+    with dashboard(settings, free_ports(1)[0]) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium of Debian's, without a profile."""
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def window(browser: Browser) -> Iterator[Page]:
+    """A window in which no request leaves this machine and nothing goes wrong unseen."""
+    opened = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+    opened.set_default_timeout(PAGE_MS)
+    asked: list[str] = []
+    crashed: list[str] = []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("pageerror", lambda error: crashed.append(str(error)))
+    yield opened
+    opened.close()
+    assert [url for url in asked if not re.match(r"(https?|wss?)://127\.0\.0\.1[:/]|data:|blob:", url)] == []
+    assert crashed == []
+
+
+def settled(window: Page) -> None:
+    """Until the page's script has ended and nothing is still to be drawn."""
+    expect(window.get_by_test_id("stStatusWidget")).to_have_count(0, timeout=PAGE_MS)
+    expect(window.get_by_test_id("stSkeleton")).to_have_count(0, timeout=PAGE_MS)
+    expect(window.get_by_test_id("stException")).to_have_count(0)
+
+
+def test_a_run_from_the_form_to_its_aborted_records(address: str, window: Page, artifacts: Path) -> None:
+    """Story: a demo. One click starts a run; the browser is reloaded in the middle and loses nothing; the verdict
+    comes; Compare shows aborted records and says why nobody who reads committed gets them."""
+    window.goto(address)
+    window.get_by_role("button", name="Start the run").click()
+    window.wait_for_url("**/?run=*")
+    run_id = window.url.partition("run=")[2]
+    expect(window.get_by_role("button", name="Stop", exact=True)).to_be_visible()
+    window.reload()
+    expect(window.get_by_role("heading", name=run_id)).to_be_visible()
+    expect(window.get_by_test_id("stProgress")).to_be_visible()
+    window.screenshot(path=artifacts / "run.png")
+
+    link = window.get_by_role("link", name="Open the verdict")
+    expect(link).to_be_visible(timeout=RUN_MS)
+    link.click()
+    expect(window.get_by_text("20,000 of 20,000 inputs committed exactly once, in order")).to_be_visible()
+    settled(window)
+    window.screenshot(path=artifacts / "verdict.png", full_page=True)
+
+    window.get_by_role("link", name="Compare both levels of the sink").click()
+    expect(window.get_by_text("Not delivered: its transaction was aborted (marker at")).to_be_visible()
+    expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible()
+    settled(window)
+    window.screenshot(path=artifacts / "compare.png")
+    window.get_by_role("button", name="Its input was committed at").click()
+    expect(window.get_by_text("Delivered: its transaction committed (marker at")).to_be_visible()
+
+
+def test_a_click_on_the_strip_and_on_a_row_is_an_address(address: str, window: Page) -> None:
+    """Story: somebody clicks a cell of the strip, then a row of the table, and goes back: each is an address."""
+    window.goto(f"{address}/compare")
+    chart = window.locator(".stPlotlyChart")
+    expect(chart.locator(".main-svg").first).to_be_visible()
+    settled(window)
+    box = chart.bounding_box()
+    assert box is not None
+    window.mouse.click(box["x"] + box["width"] / 2, box["y"] + 45)
+    window.wait_for_url("**/compare?*partition=1*")
+    settled(window)
+    clicked = window.url
+    table = window.locator("[data-testid=stDataFrame]:visible").first
+    box = table.bounding_box()
+    assert box is not None
+    # Two rows of column names, then rows of 28 pixels: the sixth is the offset of the address, the seventh another.
+    window.mouse.click(box["x"] + 150, box["y"] + 71 + 28 * 6 + 14)
+    window.wait_for_url("**record=*")
+    window.go_back()
+    window.wait_for_url(clicked)
+
+
+def test_both_themes_at_two_widths(address: str, browser: Browser, artifacts: Path) -> None:
+    """Story: somebody looks at the screenshots. Every page, light and dark, narrow and wide, shows no exception."""
+    for scheme, width in (("light", 1280), ("dark", 1920)):
+        window = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=scheme)  # type: ignore[arg-type]
+        for name in ("", "compare", "verdict"):
+            window.goto(f"{address}/{name}")
+            expect(window.get_by_role("heading", level=1)).to_be_visible(timeout=PAGE_MS)
+            if name == "compare":
+                expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible(timeout=PAGE_MS)
+            settled(window)
+            window.screenshot(path=artifacts / f"{name or 'run'}-{scheme}-{width}.png")
+        window.close()
