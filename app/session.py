@@ -6,7 +6,7 @@ Nothing here is the only copy of anything: a restart of the dashboard loses noth
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import streamlit as st
@@ -103,17 +103,20 @@ def _topics(bootstrap: str, _found: Settings) -> list[str]:
 
 def snapshot(found: Settings, kafka: Services, topic: str, live: bool) -> Snapshot:
     """The topic's snapshot: of this moment for who has just come, of each moment while it is `live`, else as it was."""
-    seen: set[str] = st.session_state.setdefault("seen", set())
-    age_max_s = LIVE_AGE_MAX_S if live else float("inf") if topic in seen else REOPENED_AGE_MAX_S
-    found_now = _watch(kafka.bootstrap, topic).get(kafka.bootstrap, found.client, age_max_s)
-    seen.add(topic)
-    return found_now
+    kept = st.session_state.get("snapshot_of") == topic
+    age_max_s = LIVE_AGE_MAX_S if live else float("inf") if kept else REOPENED_AGE_MAX_S
+    if st.session_state.pop("look_again", None) == topic:
+        age_max_s = 0.0
+    watch = _watch(kafka.bootstrap, topic)
+    with nullcontext() if live else st.spinner(f"Reading the batch headers of {plain(topic)}…"):
+        taken = watch.get(kafka.bootstrap, found.client, age_max_s)
+    st.session_state["snapshot_of"] = topic
+    return taken
 
 
 def look_again(topic: str) -> None:
     """The next snapshot of the topic is a new one."""
-    st.session_state.setdefault("seen", set()).discard(topic)
-    st.session_state["look_again"] = True
+    st.session_state["look_again"] = topic
 
 
 @st.cache_resource(max_entries=12, ttl="1h", show_spinner=False)

@@ -113,4 +113,6 @@ def _end(log: Path, since: int = 0) -> str:
         text = log.read_bytes()[since:].decode(errors="replace")
     except FileNotFoundError:
         return ""
-    return "\n".join(text.splitlines()[-LINES_SHOWN:])
+    # What librdkafka logs about its connections (`%3|...`) stays in the file; the error that follows says it better.
+    lines = [line for line in text.splitlines() if not line.startswith("%")]
+    return "\n".join(lines[-LINES_SHOWN:])

@@ -244,6 +244,9 @@ def sink(run: Run) -> None:
         return
     above = sum(one["hw"] - one["lso"] for one in seen)
     offsets = sum(one["hw"] - one["start"] for one in seen)
+    if not offsets:
+        st.markdown(f"**{wording.plain(run.facts['sink'])}** holds nothing yet.")
+        return
     said_so = f"{above:,} of {wording.count(offsets, 'offset')} lie at or above the last stable offset (LSO)"
     st.markdown(
         f"**{wording.plain(run.facts['sink'])}** · {said_so}"

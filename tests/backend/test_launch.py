@@ -1,0 +1,34 @@
+"""Runs as detached processes: one that cannot begin says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.errors import EvidenceError, SetupError
+from backend.launch import start_resume, start_run
+from backend.pipeline.plan import make_plan
+from backend.settings import read_settings
+
+
+def test_a_process_that_ends_first_is_heard(tmp_path: Path) -> None:
+    """Story: Kafka's address is wrong, so the run's process ends at once. What it said is the error."""
+    settings = replace(read_settings(home=tmp_path), bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1")
+    heard: list[str] = []
+    with pytest.raises(
+        SetupError, match=r"ended before the run began. It said: ClusterError: .*127\.0\.0\.1:1"
+    ) as caught:
+        start_run(settings, make_plan({"records": 10}), heard.append)
+    assert "Traceback" not in str(caught.value)
+    with pytest.raises(SetupError, match="There is no run gone-1"):
+        start_resume(settings, "gone-1")
+
+
+def test_a_home_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    """Story: where the plan should be written there is a file. The error names it."""
+    settings = read_settings(home=tmp_path)
+    (tmp_path / "launches").write_text("in the way")
+    with pytest.raises(EvidenceError, match=r"The plan .*launches.* cannot be written"):
+        start_run(settings, make_plan({}))
