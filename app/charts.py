@@ -32,7 +32,9 @@ STRIP_PARTITIONS_MAX = 48
 LABELLED_SHARE = 0.02
 """A stretch of one fate gets its symbol when it is at least this much of the strip."""
 LABELLED = (Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
-ROW_PX = 32
+ROWS_PX: Mapping[float, int] = {4: 32, 8: 26, 16: 18, float("inf"): 12}
+"""Up to so many partitions, a row of the strip is so high."""
+TICKS_MAX = 12
 _AXIS_PX = 34
 
 
@@ -45,7 +47,8 @@ def strip(found: Bins, bounds: Bounds, partition: int, offset: int) -> go.Figure
     """Every partition as a row of cells coloured by fate, on one axis of offsets, with the LSO where it holds records
     back and a pointer at what the tables show. Each cell's `customdata` is partition, first and end offset."""
     rows = [f"p{number}" for number in found.partitions]
-    width = int(found.edges[1] - found.edges[0]) if len(found.edges) > 1 else 1
+    row_px = next(px for most, px in ROWS_PX.items() if len(rows) <= most)
+    first, end = int(found.edges[0]), int(found.edges[-1])
     centres = (found.edges[:-1] + found.edges[1:] - 1) / 2
     figure = go.Figure()
     colours = [NOTHING, *(FATE_COLOURS[fate] for fate in FATES)]
@@ -59,32 +62,36 @@ def strip(found: Bins, bounds: Bounds, partition: int, offset: int) -> go.Figure
         showscale=False,
         hoverinfo="skip",
         xgap=0,
-        ygap=5,
+        ygap=max(2, row_px // 6),
     )
-    figure.add_scatter(**_cells(found, rows, centres))
+    figure.add_scatter(**_cells(found, rows, centres, row_px))
     figure.add_scatter(**_symbols(found, rows, centres))
     withheld = [p for p in bounds.partitions if p.lso < p.hw]
-    figure.add_scatter(
-        x=[p.lso for p in withheld],
-        y=[f"p{p.partition}" for p in withheld],
-        mode="markers",
-        marker={"symbol": "line-ns", "size": ROW_PX - 4, "line": {"width": 3, "color": "#000000"}},
-        hovertemplate="last stable offset %{x:,}<extra></extra>",
-    )
+    for colour, width in (("#FFFFFF", 7), ("#111111", 3)):
+        # Dark on light, so that it is seen on either theme.
+        figure.add_scatter(
+            x=[p.lso - 0.5 for p in withheld],
+            y=[f"p{p.partition}" for p in withheld],
+            customdata=[p.lso for p in withheld],
+            mode="markers",
+            marker={"symbol": "line-ns", "size": row_px // 2, "line": {"width": width, "color": colour}},
+            hovertemplate="last stable offset %{customdata:,}<extra></extra>",
+        )
     figure.add_scatter(
         x=[offset],
         y=[f"p{partition}"],
         mode="markers",
         marker={
             "symbol": "diamond",
-            "size": 13,
+            "size": min(13, row_px - 4),
             "color": "#FFFFFF",
             "line": {"width": 2.5, "color": "#111111"},
         },
         hovertemplate="shown below: offset %{x:,}<extra></extra>",
+        cliponaxis=False,
     )
     figure.update_layout(
-        height=_AXIS_PX + max(2, len(rows)) * (ROW_PX if len(rows) <= 8 else 18),
+        height=_AXIS_PX + row_px * len(rows),
         margin={"l": 0, "r": 8, "t": 4, "b": 0},
         showlegend=False,
         dragmode=False,
@@ -97,7 +104,8 @@ def strip(found: Bins, bounds: Bounds, partition: int, offset: int) -> go.Figure
         showgrid=False,
         zeroline=False,
         fixedrange=True,
-        range=[float(found.edges[0]) - 0.5, float(found.edges[-1]) - 0.5] if width and len(found.edges) > 1 else None,
+        range=[first - 0.5, max(first + 1, end) - 0.5],
+        dtick=1 if end - first <= TICKS_MAX else None,
     )
     return figure
 
@@ -156,7 +164,7 @@ def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:
     return [pair for n, colour in enumerate(colours) for pair in ((n * share, colour), ((n + 1) * share, colour))]
 
 
-def _cells(found: Bins, rows: Sequence[str], centres: Any) -> dict[str, Any]:
+def _cells(found: Bins, rows: Sequence[str], centres: Any, row_px: int) -> dict[str, Any]:
     """An invisible point a cell: Plotly's heat maps can neither be selected nor say what is in them."""
     own = np.argwhere(found.worst >= 0)
     return {
@@ -167,7 +175,7 @@ def _cells(found: Bins, rows: Sequence[str], centres: Any) -> dict[str, Any]:
         ],
         "text": [_counts(found.counts[row, column]) for row, column in own],
         "mode": "markers",
-        "marker": {"opacity": 0, "size": ROW_PX - 8, "symbol": "square"},
+        "marker": {"opacity": 0, "size": row_px - 4, "symbol": "square"},
         "unselected": {"marker": {"opacity": 0}},
         "selected": {"marker": {"opacity": 0}},
         "hovertemplate": "%{y}, offsets from %{customdata[1]:,}<br>%{text}<extra></extra>",

@@ -62,6 +62,24 @@ def tinted(table: pd.DataFrame, records: Sequence[Record], chosen: int) -> Style
     return table.style.apply(tint, axis=1).format({OFFSET: "{:,}"})
 
 
+def widths(table: pd.DataFrame) -> dict[str, Any]:
+    """How wide each column is, by its position: names are not unique below two levels."""
+    columns: list[tuple[str, str]] = table.columns.to_list()
+    alone = {group for group, _name in columns} == {"", READ_COMMITTED_GETS}
+    pixels = {
+        OFFSET: 72,
+        FATE: 102,
+        (READ_UNCOMMITTED_GETS, "key"): 64,
+        (READ_UNCOMMITTED_GETS, "value"): 104,
+        (READ_UNCOMMITTED_GETS, "transaction"): 124,
+        (READ_COMMITTED_GETS, "key"): 64,
+        (READ_COMMITTED_GETS, "value"): 420 if alone else 204,
+    }
+    # Streamlit takes positions, although its type does not say so.
+    found: dict[Any, Any] = {at: {"width": pixels[column]} for at, column in enumerate(columns)}
+    return found
+
+
 def balance_table(bounds: Bounds, counts: pd.DataFrame) -> pd.DataFrame:
     """The strip in numbers: bounds and fates of every partition."""
     rows = []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
-from streamlit.elements.lib.column_types import ColumnConfig
 
 from app import charts, session, tables, wording
 from app.place import BOTH, COMMITTED, LEVELS, UNCOMMITTED, WINDOW, Place, read_place, read_topic, write_place
@@ -22,6 +21,7 @@ from validators.headers import parse_lineage
 POLL_S = 2.0
 TABLE_PX = 560
 ROW_PX = 28
+HEAD_PX = 71
 DETAIL_CHARACTERS = 4_000
 SHORT_BYTES = 16  # Key and value stand side by side when both are at most this long.
 LEVEL_NAMES = {BOTH: "both", UNCOMMITTED: "uncommitted", COMMITTED: "committed"}
@@ -45,8 +45,8 @@ def page() -> None:
         st.info("This cluster has no topics yet. Start a run: its sink can be compared while it goes on.")
         st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
         st.stop()
-    sinks = {run.facts["sink"]: run for run in reversed(runs) if "sink" in run.facts}
-    newest = next((run.facts["sink"] for run in runs if run.facts.get("sink") in names), names[0])
+    sinks = {run.facts["sink"]: run for run in reversed(runs) if run.kind == "run" and "sink" in run.facts}
+    newest = next((name for name in reversed(sinks) if name in names), names[0])
     topic, notices = read_topic(st.query_params, names, newest)
     choose(topic, names, sinks, topic_slot, button_slot)
     for notice in notices:
@@ -291,30 +291,17 @@ def listing(place: Place, records: Sequence[Record]) -> None:
     st.dataframe(
         tables.tinted(table, shown, place.record),
         hide_index=True,
-        height=TABLE_PX,
+        height=min(TABLE_PX, HEAD_PX + ROW_PX * len(shown) + 3),
         row_height=ROW_PX,
         key=key,
         on_select=chosen,
         selection_mode="single-cell",
         placeholder="null",
         alt=f"{said} of {place.topic}, one row an offset, at both isolation levels",
-        column_config=widths(place.level),
+        column_config=tables.widths(table),
     )
     filtered = f"{len(shown):,} of the {len(records):,} offsets" if place.fates else f"all {len(records):,} offsets"
     st.caption(f"{said}: {filtered}. Click a row to see the whole record.")
-
-
-def widths(level: str) -> Mapping[str, ColumnConfig | str | None]:
-    wide = {BOTH: 200, UNCOMMITTED: 200, COMMITTED: 420}[level]
-    return {
-        "offset": st.column_config.Column(width=70),
-        "fate": st.column_config.Column(width=100),
-        f"{tables.READ_UNCOMMITTED_GETS}_key": st.column_config.Column(width=62),
-        f"{tables.READ_UNCOMMITTED_GETS}_value": st.column_config.Column(width=104),
-        f"{tables.READ_UNCOMMITTED_GETS}_transaction": st.column_config.Column(width=118),
-        f"{tables.READ_COMMITTED_GETS}_key": st.column_config.Column(width=62),
-        f"{tables.READ_COMMITTED_GETS}_value": st.column_config.Column(width=wide),
-    }
 
 
 def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> None:

@@ -112,8 +112,10 @@ def outcome(run: Run, report: Report) -> None:
     columns[1].metric("Sink offsets judged", wording.number(report.sink.offsets), border=True, height="stretch")
     columns[2].metric(
         "Transactions committed",
-        wording.number(transactions.committed),
-        f"{wording.number(transactions.aborted)} aborted, {wording.number(transactions.open)} open",
+        "none" if transactions.committed is None else wording.number(transactions.committed),
+        "no witness tells of any"
+        if transactions.committed is None
+        else f"{wording.number(transactions.aborted)} aborted, {wording.number(transactions.open)} open",
         delta_color="off",
         delta_arrow="off",
         border=True,

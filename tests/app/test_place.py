@@ -88,12 +88,12 @@ def test_the_strip_has_a_cell_for_every_bin_and_says_what_is_in_it() -> None:
     """Story: a screen reader and a mouse ask the same cell. It names its partition, its offsets and its fates."""
     found = bins(RANGES, BOUNDS, charts.strip_columns(3))
     figure = charts.strip(found, BOUNDS, 0, 5)
-    heat, cells, symbols, lso, pointer = figure.data
+    heat, cells, symbols, _under, lso, pointer = figure.data
     assert heat.z.shape == (3, 12) and str(heat.z.dtype) == "uint8"
     assert len(cells.x) == int((found.worst >= 0).sum()) == 17
     assert cells.text[5] == "1 aborted" and tuple(cells.customdata[5]) == (0, 5, 6)
     assert "✕" in symbols.text and "◔" in symbols.text
-    assert list(lso.x) == [8] and list(pointer.x) == [5]
+    assert list(lso.customdata) == [8] and list(pointer.x) == [5]
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 16, 48, 500])
