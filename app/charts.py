@@ -36,6 +36,7 @@ ROWS_PX: Mapping[float, int] = {4: 32, 8: 26, 16: 18, float("inf"): 12}
 """Up to so many partitions, a row of the strip is so high."""
 TICKS_MAX = 12
 _AXIS_PX = 34
+_ROWS_PX_MIN = 66
 
 
 def strip_columns(partitions: int) -> int:
@@ -91,7 +92,7 @@ def strip(found: Bins, bounds: Bounds, partition: int, offset: int) -> go.Figure
         cliponaxis=False,
     )
     figure.update_layout(
-        height=_AXIS_PX + row_px * len(rows),
+        height=_AXIS_PX + max(_ROWS_PX_MIN, row_px * len(rows)),
         margin={"l": 0, "r": 8, "t": 4, "b": 0},
         showlegend=False,
         dragmode=False,

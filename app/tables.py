@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 from pandas.io.formats.style import Styler
@@ -64,7 +64,7 @@ def tinted(table: pd.DataFrame, records: Sequence[Record], chosen: int) -> Style
 
 def widths(table: pd.DataFrame) -> dict[str, Any]:
     """How wide each column is, by its position: names are not unique below two levels."""
-    columns: list[tuple[str, str]] = table.columns.to_list()
+    columns = cast(list[tuple[str, str]], table.columns.to_list())
     alone = {group for group, _name in columns} == {"", READ_COMMITTED_GETS}
     pixels = {
         OFFSET: 72,
@@ -75,8 +75,8 @@ def widths(table: pd.DataFrame) -> dict[str, Any]:
         (READ_COMMITTED_GETS, "key"): 64,
         (READ_COMMITTED_GETS, "value"): 420 if alone else 204,
     }
-    # Streamlit takes positions, although its type does not say so.
-    found: dict[Any, Any] = {at: {"width": pixels[column]} for at, column in enumerate(columns)}
+    # Streamlit takes positions, although its type does not say so; the hidden index is the first of them.
+    found: dict[Any, Any] = {at: {"width": pixels[column]} for at, column in enumerate(columns, start=1)}
     return found
 
 
