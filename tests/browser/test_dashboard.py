@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from backend.dashboard import dashboard
 from backend.kafka.broker import free_ports
 from backend.services import Services
 from backend.settings import Settings
+from tests.kafka.topics import Writer
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [
@@ -61,6 +62,17 @@ def window(browser: Browser) -> Iterator[Page]:
     assert crashed == []
 
 
+@pytest.fixture
+def written(bootstrap: str, new_topic: Callable[..., str]) -> str:
+    """A topic of three partitions with a committed, an aborted and an open transaction each."""
+    topic = new_topic(partitions=3)
+    writer = Writer(bootstrap, topic)
+    for partition in range(3):
+        writer.write("A300 A+ B200 B- n100", partition)
+        writer.write("C50", partition)
+    return topic
+
+
 def settled(window: Page) -> None:
     """Until the page's script has ended and nothing is still to be drawn."""
     expect(window.get_by_test_id("stStatusWidget")).to_have_count(0, timeout=PAGE_MS)
@@ -97,9 +109,9 @@ def test_a_run_from_the_form_to_its_aborted_records(address: str, window: Page, 
     expect(window.get_by_text("Delivered: its transaction committed (marker at")).to_be_visible()
 
 
-def test_a_click_on_the_strip_and_on_a_row_is_an_address(address: str, window: Page) -> None:
+def test_a_click_on_the_strip_and_on_a_row_is_an_address(address: str, window: Page, written: str) -> None:
     """Story: somebody clicks a cell of the strip, then a row of the table, and goes back: each is an address."""
-    window.goto(f"{address}/compare")
+    window.goto(f"{address}/compare?topic={written}")
     chart = window.locator(".stPlotlyChart")
     expect(chart.locator(".main-svg").first).to_be_visible()
     settled(window)
@@ -107,9 +119,14 @@ def test_a_click_on_the_strip_and_on_a_row_is_an_address(address: str, window: P
     assert box is not None
     window.mouse.click(box["x"] + box["width"] / 2, box["y"] + 45)
     window.wait_for_url("**/compare?*partition=1*")
-    settled(window)
     clicked = window.url
+    place = re.search(r"offset=(\d+)", clicked)
+    assert place is not None
+    # The record is drawn after the table: once it is there, so is the table of the new place.
+    expect(window.get_by_role("heading", name=f"Offset {int(place[1]):,}")).to_be_visible()
+    settled(window)
     table = window.locator("[data-testid=stDataFrame]:visible").first
+    expect(table).to_be_visible()
     box = table.bounding_box()
     assert box is not None
     # Two rows of column names, then rows of 28 pixels: the sixth is the offset of the address, the seventh another.
@@ -119,12 +136,12 @@ def test_a_click_on_the_strip_and_on_a_row_is_an_address(address: str, window: P
     window.wait_for_url(clicked)
 
 
-def test_both_themes_at_two_widths(address: str, browser: Browser, artifacts: Path) -> None:
+def test_both_themes_at_two_widths(address: str, browser: Browser, written: str, artifacts: Path) -> None:
     """Story: somebody looks at the screenshots. Every page, light and dark, narrow and wide, shows no exception."""
     for scheme, width in (("light", 1280), ("dark", 1920)):
         window = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=scheme)  # type: ignore[arg-type]
         for name in ("", "compare", "verdict"):
-            window.goto(f"{address}/{name}")
+            window.goto(f"{address}/{name}" + (f"?topic={written}" if name == "compare" else ""))
             expect(window.get_by_role("heading", level=1)).to_be_visible(timeout=PAGE_MS)
             if name == "compare":
                 expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible(timeout=PAGE_MS)
