@@ -28,6 +28,7 @@ FLAGS = [
 ]
 PAGE_MS, RUN_MS = 60_000, 300_000
 WIDTH, HEIGHT = 1280, 800
+expect.set_options(timeout=PAGE_MS)
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +76,8 @@ def written(bootstrap: str, new_topic: Callable[..., str]) -> str:
 
 def settled(window: Page) -> None:
     """Until the page's script has ended and nothing is still to be drawn."""
-    expect(window.get_by_test_id("stStatusWidget")).to_have_count(0, timeout=PAGE_MS)
-    expect(window.get_by_test_id("stSkeleton")).to_have_count(0, timeout=PAGE_MS)
+    expect(window.get_by_test_id("stStatusWidget")).to_have_count(0)
+    expect(window.get_by_test_id("stSkeleton")).to_have_count(0)
     expect(window.get_by_test_id("stException")).to_have_count(0)
 
 
@@ -142,9 +143,9 @@ def test_both_themes_at_two_widths(address: str, browser: Browser, written: str,
         window = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=scheme)  # type: ignore[arg-type]
         for name in ("", "compare", "verdict"):
             window.goto(f"{address}/{name}" + (f"?topic={written}" if name == "compare" else ""))
-            expect(window.get_by_role("heading", level=1)).to_be_visible(timeout=PAGE_MS)
+            expect(window.get_by_role("heading", level=1)).to_be_visible()
             if name == "compare":
-                expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible(timeout=PAGE_MS)
+                expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible()
             settled(window)
             window.screenshot(path=artifacts / f"{name or 'run'}-{scheme}-{width}.png")
         window.close()
