@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -20,9 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from backend.errors import EvidenceError, SparkError
 from backend.kafka import fates, rawlog
 from backend.pipeline.journal import Entry, TransactionEnded
-from backend.services import Services
 from backend.settings import READ_COMMITTED, spark_source_options
-from backend.spark import connect, first_line
+from backend.spark import first_line
 from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from validators.finding import Bounds, Guarantee, Witness
 from validators.identity import Identity
@@ -34,6 +33,7 @@ SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
 REPORT = "report.json"
 EVIDENCE = "evidence"
+VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python")
 
 
 @dataclass(frozen=True)
@@ -54,25 +54,48 @@ class Question:
     """Inputs beyond the judged range."""
 
 
-def judge_topics(services: Services, client: Mapping[str, str], question: Question, folder: Path) -> Report:
+def judge_topics(
+    spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question, folder: Path
+) -> Report:
     """Judge a sink topic against its source, and write `report.json` and the evidence into `folder`.
 
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
     _empty(evidence)
-    sink = _from(settled_bounds(services.bootstrap, client, question.sink), question.sink_from)
-    with ThreadPoolExecutor(1) as pool:
-        # The raw log is read by this process while Spark reads the records.
-        batches = pool.submit(rawlog.scan, services.bootstrap, client, question.sink, sink)
-        spark = connect(services.spark_remote)
-        try:
-            options = spark_source_options(services.bootstrap, client, READ_COMMITTED)
-            report = _judge(spark, options, question, sink, batches, evidence)
-        except PySparkException as error:
-            raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
-        finally:
-            spark.stop()
+    sink = _from(settled_bounds(bootstrap, client, question.sink), question.sink_from)
+    options = spark_source_options(bootstrap, client, READ_COMMITTED)
+
+    def reading(bounds: Bounds, level: Witness, name: str) -> DataFrame:
+        return keep(read(spark, options, bounds, level), (evidence / name).as_uri())
+
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            # All four at once: each waits for Kafka more than it computes.
+            committed = pool.submit(reading, sink, Witness.READ_COMMITTED, "sink-read_committed")
+            uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, "sink-read_uncommitted")
+            inputs = pool.submit(reading, question.source, Witness.READ_COMMITTED, "source-read_committed")
+            batches = pool.submit(rawlog.scan, bootstrap, client, question.sink, sink)
+        ledger = build_ledger(
+            committed.result(),
+            uncommitted.result(),
+            inputs.result(),
+            sink,
+            question.source,
+            (evidence / "ledger").as_uri(),
+            raw_log=_raw_log(spark, batches.result(), sink),
+            declared=None if question.journal is None else _declared(spark, question.journal),
+            identity=question.identity,
+        )
+        report = judge(
+            ledger,
+            question.guarantee,
+            not_processed=question.not_processed,
+            run=question.run,
+            versions={name: version(name) for name in VERSIONS},
+        )
+    except PySparkException as error:
+        raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
     _write(folder / REPORT, report.to_json())
     return report
 
@@ -89,35 +112,6 @@ def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bou
         if all(p.lso == p.hw for p in bounds.partitions) or time.monotonic() > deadline:
             return bounds
         time.sleep(SETTLE_STEP_S)
-
-
-def _judge(
-    spark: SparkSession,
-    options: Mapping[str, str],
-    question: Question,
-    sink: Bounds,
-    batches: Future[pa.Table],
-    evidence: Path,
-) -> Report:
-    def reading(bounds: Bounds, level: Witness, name: str) -> DataFrame:
-        return keep(read(spark, options, bounds, level), (evidence / name).as_uri())
-
-    committed = reading(sink, Witness.READ_COMMITTED, "sink-read_committed")
-    uncommitted = reading(sink, Witness.READ_UNCOMMITTED, "sink-read_uncommitted")
-    inputs = reading(question.source, Witness.READ_COMMITTED, "source-read_committed")
-    ledger = build_ledger(
-        committed,
-        uncommitted,
-        inputs,
-        sink,
-        question.source,
-        (evidence / "ledger").as_uri(),
-        raw_log=_raw_log(spark, batches.result(), sink),
-        declared=None if question.journal is None else _declared(spark, question.journal),
-        identity=question.identity,
-    )
-    versions = {name: version(name) for name in ("topicproof", "pyspark", "confluent-kafka", "kafka-python")}
-    return judge(ledger, question.guarantee, not_processed=question.not_processed, run=question.run, versions=versions)
 
 
 def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds) -> RawLog:

@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,6 +101,8 @@ class EmbeddedSpark:
             "spark.sql.streaming.stopTimeout": "30s",
             "spark.speculation": "false",
             "spark.log.level": "WARN",
+            # A verdict takes a good hundred generated classes; the default of 100 would compile them anew each time.
+            "spark.sql.codegen.cache.maxEntries": "2000",
         }
 
     def _environment(self, spark_home: Path) -> dict[str, str]:
@@ -135,6 +138,16 @@ def connect(remote: str) -> SparkSession:
     except Exception as error:
         raise SparkError(f"Spark does not answer at {remote}. Check SPARK_REMOTE. ({first_line(error)})") from error
     return session
+
+
+@contextmanager
+def spark_session(remote: str) -> Iterator[SparkSession]:
+    """A session of its own for the length of the block. Raises SparkError when nothing answers there."""
+    session = connect(remote)
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 def session_id(session: SparkSession) -> str:

@@ -31,7 +31,7 @@ from backend.pipeline.process import Names, prepare, process
 from backend.pipeline.scenarios import scenario
 from backend.services import Services
 from backend.settings import Settings
-from backend.spark import connect, session_id
+from backend.spark import connect, session_id, spark_session
 from validators.finding import Bounds, Guarantee
 from validators.report import Report
 
@@ -137,30 +137,27 @@ def execute(context: Context) -> Report | None:
     Raises TopicproofError for what is refused before a record is written, and for what keeps the run from being judged.
     A pipeline that fails on its way is judged all the same: the history has its error beside the verdict.
     """
-    with _watched(context):
+    with _watched(context), spark_session(context.services.spark_remote) as spark:
+        context.remember(session=session_id(spark))
         try:
-            failure = _work(context)
+            failure = _work(context, spark)
         except TopicproofError as error:
             context.history.end(context.run.id, State.FAILED, None, None, str(error))
             raise
-        return _conclude(context, failure)
-
-
-def _work(context: Context) -> TopicproofError | None:
-    """Fill and process. Gives what the pipeline failed with once it was under way."""
-    spark = connect(context.services.spark_remote)
-    context.remember(session=session_id(spark))
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            filling = _start_fill(context, pool)
-            try:
-                return _process(context, spark, filling)
-            finally:
-                if filling is not None:
-                    context.stop.set()
-    finally:
-        spark.stop()
+        report = _conclude(context, spark, failure)
         context.remember(session=None)
+        return report
+
+
+def _work(context: Context, spark: SparkSession) -> TopicproofError | None:
+    """Fill and process. Gives what the pipeline failed with once it was under way."""
+    with ThreadPoolExecutor(1) as pool:
+        filling = _start_fill(context, pool)
+        try:
+            return _process(context, spark, filling)
+        finally:
+            if filling is not None:
+                context.stop.set()
 
 
 def _process(context: Context, spark: SparkSession, filling: Future[None] | None) -> TopicproofError | None:
@@ -220,7 +217,7 @@ def _fill(context: Context) -> None:
         context.remember(filled=True)
 
 
-def _conclude(context: Context, failure: TopicproofError | None) -> Report | None:
+def _conclude(context: Context, spark: SparkSession, failure: TopicproofError | None) -> Report | None:
     """Judge what there is, and say the last word in the history."""
     stopped = failure is None and (context.stop.is_set() or context.plan.until_stopped)
     state = State.FAILED if failure is not None else State.STOPPED if stopped else State.DONE
@@ -228,7 +225,7 @@ def _conclude(context: Context, failure: TopicproofError | None) -> Report | Non
     if context.plan.judged:
         context.enter(State.JUDGING)
         try:
-            report = judge_run(context, partial=stopped)
+            report = judge_run(context, spark, partial=stopped)
         except TopicproofError as error:
             context.history.end(context.run.id, State.FAILED, None, None, str(failure or error))
             raise failure or error from error
@@ -249,7 +246,7 @@ def exit_code(run: Run, report: Report) -> int:
     return report.exit_code or (3 if run.error else 0)
 
 
-def judge_run(context: Context, partial: bool) -> Report:
+def judge_run(context: Context, spark: SparkSession, partial: bool) -> Report:
     """Judge a run's sink against its source. `partial`: only up to what the run had committed when it was stopped."""
     names, facts = context.names, context.run.facts
     source = context.cluster.bounds(names.source)
@@ -272,7 +269,7 @@ def judge_run(context: Context, partial: bool) -> Report:
         run=context.run.id,
         not_processed=not_processed,
     )
-    return judge_topics(context.services, context.settings.client, question, context.folder)
+    return judge_topics(spark, context.services.bootstrap, context.settings.client, question, context.folder)
 
 
 def check(
@@ -285,7 +282,9 @@ def check(
     history.remember(entry.id, {**topics, "folder": str(target)})
     history.enter(entry.id, State.JUDGING)
     try:
-        report = judge_topics(services, settings.client, replace(question, run=entry.id), target)
+        with spark_session(services.spark_remote) as spark:
+            judged = replace(question, run=entry.id)
+            report = judge_topics(spark, services.bootstrap, settings.client, judged, target)
     except TopicproofError as error:
         history.end(entry.id, State.FAILED, None, None, str(error))
         raise

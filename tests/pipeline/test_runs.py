@@ -32,6 +32,7 @@ from backend.pipeline.plan import make_plan
 from backend.pipeline.sink import KafkaTransactionalSink
 from backend.services import Services
 from backend.settings import Settings, spark_source_options
+from backend.spark import spark_session
 from tests.pipeline.broken_sinks import ForgetfulSink
 from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_committed
 from validators.finding import Outcome
@@ -58,7 +59,8 @@ def judge_copy(
     kafka.create_topic(sink, 3)
     write_committed(cluster.bootstrap, sink, messages)
     question = Question(source=kafka.bounds(finished.source), sink=sink, identity=identity)
-    return judge_topics(cluster, {}, question, folder)
+    with spark_session(cluster.spark_remote) as spark:
+        return judge_topics(spark, cluster.bootstrap, {}, question, folder)
 
 
 def primary(report: Report) -> dict[str, int]:
