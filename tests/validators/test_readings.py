@@ -9,7 +9,9 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from backend.kafka.cluster import Cluster
 from backend.settings import idempotent_producer_config, spark_source_options, transactional_producer_config
+from tests.conftest import wait_until
 from validators.finding import Bounds, PartitionBounds, Witness
 from validators.ledger import build_ledger
 from validators.readings import COLUMNS, keep, read
@@ -27,6 +29,8 @@ def test_both_levels_end_where_they_should_and_fates_follow(
         transactional.begin_transaction()
         _produce(transactional, topic, keys)
         end()
+        # An end is answered before its marker is in the partition, and what comes next must lie behind it.
+        wait_until(lambda: _settled(bootstrap, topic), 20, "the marker in the partition")
     _produce(Producer(idempotent_producer_config(bootstrap, {})), topic, ["d"])
     transactional.begin_transaction()
     _produce(transactional, topic, ["e"])
@@ -67,6 +71,10 @@ def test_only_a_reading_is_a_level(spark: SparkSession) -> None:
     """Story: somebody asks for the journal's isolation level. It has none."""
     with pytest.raises(ValueError, match="not an isolation level"):
         read(spark, {}, Bounds("t", (PartitionBounds(0, 0, 1, 1),)), Witness.JOURNAL)
+
+
+def _settled(bootstrap: str, topic: str) -> bool:
+    return all(one.lso == one.hw for one in Cluster(bootstrap).bounds(topic).partitions)
 
 
 def _produce(producer: Producer, topic: str, keys: list[str]) -> None:
