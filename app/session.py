@@ -92,8 +92,13 @@ def _held(home: str, bootstrap: str | None, brokers: int, _found: Settings) -> H
     return Held(stack.enter_context(services(_found, spark=False)), stack)
 
 
-def topics(found: Settings, kafka: Services) -> list[str]:
-    return _topics(kafka.bootstrap, found)
+def topics(found: Settings, kafka: Services, wanted: str | None) -> list[str]:
+    """Names of the cluster's topics, asked for anew when the one that is wanted is not among those known."""
+    known = _topics(kafka.bootstrap, found)
+    if wanted is not None and wanted not in known:
+        _topics.clear()
+        known = _topics(kafka.bootstrap, found)
+    return known
 
 
 @st.cache_data(ttl=5, max_entries=4, show_spinner="Asking Kafka for its topics…")

@@ -39,7 +39,7 @@ def page() -> None:
     title.title("Compare", anchor=False)
     with session.said():
         kafka = session.kafka(settings)
-        names = session.topics(settings, kafka)
+        names = session.topics(settings, kafka, st.query_params.get("topic"))
         runs = session.runs(settings)
     if not names:
         st.info("This cluster has no topics yet. Start a run: its sink can be compared while it goes on.")

@@ -127,8 +127,10 @@ def test_an_open_transaction_is_withheld_until_it_ends(
 
 
 def test_an_empty_topic_is_said(open_page: OpenPage, at_home: Settings, new_topic: Callable[..., str]) -> None:
-    """Story: a topic exists but nothing was ever written. The page says so and what to do."""
+    """Story: a topic was made a moment ago, after the page had asked for all, and nothing was written yet. The page
+    finds it, and says so and what to do."""
     assert at_home.home
+    open_page("compare")
     app = open_page("compare", topic=new_topic())
     assert not app.exception
     assert "There is nothing in this topic" in texts(app) and "**0** offsets" in texts(app)
