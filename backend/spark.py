@@ -101,6 +101,7 @@ class EmbeddedSpark:
             "spark.sql.streaming.stopTimeout": "30s",
             "spark.speculation": "false",
             "spark.log.level": "WARN",
+            "spark.python.daemon.module": "backend.worker_daemon",
             # A verdict takes a good hundred generated classes; the default of 100 would compile them anew each time.
             "spark.sql.codegen.cache.maxEntries": "2000",
         }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
 from backend.services import Services, services
@@ -23,10 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _cost(item: pytest.Item) -> int:
-    needs = getattr(item, "fixturenames", ())
-    return (
-        3 if "browser" in needs else 2 if "cluster" in needs or "bootstrap" in needs else 1 if "spark" in needs else 0
-    )
+    needs = set(getattr(item, "fixturenames", ()))
+    for cost, fixtures in ((3, {"browser"}), (2, {"cluster", "bootstrap"}), (1, {"spark_sessions"})):
+        if needs & fixtures:
+            return cost
+    return 0
 
 
 @pytest.fixture(scope="session")
@@ -48,12 +50,27 @@ def bootstrap(cluster: Services) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark(settings: Settings) -> Iterator[SparkSession]:
-    """A Spark Connect session on the same server that `cluster` uses, without asking for Kafka."""
+def spark_sessions(settings: Settings) -> Iterator[Callable[[], SparkSession]]:
+    """Gives a Spark Connect session on the server that `cluster` uses too, without asking for Kafka."""
     with services(settings, kafka=False) as found:
-        session = connect(found.spark_remote)
+        open_sessions = [connect(found.spark_remote)]
+
+        def session() -> SparkSession:
+            try:
+                open_sessions[-1].version  # noqa: B018  any question shows whether the server still knows it
+            except SparkConnectGrpcException:
+                # The server ends a session that asked nothing for a minute, as it should.
+                open_sessions.append(connect(found.spark_remote))
+            return open_sessions[-1]
+
         yield session
-        session.stop()
+        open_sessions[-1].stop()
+
+
+@pytest.fixture(scope="module")
+def spark(spark_sessions: Callable[[], SparkSession]) -> SparkSession:
+    """A Spark Connect session for the tests of a module that ask Spark all the time."""
+    return spark_sessions()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,11 +200,14 @@ def test_a_source_trimmed_past_the_committed_offset_is_refused(unfinished: run_m
 
 @pytest.mark.parametrize("options", [{"minPartitions": "8"}, {"maxRecordsPerPartition": "300"}])
 def test_a_split_source_partition_loses_nothing(
-    unfinished: run_module.Context, options: dict[str, str], spark: SparkSession, tmp_path: Path
+    unfinished: run_module.Context,
+    options: dict[str, str],
+    spark_sessions: Callable[[], SparkSession],
+    tmp_path: Path,
 ) -> None:
     """Story: a program uses the sink with an option that splits source partitions over tasks, past every check of a
     plan. Whatever the sink refuses, what it committed is a prefix of each partition, without a hole."""
-    names, kafka = unfinished.names, unfinished.cluster
+    names, kafka, spark = unfinished.names, unfinished.cluster, spark_sessions()
     spark.dataSource.register(KafkaTransactionalSink)
     source = spark.readStream.format("kafka").options(
         **spark_source_options(kafka.bootstrap, {}, "read_committed"), **options
