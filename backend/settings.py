@@ -48,8 +48,10 @@ class Settings:
     """sc:// address of a given Spark Connect server; None means the embedded one."""
     brokers: int = 1
     """Brokers of the embedded cluster: 1 or 3."""
-    client: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties (TLS, SASL) of the given Kafka, in librdkafka's names. Never printed."""
+    config: Path | None = None
+    """The file they were read from."""
 
     @property
     def database_url(self) -> str:
@@ -72,6 +74,7 @@ class Settings:
             "TOPICPROOF_BROKERS": str(self.brokers),
             "TOPICPROOF_BOOTSTRAP": self.bootstrap,
             "SPARK_REMOTE": self.spark_remote,
+            "TOPICPROOF_CONFIG": None if self.config is None else str(self.config),
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -95,6 +98,7 @@ def read_settings(
         spark_remote=os.environ.get("SPARK_REMOTE") or None,
         brokers=brokers or int(os.environ.get("TOPICPROOF_BROKERS", "1")),
         client=client,
+        config=config.absolute() if config else None,
     )
 
 

@@ -96,7 +96,9 @@ def test_client_properties_are_read_and_a_bad_line_is_named(tmp_path: Path) -> N
 
 def test_settings_pass_to_child_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Story: the dashboard starts a run. The run's process reads the same settings from its environment."""
-    mine = settings_module.read_settings(bootstrap="a:1", brokers=3, home=tmp_path)
+    config = tmp_path / "client.properties"
+    config.write_text("sasl.username=me\n")
+    mine = settings_module.read_settings(bootstrap="a:1", config=config, brokers=3, home=tmp_path)
     for name, value in mine.environment().items():
         monkeypatch.setenv(name, value)
     assert read_settings() == mine
