@@ -57,7 +57,8 @@ def spark_sessions(settings: Settings) -> Iterator[Callable[[], SparkSession]]:
 
         def session() -> SparkSession:
             try:
-                open_sessions[-1].version  # noqa: B018  any question shows whether the server still knows it
+                # A real query: the server answers lesser questions for a session that it has ended.
+                open_sessions[-1].range(1).count()
             except SparkConnectGrpcException:
                 # The server ends a session that asked nothing for a minute, as it should.
                 open_sessions.append(connect(found.spark_remote))
