@@ -31,6 +31,7 @@ from validators.report import Report, judge
 
 SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
+INTERPRETED_OFFSETS_MAX = 100_000
 REPORT = "report.json"
 EVIDENCE = "evidence"
 VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python")
@@ -65,6 +66,7 @@ def judge_topics(
     _empty(evidence)
     sink = _from(settled_bounds(bootstrap, client, question.sink), question.sink_from)
     options = spark_source_options(bootstrap, client, READ_COMMITTED)
+    _suit(spark, sink.offsets + question.source.offsets)
 
     def reading(bounds: Bounds, level: Witness, name: str) -> DataFrame:
         return keep(read(spark, options, bounds, level), (evidence / name).as_uri())
@@ -112,6 +114,17 @@ def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bou
         if all(p.lso == p.hw for p in bounds.partitions) or time.monotonic() > deadline:
             return bounds
         time.sleep(SETTLE_STEP_S)
+
+
+def _suit(spark: SparkSession, offsets: int) -> None:
+    """Let Spark interpret its expressions where compiling them would take longer than all the records do."""
+    small = offsets <= INTERPRETED_OFFSETS_MAX
+    spark.conf.set("spark.sql.codegen.wholeStage", str(not small).lower())
+    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if small else "FALLBACK")
+    if small:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    else:
+        spark.conf.unset("spark.sql.shuffle.partitions")
 
 
 def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds) -> RawLog:

@@ -8,13 +8,11 @@ and ends. So nothing is left behind by a kill -9, and two commands at once share
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +27,7 @@ import psutil
 from backend.errors import SetupError, TopicproofError
 from backend.jars import BROKER, SPARK, ensure_jars, jar_files
 from backend.kafka.broker import EmbeddedKafka
-from backend.settings import BROKER_START_TIMEOUT_S, ROOT, SPARK_START_TIMEOUT_S, Settings, read_settings
+from backend.settings import BROKER_START_TIMEOUT_S, ROOT, SPARK_START_TIMEOUT_S, Settings, read_settings, socket_path
 from backend.spark import EmbeddedSpark
 
 LINGER_S = 1.0
@@ -93,7 +91,7 @@ def _connect(settings: Settings) -> socket.socket:
     while True:
         connection = socket.socket(socket.AF_UNIX)
         try:
-            connection.connect(str(_address(settings)))
+            connection.connect(str(socket_path(settings.home)))
             return connection
         except OSError as error:
             connection.close()
@@ -128,15 +126,6 @@ def _ended(pid: int) -> bool:
     return os.waitpid(pid, os.WNOHANG)[0] == pid
 
 
-def _address(settings: Settings) -> Path:
-    """The keeper's socket: a short path (the kernel allows about 100 characters) in a folder of this user alone."""
-    folder = Path(tempfile.gettempdir()) / f"topicproof-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise SetupError(f"{folder} belongs to another user. Set TMPDIR to a folder of your own.")
-    return folder / f"{hashlib.sha256(str(settings.home).encode()).hexdigest()[:16]}.sock"
-
-
 @dataclass
 class Keeper:
     """The process that owns the embedded Kafka and Spark of one home."""
@@ -150,7 +139,7 @@ class Keeper:
 
     def serve(self) -> None:
         """Serve users until the last one has left, then stop everything."""
-        address = _address(self.settings)
+        address = socket_path(self.settings.home)
         address.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(address))

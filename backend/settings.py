@@ -5,7 +5,9 @@ Nothing else in the project spells a client setting of Kafka; a test greps for i
 
 from __future__ import annotations
 
+import hashlib
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +116,16 @@ def writable(folder: Path) -> None:
             f"The home folder {folder} cannot be written ({error.strerror}). "
             "Set TOPICPROOF_HOME to a folder that you may write."
         ) from error
+
+
+def socket_path(folder: Path) -> Path:
+    """The path of a Unix socket that belongs to `folder`: short (the kernel allows about 100 characters), and in a
+    place of this user alone. Raises SetupError when that place is somebody else's."""
+    place = Path(tempfile.gettempdir()) / f"topicproof-{os.getuid()}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    if place.stat().st_uid != os.getuid():
+        raise SetupError(f"{place} belongs to another user. Set TMPDIR to a folder of your own.")
+    return place / f"{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.sock"
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -227,6 +239,8 @@ def spark_source_options(bootstrap: str, client: Mapping[str, str], isolation: s
         "kafka.isolation.level": isolation,
         "kafka.max.poll.records": "50000",
         "kafka.max.partition.fetch.bytes": "8000000",
+        # A read that ends in markers asks once more at the end of the log; Kafka's default answer to that takes 0.5 s.
+        "kafka.fetch.max.wait.ms": "20",
         "failOnDataLoss": "true",
     }
 

@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 from backend.errors import SetupError, SparkError
 from backend.java import java
 from backend.kafka.broker import LOG_LINES_SHOWN, end_process, free_ports, require_disk_space
-from backend.settings import ROOT, SPARK_START_TIMEOUT_S
+from backend.settings import ROOT, SPARK_START_TIMEOUT_S, socket_path
+from backend.worker_forks import write_executable
 
 SESSION_TIMEOUT_S = 60
 """A session whose client was killed, and with it the query it left behind, ends after this long."""
@@ -37,6 +38,13 @@ class EmbeddedSpark:
     cores: int = field(default_factory=lambda: max(2, os.cpu_count() or 2))
     port: int = 0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    forks: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    """What the server's Python processes are forked from."""
+
+    @property
+    def python(self) -> Path:
+        """What the server starts as its Python."""
+        return self.folder / "python"
 
     @property
     def remote(self) -> str:
@@ -59,8 +67,9 @@ class EmbeddedSpark:
         for name, value in self._conf().items():
             command += ["--conf", f"{name}={value}"]
         command += ["--driver-memory", "4g", "--jars", ",".join(str(jar) for jar in self.jars)]
+        self._start_forks()
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-        with self.log.open("wb") as output:
+        with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -78,9 +87,31 @@ class EmbeddedSpark:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         end_process(self.process)
+        self._stop_forks()
 
     def pids(self) -> list[int]:
         return [self.process.pid] if self.process is not None else []
+
+    def _start_forks(self) -> None:
+        address = socket_path(self.folder)
+        write_executable(self.python, address)
+        with self.log.open("wb") as output:
+            self.forks = subprocess.Popen(
+                [sys.executable, "-m", "backend.worker_forks", str(address)],
+                # Never written to: its end tells that this process has ended, however it did.
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.folder,
+                # As Spark sets it for its workers, whose hashes must agree; and no thread before the fork.
+                env={**os.environ, **_python_path(), "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
+            )
+
+    def _stop_forks(self) -> None:
+        if self.forks is not None and self.forks.stdin is not None:
+            self.forks.stdin.close()
+            end_process(self.forks)
 
     def _conf(self) -> dict[str, str]:
         return {
@@ -101,21 +132,19 @@ class EmbeddedSpark:
             "spark.sql.streaming.stopTimeout": "30s",
             "spark.speculation": "false",
             "spark.log.level": "WARN",
-            "spark.python.daemon.module": "backend.worker_daemon",
             # A verdict takes a good hundred generated classes; the default of 100 would compile them anew each time.
             "spark.sql.codegen.cache.maxEntries": "2000",
         }
 
     def _environment(self, spark_home: Path) -> dict[str, str]:
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         return {
             **os.environ,
             "SPARK_HOME": str(spark_home),
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": str(self.python),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+            **_python_path(),
         }
 
     def _wait_ready(self) -> None:
@@ -159,6 +188,12 @@ def session_id(session: SparkSession) -> str:
 def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _python_path() -> dict[str, str]:
+    """Where every Python process of the server finds this project."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def _listens(port: int) -> bool:

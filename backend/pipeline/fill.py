@@ -40,6 +40,7 @@ def fill(
             failed.append(error)
 
     producer = Producer(idempotent_producer_config(cluster.bootstrap, cluster.client))
+    _connect(producer, topic)
     count, sent, started = len(there), 0, time.monotonic()
     for number in numbers:
         if number in there:
@@ -84,6 +85,14 @@ def numbers_in(cluster: Cluster, topic: str) -> set[int]:
     finally:
         consumer.close()
     return found
+
+
+def _connect(producer: Producer, topic: str) -> None:
+    """A metadata answer first: the producer id then takes 0.05 s instead of up to 1 s."""
+    try:
+        producer.list_topics(topic, timeout=TIMEOUT_S)
+    except KafkaException as error:
+        raise ClusterError(f"Topic {topic} could not be looked up: {error.args[0].str()}.") from error
 
 
 def _number(topic: str, value: bytes | None) -> int:

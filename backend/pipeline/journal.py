@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from backend.errors import ClusterError
 from backend.settings import READ_UNCOMMITTED, REQUEST_TIMEOUT_MS, consumer_config, journal_producer_config
@@ -126,13 +126,16 @@ class JournalReader:
         self.topic = topic
         self.consumer = Consumer(consumer_config(bootstrap, client, f"{topic}-reader", READ_UNCOMMITTED))
         self.place = TopicPartition(topic, 0)
-        self.next_offset = 0
-        self.consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        self.next_offset: int | None = None
 
     def news(self) -> Iterator[Entry]:
         """Entries up to the end of the topic at this moment. Raises ClusterError when the journal cannot be read."""
         # Up to the high watermark: the client says "end of partition" once, and not again while nothing new arrives.
-        end = self._end()
+        start, end = self._bounds()
+        if self.next_offset is None:
+            # By number: looking the beginning up by itself, a client that has just started waits 0.5 s first.
+            self.next_offset = start
+            self.consumer.assign([TopicPartition(self.topic, 0, start)])
         while self.next_offset < end:
             message = self.consumer.poll(TIMEOUT_S)
             if message is None:
@@ -144,9 +147,10 @@ class JournalReader:
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise ClusterError(f"The journal {self.topic} could not be read: {error.str()}.")
 
-    def _end(self) -> int:
+    def _bounds(self) -> tuple[int, int]:
         try:
-            return int(self.consumer.get_watermark_offsets(self.place, TIMEOUT_S)[1])
+            start, end = self.consumer.get_watermark_offsets(self.place, TIMEOUT_S)
+            return int(start), int(end)
         except KafkaException as error:
             raise ClusterError(f"The journal {self.topic} could not be read: {error.args[0].str()}.") from error
 
