@@ -1,0 +1,347 @@
+"""Runs: start, stop, resume, list, show and delete them, and judge any two topics."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.table import Table
+
+from backend.commands.options import (
+    AbortProbability,
+    AttemptsMax,
+    Bootstrap,
+    Brokers,
+    Config,
+    Fault,
+    Json,
+    Partitions,
+    PerTransaction,
+    PlanFile,
+    Rate,
+    Records,
+    RunId,
+    Scenario,
+    Seed,
+    SourceOption,
+    UntilStopped,
+    settings_of,
+)
+from backend.commands.terminal import emit, err, out, print_report, say, stopping
+from backend.errors import TopicproofError, UsageError
+from backend.history.store import History, Run
+from backend.judge import REPORT, Question
+from backend.kafka.cluster import Cluster
+from backend.pipeline import run as runs_of
+from backend.pipeline.plan import RunPlan, make_plan, read_plan
+from backend.pipeline.run import require_records
+from backend.services import Services, services
+from backend.settings import Settings
+from backend.show import progress_line
+from validators.finding import Guarantee
+from validators.identity import Identity
+from validators.report import Report
+
+STOP_WAIT_S = 60.0
+
+
+def run(
+    plan_file: PlanFile = None,
+    scenario: Scenario = None,
+    guarantee: Annotated[str | None, typer.Option(help="What to promise: exactly_once.", metavar="NAME")] = None,
+    records: Records = None,
+    partitions: Partitions = None,
+    per_transaction: PerTransaction = None,
+    abort_probability: AbortProbability = None,
+    attempts_max: AttemptsMax = None,
+    fault: Fault = None,
+    seed: Seed = None,
+    rate: Rate = None,
+    until_stopped: UntilStopped = False,
+    source: Annotated[
+        str | None, typer.Option(help="An existing source topic: nothing is filled.", metavar="T")
+    ] = None,
+    source_option: SourceOption = None,
+    sink: Annotated[
+        str | None, typer.Option(help="The sink topic, instead of one of the run's own.", metavar="T")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    brokers: Brokers = None,
+    json_: Json = None,
+) -> None:
+    """One run from end to end: fill, transactional pipeline on Spark, verdict. The exit code is the verdict's.
+
+    Example: `topicproof run --records 100000 --abort-probability 0.2 --fault crash@transaction=3 --seed 1`
+    """
+    fields = read_plan(plan_file) if plan_file else {}
+    _merge(fields, scenario=scenario, guarantee=guarantee, records=records, partitions=partitions, rate=rate)
+    _merge(fields, per_transaction=per_transaction, abort_probability=abort_probability, attempts_max=attempts_max)
+    _merge(fields, faults=fault, seed=seed, until_stopped=until_stopped or None)
+    _merge_topics(fields, source, source_option, sink)
+    _launch(settings_of(bootstrap, config, brokers), make_plan(fields, str(plan_file or "The plan")), json_)
+
+
+def process(
+    source: Annotated[str, typer.Option(help="The topic to read.", metavar="T")] = "numbers",
+    sink: Annotated[str, typer.Option(help="The topic to write; made when it is missing.", metavar="T")] = "squares",
+    scenario: Scenario = None,
+    per_transaction: PerTransaction = None,
+    abort_probability: AbortProbability = None,
+    attempts_max: AttemptsMax = None,
+    fault: Fault = None,
+    seed: Seed = None,
+    until_stopped: UntilStopped = False,
+    source_option: SourceOption = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    brokers: Brokers = None,
+    json_: Json = None,
+) -> None:
+    """Only the transactional pipeline: from a source topic to a sink topic, without a verdict.
+
+    Example: `topicproof process --source numbers --sink squares`
+    """
+    fields: dict[str, Any] = {"judged": False}
+    _merge(fields, scenario=scenario, per_transaction=per_transaction, abort_probability=abort_probability)
+    _merge(fields, attempts_max=attempts_max, faults=fault, seed=seed, until_stopped=until_stopped or None)
+    _merge_topics(fields, source, source_option, sink)
+    _launch(settings_of(bootstrap, config, brokers), make_plan(fields), json_)
+
+
+def check(
+    source: Annotated[str, typer.Option(help="The topic that was read.", metavar="T")] = "numbers",
+    sink: Annotated[str, typer.Option(help="The topic that was written.", metavar="T")] = "squares",
+    identity: Annotated[Identity, typer.Option(help="How a sink record names its input.")] = Identity.LINEAGE,
+    guarantee: Annotated[Guarantee, typer.Option(help="What was promised.")] = Guarantee.EXACTLY_ONCE,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder for report and evidence.", metavar="DIR")] = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    brokers: Brokers = None,
+    json_: Json = None,
+) -> None:
+    """Judge any two topics of any cluster, whoever wrote them. The exit code is the verdict's.
+
+    Example: `topicproof check --source numbers --sink squares --identity key`
+    """
+    settings = settings_of(bootstrap, config, brokers)
+    history = History(settings)
+    with services(settings, say=say) as found:
+        cluster = Cluster(found.bootstrap, settings.client)
+        cluster.check()
+        bounds = cluster.bounds(source)
+        require_records(bounds)
+        cluster.partitions(sink)
+        question = Question(source=bounds, sink=sink, guarantee=guarantee, identity=identity)
+        report = runs_of.check(settings, found, history, question, folder)
+    _conclude(report, json_)
+
+
+def stop(run_id: RunId, json_: Json = None) -> None:
+    """Stop a run: its current transaction ends or is aborted, none is left open; `resume` goes on from there.
+
+    Example: `topicproof stop squares-k3f9a2`
+    """
+    history = History(settings_of())
+    found = history.get(run_id)
+    if not found.alive:
+        raise UsageError(f"Run {run_id} is not running (it is {found.state}).")
+    history.request_stop(run_id)
+    deadline = time.monotonic() + STOP_WAIT_S
+    while (found := history.get(run_id)).alive:
+        if time.monotonic() > deadline:
+            raise TopicproofError(
+                f"Run {run_id} was asked to stop and has not yet. Look again: topicproof show {run_id}"
+            )
+        time.sleep(0.1)
+    emit(json_, _run_json(found))
+    out.print(f"{run_id} is {found.state}.")
+
+
+def resume(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None) -> None:
+    """Go on with a run that was stopped or killed, from what it had committed.
+
+    Example: `topicproof resume squares-k3f9a2`
+    """
+    settings = settings_of(bootstrap, config)
+    history = History(settings)
+    settings = _where_it_ran(settings, history.get(run_id))
+    with stopping() as stop, services(settings, say=say) as found, _followed(history, run_id):
+        report = runs_of.resume(settings, found, history, run_id, stop)
+    _conclude_run(history, run_id, report, json_)
+
+
+def list_runs(json_: Json = None) -> None:
+    """All runs and checks, newest first.
+
+    Example: `topicproof runs`
+    """
+    found = History(settings_of()).list()
+    emit(json_, [_run_json(one) for one in found])
+    if json_ is not None:
+        return
+    if not found:
+        out.print("No runs yet. Start one: topicproof run")
+        return
+    table = Table("run", "started (UTC)", "state", "verdict", "why", box=None, pad_edge=False)
+    for one in found:
+        state = one.state if one.alive or one.ended_at else "killed"
+        table.add_row(
+            one.id, f"{one.created_at:%Y-%m-%d %H:%M:%S}", state, one.verdict or "", one.why or one.error or ""
+        )
+    out.print(table)
+
+
+def show(run_id: RunId, json_: Json = None) -> None:
+    """A run's report, or how far it is.
+
+    Example: `topicproof show squares-k3f9a2`
+    """
+    settings = settings_of()
+    found = History(settings).get(run_id)
+    path = report_path(settings, found)
+    report = Report.from_json(path.read_text(encoding="utf-8")) if path.exists() else None
+    emit(json_, {**_run_json(found), "report": json.loads(report.to_json()) if report else None})
+    if json_ is not None:
+        return
+    out.print(f"{found.id}: {found.state}" + (f". {found.error}" if found.error else ""))
+    out.print(progress_line(found.progress)) if report is None else print_report(report)
+
+
+def clean(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None) -> None:
+    """Delete a run: the topics it made, its group, its folder, its entry in the history.
+
+    Example: `topicproof clean squares-k3f9a2`
+    """
+    settings = settings_of(bootstrap, config)
+    history = History(settings)
+    found_run = history.get(run_id)
+    settings = _where_it_ran(settings, found_run)
+    with services(settings, spark="session" in found_run.facts and not found_run.ended_at, say=say) as found:
+        deleted = runs_of.clean(settings, found, history, run_id)
+    emit(json_, {"run": run_id, "deleted": deleted})
+    out.print(f"{run_id} is gone" + (f", with its topics {', '.join(deleted)}." if deleted else "."))
+
+
+def execute(settings: Settings, found: Services, plan: RunPlan, stop: threading.Event) -> tuple[str, Report | None]:
+    """One run from end to end, told line by line: its name and its verdict."""
+    history = History(settings)
+    made = runs_of.create(settings, found, history, plan)
+    say(f"run {made.id}: {made.facts['source']} -> {made.facts['sink']}")
+    with _followed(history, made.id):
+        report = runs_of.execute(runs_of.make_context(settings, found, history, made, stop))
+    return made.id, report
+
+
+def stop_all(settings: Settings) -> None:
+    """Stop every run that still goes on in this home, so that none is cut off in the middle of a transaction."""
+    history = History(settings)
+    going = [one.id for one in history.list() if one.alive]
+    for run_id in going:
+        history.request_stop(run_id)
+    deadline = time.monotonic() + STOP_WAIT_S
+    while any(history.get(run_id).alive for run_id in going) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _launch(settings: Settings, plan: RunPlan, json_: str | None) -> None:
+    with stopping() as stop, services(settings, say=say) as found:
+        history = History(settings)
+        run_id, report = execute(settings, found, plan, stop)
+    _conclude_run(history, run_id, report, json_)
+
+
+def _conclude_run(history: History, run_id: str, report: Report | None, json_: str | None) -> None:
+    found = history.get(run_id)
+    if report is not None:
+        _conclude(report, json_, found)
+    emit(json_, _run_json(found))
+    out.print(f"{run_id} is {found.state}: {progress_line(found.progress)}")
+
+
+def _conclude(report: Report, json_: str | None, found: Run | None = None) -> NoReturn:
+    emit(json_, json.loads(report.to_json()))
+    if json_ != "-":
+        print_report(report)
+        if found is not None:
+            out.print(f"Look closer: topicproof show {found.id}")
+            if found.error:
+                err.print(f"[red]{found.error}[/]", highlight=False)
+    raise typer.Exit(report.exit_code if found is None else runs_of.exit_code(found, report))
+
+
+@contextmanager
+def _followed(history: History, run_id: str) -> Iterator[None]:
+    """One line a second about a run while the block works on it."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        last = ""
+        while not ended.wait(1.0):
+            line = progress_line(history.get(run_id).progress)
+            if line and line != last:
+                say(line)
+                last = line
+
+    teller = threading.Thread(target=follow, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+
+
+def _where_it_ran(settings: Settings, run_: Run) -> Settings:
+    """The cluster a run was made on, unless another address is given."""
+    where = run_.facts.get("cluster", {})
+    if settings.bootstrap is not None:
+        return settings
+    return replace(settings, bootstrap=where.get("bootstrap"), brokers=where.get("brokers", settings.brokers))
+
+
+def _merge(fields: dict[str, Any], **given: Any) -> None:
+    fields.update({name: value for name, value in given.items() if value not in (None, [])})
+
+
+def _merge_topics(fields: dict[str, Any], source: str | None, options: list[str] | None, sink: str | None) -> None:
+    pairs = {}
+    for text in options or []:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise UsageError(f"--source-option {text}: expected NAME=VALUE.")
+        pairs[name] = value
+    if source or pairs:
+        own = dict(fields.get("source") or {})
+        _merge(own, topic=source, options=({**own.get("options", {}), **pairs}) or None)
+        fields["source"] = own
+    if sink:
+        fields["sink"] = {**(fields.get("sink") or {}), "topic": sink}
+
+
+def report_path(settings: Settings, run_: Run) -> Path:
+    return Path(run_.facts.get("folder", settings.runs / run_.id)) / REPORT
+
+
+def _run_json(found: Run) -> dict[str, Any]:
+    return {
+        "run": found.id,
+        "kind": found.kind,
+        "state": found.state,
+        "created_at": found.created_at.isoformat() + "Z",
+        "ended_at": found.ended_at.isoformat() + "Z" if found.ended_at else None,
+        "alive": found.alive,
+        "verdict": found.verdict,
+        "why": found.why,
+        "error": found.error,
+        "plan": found.plan,
+        "topics": {name: found.facts[name] for name in ("source", "sink", "journal") if name in found.facts},
+        "progress": found.progress,
+    }
