@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 from backend.kafka.batches import SCHEMA
 from backend.kafka.fates import (
     FATES,
+    OVER_PARTITIONS_COLUMNS,
     RANGE_COLUMNS,
     TRANSACTION_COLUMNS,
     balance,
     bins,
     fate_ranges,
+    over_partitions,
     records_between,
     total,
     transactions,
@@ -148,6 +150,106 @@ def test_data_below_the_lso_without_a_marker_is_unexplained() -> None:
     batches, bounds = log("A2 n1")
     assert transactions(batches, bounds)["outcome"].tolist() == ["UNEXPLAINED"]
     assert total(balance(fate_ranges(batches, bounds), bounds))[Fate.UNEXPLAINED] == 2
+
+
+def parts(*lines: str) -> pd.DataFrame:
+    """A table of transactions; `A0 p1 5-9 made 20-24 +30` is producer A, epoch 0, partition 1, offsets 5 to 9, made
+    from 20 to 24 ms, committed at 30 ms. `-30` aborted, `^+30` by a marker of the next epoch, `open`, `lost`."""
+    rows: list[dict[str, object]] = []
+    for line in lines:
+        who, partition, offsets, _, made, end = line.split()
+        (first, last), (begin, newest) = ([int(n) for n in pair.split("-")] for pair in (offsets, made))
+        epoch, at = int(who[1:]), None if end in ("open", "lost") else int(end.lstrip("^+-"))
+        rows.append(
+            {
+                "partition": int(partition[1:]),
+                "producer_id": PRODUCERS[who[0]],
+                "producer_epoch": epoch,
+                "first_offset": first,
+                "last_offset": last,
+                "records": last - first + 1,
+                "bytes": BYTES_EACH * (last - first + 1),
+                "first_timestamp": begin,
+                "last_timestamp": newest,
+                "outcome": {"open": "OPEN", "lost": "UNEXPLAINED"}.get(end, "COMMITTED" if "+" in end else "ABORTED"),
+                "marker_offset": None if at is None else last + 1,
+                "marker_timestamp": at,
+                "marker_epoch": None if at is None else epoch + end.startswith("^"),
+            }
+        )
+    nullable = ["marker_offset", "marker_timestamp", "marker_epoch"]
+    return pd.DataFrame(rows, columns=list(TRANSACTION_COLUMNS)).astype(dict.fromkeys(nullable, "Int64"))
+
+
+def folded(*lines: str) -> list[list[Any]]:
+    """Producer, partitions and outcome of each transaction of `parts`."""
+    found = over_partitions(parts(*lines))
+    letter = {number: who for who, number in PRODUCERS.items()}
+    rows = told(found, "producer_id", "partitions", "outcome")
+    return [[letter[producer], *partitions, outcome] for producer, partitions, outcome in rows]
+
+
+def test_a_transaction_over_partitions_is_one_row() -> None:
+    """Three parts with markers of nearly one moment. Places stay in the order of partitions; the rest is summed."""
+    found = over_partitions(
+        parts(
+            "A0 p2 0-4 made 20-22 +31",
+            "A0 p0 7-9 made 21-25 +30",
+            "B0 p0 10-10 made 21-21 open",
+            "A0 p1 3-3 made 23-23 +31",
+        )
+    )
+    assert tuple(found.columns) == OVER_PARTITIONS_COLUMNS
+    assert [list(row.values()) for row in pa.Table.from_pandas(found, preserve_index=False).to_pylist()] == [
+        [1001, 0, [0, 1, 2], [7, 3, 0], [9, 3, 4], 9, 90, 20, 31, "COMMITTED"],
+        [1002, 0, [0], [10], [10], 1, 10, 21, None, "OPEN"],
+    ]
+    assert found["partitions"][0] == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        # One epoch for many: a partition that comes again is of the next transaction, and takes the others with it.
+        (
+            ["A0 p0 0-0 made 1-1 +5", "A0 p1 0-0 made 2-2 +5", "A0 p0 2-2 made 6-6 -9", "A0 p1 2-2 made 7-7 -9"],
+            [["A", 0, 1, "COMMITTED"], ["A", 0, 1, "ABORTED"]],
+        ),
+        # Data made after the first marker are of the next transaction, whatever partition they are in.
+        (["A0 p0 0-0 made 1-2 +5", "A0 p1 0-0 made 6-7 -9"], [["A", 0, "COMMITTED"], ["A", 1, "ABORTED"]]),
+        # The writer's clock is 100 ms ahead of the brokers'; both of its transactions show it.
+        (
+            ["A0 p0 0-0 made 101-104 +5", "A0 p1 0-0 made 103-104 +5", "A0 p1 2-2 made 106-108 -9"],
+            [["A", 0, 1, "COMMITTED"], ["A", 1, "ABORTED"]],
+        ),
+        # An epoch each: together even if a leader's clock is far behind, apart whatever the clocks say.
+        (["A0 p0 0-0 made 1-8 ^+9", "A0 p1 0-0 made 1-8 ^+4"], [["A", 0, 1, "COMMITTED"]]),
+        (["A0 p0 0-0 made 1-2 ^+9", "A1 p1 0-0 made 1-2 ^+9"], [["A", 0, "COMMITTED"], ["A", 1, "COMMITTED"]]),
+        # A fence ends an epoch that held several.
+        (
+            ["A0 p0 0-0 made 1-2 +5", "A0 p0 2-2 made 6-7 ^-20", "A0 p1 0-0 made 6-7 ^-21"],
+            [["A", 0, "COMMITTED"], ["A", 0, 1, "ABORTED"]],
+        ),
+        # The markers of one transaction disagree; those of two producers never do.
+        (["A0 p0 0-0 made 1-4 +5", "A0 p1 0-0 made 2-4 -5"], [["A", 0, 1, "SPLIT"]]),
+        (["A0 p0 0-0 made 1-4 +5", "B0 p1 0-0 made 2-4 -5"], [["A", 0, "COMMITTED"], ["B", 1, "ABORTED"]]),
+        # One marker is still on its way, or never came.
+        (["A0 p0 0-0 made 1-4 +5", "A0 p1 0-0 made 2-4 open"], [["A", 0, 1, "OPEN"]]),
+        (["A0 p0 0-0 made 1-4 +5", "A0 p1 0-0 made 2-4 lost"], [["A", 0, 1, "UNEXPLAINED"]]),
+        # What was left open long ago is not of the transactions that ended since.
+        (
+            ["A0 p0 0-0 made 1-2 open", "A0 p1 0-0 made 3-4 +5", "A0 p1 2-2 made 6-7 +9", "A0 p0 1-1 made 8-8 +9"],
+            [["A", 0, "OPEN"], ["A", 1, "COMMITTED"], ["A", 0, 1, "COMMITTED"]],
+        ),
+        (["A0 p0 0-0 made 1-2 open", "A0 p1 0-0 made 3-4 +5"], [["A", 0, "OPEN"], ["A", 1, "COMMITTED"]]),
+        # What headers cannot tell: the second was made while the first got its marker, and they share no partition.
+        (["A0 p0 0-0 made 1-2 +5", "A0 p1 0-0 made 5-5 +9"], [["A", 0, 1, "COMMITTED"]]),
+        ([], []),
+    ],
+)
+def test_parts_of_one_transaction_are_told_from_the_next(lines: list[str], expected: list[list[Any]]) -> None:
+    """One producer writes transaction after transaction over partitions. Epochs, places and times tell them apart."""
+    assert folded(*lines) == expected
 
 
 def test_ranges_name_the_transaction_of_data_and_marker() -> None:
