@@ -60,6 +60,8 @@ class TransactionView:
     """COMMITTED, ABORTED, OPEN, or UNEXPLAINED: no marker although it lies below the last stable offset."""
     marker_offset: int | None
     marker_timestamp: int | None
+    marker_epoch: int | None
+    """The epoch after the data's for Java clients, fences and timeouts (KIP-890)."""
 
 
 @dataclass(frozen=True)
