@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.wording import plain
+import pandas as pd
+
+from app.wording import TRANSACTION_WORDS, plain
 from validators.finding import Bounds, Fate, PartitionBounds
 
 BOTH, COMMITTED, UNCOMMITTED = "both", "committed", "uncommitted"
@@ -82,11 +84,96 @@ def write_place(place: Place) -> dict[str, str]:
     return params
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Which transactions of one topic are shown, and which of them in detail."""
+
+    topic: str
+    partition: int | None = None
+    """None: of every partition."""
+    producer: int | None = None
+    """None: of every producer id."""
+    outcomes: tuple[str, ...] = ()
+    """Only these; empty: all."""
+    skip: int = 0
+    """So many of the newest are left out."""
+    chosen: tuple[int, int] | None = None
+    """Partition and first offset of the one shown in detail."""
+
+
+def read_selection(params: Mapping[str, str], bounds: Bounds, found: pd.DataFrame) -> tuple[Selection, list[str]]:
+    """The selection of the URL among `found` (`fates.transactions`), and a notice for every value that did not fit."""
+    notices: list[str] = []
+    partition = _number_or_none(params, "partition", notices)
+    if partition is not None and partition not in {p.partition for p in bounds.partitions}:
+        notices.append(f"Topic {plain(bounds.topic)} has no partition {partition:,}. Every partition is shown.")
+        partition = None
+    producer = _number_or_none(params, "producer", notices)
+    if producer is not None and not (found["producer_id"] == producer).any():
+        notices.append(f"No transaction here is of producer {producer}. Every producer is shown.")
+        producer = None
+    outcomes = []
+    for text in filter(None, params.get("outcome", "").split(",")):
+        if text.upper() in TRANSACTION_WORDS:
+            outcomes.append(text.upper())
+        else:
+            notices.append(f"There is no outcome {plain(text)}; it is left out.")
+    skip = _number(params, "skip", 0, notices)
+    if skip and skip >= len(found):
+        notices.append(f"There are only {len(found):,} transactions, so {skip:,} cannot be left out.")
+        skip = 0
+    chosen = _chosen(params, found, notices)
+    return Selection(bounds.topic, partition, producer, tuple(dict.fromkeys(outcomes)), skip, chosen), notices
+
+
+def write_selection(selection: Selection) -> dict[str, str]:
+    """The URL's parameters that read back as this selection."""
+    params = {"topic": selection.topic}
+    if selection.partition is not None:
+        params["partition"] = str(selection.partition)
+    if selection.producer is not None:
+        params["producer"] = str(selection.producer)
+    if selection.outcomes:
+        params["outcome"] = ",".join(outcome.lower() for outcome in selection.outcomes)
+    if selection.skip:
+        params["skip"] = str(selection.skip)
+    if selection.chosen is not None:
+        params["transaction"] = f"{selection.chosen[0]}/{selection.chosen[1]}"
+    return params
+
+
+def _chosen(params: Mapping[str, str], found: pd.DataFrame, notices: list[str]) -> tuple[int, int] | None:
+    """The transaction that holds the offset that the URL names as `partition/offset`."""
+    text = params.get("transaction")
+    if text is None:
+        return None
+    parts = text.split("/")
+    if len(parts) == 2 and all(_is_number(part) for part in parts):
+        partition, offset = int(parts[0]), int(parts[1])
+        own = found[(found["partition"] == partition) & (found["first_offset"] == offset)]
+        if not own.empty:
+            return partition, offset
+    notices.append(f"No transaction begins at {plain(text)} (partition/offset). None is shown in detail.")
+    return None
+
+
+def _number_or_none(params: Mapping[str, str], name: str, notices: list[str]) -> int | None:
+    text = params.get(name)
+    if text is None or _is_number(text):
+        return None if text is None else int(text)
+    notices.append(f"{name} {plain(text)} is no number from 0 on. It is left out.")
+    return None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
 def _number(params: Mapping[str, str], name: str, default: int, notices: list[str]) -> int:
     text = params.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal() and len(text) <= 19):
+    if not _is_number(text):
         notices.append(f"{name} {plain(text)} is no number from 0 on. {default:,} is taken instead.")
         return default
     return int(text)

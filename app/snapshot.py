@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 
 import pandas as pd
 import pyarrow as pa
@@ -17,6 +18,9 @@ from validators.finding import Bounds, Fate, PartitionBounds
 
 FATES_NEXT = (Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.COMMITTED, Fate.GONE, Fate.UNEXPLAINED)
 """What one may jump to, the most wanted first."""
+SETTLE_S = 0.3
+"""How long a snapshot waits for markers that may be in flight. What is above the LSO after that is shown as pending."""
+SETTLE_STEP_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class Snapshot:
     @property
     def fates(self) -> dict[Fate, int]:
         return fates.total(self.counts)
+
+    @cached_property
+    def transactions(self) -> pd.DataFrame:
+        """One row a transaction and partition: `fates.transactions`. The ranges refer to its index."""
+        return fates.transactions(self.batches, self.bounds)
 
     def partition(self, number: int) -> PartitionBounds:
         return next(p for p in self.bounds.partitions if p.partition == number)
@@ -63,13 +72,26 @@ def take(bootstrap: str, client: Mapping[str, str], topic: str, before: Snapshot
     """The topic now. Of `before`, the batches that are still in the log are kept."""
     began = time.monotonic()
     with rawlog.connect(bootstrap, client) as kafka:
-        bounds = kafka.bounds(topic)
+        bounds = _settled(kafka, topic, before)
         taken_at = datetime.now(UTC)
         known = before.batches if before is not None and _grown(before.bounds, bounds) else None
         batches = kafka.scan(topic, bounds, known)
     ranges = fates.fate_ranges(batches, bounds)
     counts = fates.balance(ranges, bounds)
     return Snapshot(bounds, taken_at, time.monotonic() - began, batches, ranges, counts)
+
+
+def _settled(kafka: rawlog.Connection, topic: str, before: Snapshot | None) -> Bounds:
+    """The bounds, taken anew for a moment while something is above an LSO that the snapshot before did not know: a
+    commit is answered before its markers are in the partitions."""
+    known = {(p.partition, p.lso) for p in before.bounds.partitions if p.lso < p.hw} if before is not None else set()
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        bounds = kafka.bounds(topic)
+        fresh = any(p.lso < p.hw and (p.partition, p.lso) not in known for p in bounds.partitions)
+        if not fresh or time.monotonic() > deadline:
+            return bounds
+        time.sleep(SETTLE_STEP_S)
 
 
 def _grown(before: Bounds, now: Bounds) -> bool:

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from backend.history.store import ENDED, Run, State
-from backend.kafka.fates import FATES
+from backend.kafka.coordinator import OpenTransaction
+from backend.kafka.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED
 from backend.kafka.records import Record
 from validators.finding import Check, Fate, Finding, Outcome, Witness
 from validators.report import Report
@@ -37,6 +38,13 @@ FATE_WORDS: Mapping[Fate, Word] = {
     Fate.MARKER: Word("marker", "markers", "■", "gray", "the end of a transaction; no consumer gets it"),
     Fate.GONE: Word("gone", "gone", "○", "gray", "compacted or deleted; nothing is there any more"),
     Fate.UNEXPLAINED: Word("unexplained", "unexplained", "‽", "violet", "must be 0"),
+}
+
+TRANSACTION_WORDS: Mapping[str, Word] = {
+    COMMITTED: FATE_WORDS[Fate.COMMITTED],
+    ABORTED: FATE_WORDS[Fate.ABORTED],
+    OPEN: Word("open", "open", "◔", "yellow", "no marker yet: it holds back whatever comes after it"),
+    UNEXPLAINED: FATE_WORDS[Fate.UNEXPLAINED],
 }
 
 OUTCOME_WORDS: Mapping[Outcome, Word] = {
@@ -227,6 +235,65 @@ def short_transaction(name: str | None) -> str:
         return ""
     head, slash, tail = name.rpartition("/")
     return f"…-{head.rpartition('-')[2]}/{tail}" if slash and "-" in head else name
+
+
+def transactions_balance(outcomes: Mapping[str, int]) -> str:
+    """`12 transactions = 9 committed + 2 aborted + 1 open`, each term in its colour."""
+    total = sum(outcomes.values())
+    terms = [_term(outcomes.get(name, 0), word) for name, word in TRANSACTION_WORDS.items() if name != UNEXPLAINED]
+    if outcomes.get(UNEXPLAINED):
+        terms.append(_term(outcomes[UNEXPLAINED], TRANSACTION_WORDS[UNEXPLAINED]))
+    return f"**{total:,}** {'transaction' if total == 1 else 'transactions'} = {' + '.join(terms)}"
+
+
+def outcome_label(outcome: str) -> str:
+    return f"{TRANSACTION_WORDS[outcome].symbol} {TRANSACTION_WORDS[outcome].word}"
+
+
+def span(milliseconds: int) -> str:
+    """How long something took, from milliseconds to hours."""
+    if abs(milliseconds) < 1_000:
+        return f"{milliseconds:,} ms"
+    return f"{milliseconds / 1000:.1f} s" if abs(milliseconds) < 60_000 else duration(milliseconds / 1000)
+
+
+def data_size(size: int) -> str:
+    """`812 B`, `1.2 MB`: in powers of 1,000."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= scale:
+            return f"{size / scale:,.1f} {unit}"
+    return f"{size:,} B"
+
+
+def open_word(one: OpenTransaction) -> Word:
+    """How an open transaction stands."""
+    if one.hanging:
+        return Word("hanging", "hanging", ":material/lock_clock:", "red")
+    if one.timeout_ms is not None and one.age_ms > one.timeout_ms:
+        return Word("overdue", "overdue", ":material/timer_off:", "orange")
+    return Word("open", "open", ":material/hourglass_top:", "yellow")
+
+
+def open_advice(one: OpenTransaction, topic: str) -> str:
+    """What somebody can do about an open transaction."""
+    if one.hanging:
+        return (
+            f"No client and no coordinator will end it. An operator can, with Kafka's own tool: "
+            f"kafka-transactions.sh abort --topic {topic} --partition {one.partition} "
+            f"--start-offset {one.start_offset}. Its records are then aborted for good."
+        )
+    if one.state in ("PrepareCommit", "PrepareAbort"):
+        return (
+            "Its end is decided and the markers are being written, which takes milliseconds. If it stays so, a broker "
+            "that leads one of its partitions does not answer: look at the brokers' logs."
+        )
+    left_ms = (one.timeout_ms or 0) - one.age_ms
+    if left_ms < 0:
+        return "Its time is up: its coordinator aborts it at its next look, every 10 s unless configured otherwise."
+    return (
+        f"Its producer may still end it. If that is dead, the coordinator aborts it in {span(left_ms)}, and a new "
+        "producer with the same transactional id aborts it at once."
+    )
 
 
 def not_here(record: Record) -> str:

@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
-from app import charts, session, tables, wording
-from app.place import BOTH, COMMITTED, LEVELS, UNCOMMITTED, WINDOW, Place, read_place, read_topic, write_place
+from app import charts, session, tables, topic, wording
+from app.place import BOTH, COMMITTED, LEVELS, UNCOMMITTED, WINDOW, Place, read_place, write_place
 from app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
-from backend.history.store import Run
 from backend.kafka import fates
 from backend.kafka.records import Record, as_text
 from backend.services import Services
 from validators.finding import Bounds, Fate
 from validators.headers import parse_lineage
 
-POLL_S = 2.0
 TABLE_PX = 560
 ROW_PX = 28
 HEAD_PX = 71
@@ -34,76 +31,10 @@ def go(place: Place) -> None:
     st.query_params.from_dict(write_place(place))
 
 
-def page() -> None:
-    title, topic_slot, button_slot = st.columns([0.9, 3.4, 1], vertical_alignment="bottom")
-    title.title("Compare", anchor=False)
-    with session.said():
-        kafka = session.kafka(settings)
-        names = session.topics(settings, kafka, st.query_params.get("topic"))
-        runs = session.runs(settings)
-    if not names:
-        st.info("This cluster has no topics yet. Start a run: its sink can be compared while it goes on.")
-        st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
-        st.stop()
-    sinks = {run.facts["sink"]: run for run in reversed(runs) if run.kind == "run" and "sink" in run.facts}
-    newest = next((name for name in reversed(sinks) if name in names), names[0])
-    topic, notices = read_topic(st.query_params, names, newest)
-    choose(topic, names, sinks, topic_slot, button_slot)
-    for notice in notices:
-        st.warning(notice, icon=":material/info:")
-    run = sinks.get(topic)
-    live = run is not None and run.alive
-    st.fragment(body, run_every=POLL_S if live else None)(kafka, topic, run)
-
-
-def choose(
-    topic: str, names: Sequence[str], sinks: dict[str, Run], left: DeltaGenerator, right: DeltaGenerator
-) -> None:
-    """Which topic: sinks of runs first, the newest first, then the others by name."""
-    st.session_state["topic_chosen"] = topic
-    ordered = [name for name in reversed(sinks) if name in names]
-    ordered += [name for name in names if name not in sinks]
-
-    def name(one: str) -> str:
-        return f"{one}  (sink of run {sinks[one].id}, {wording.run_state(sinks[one]).word})" if one in sinks else one
-
-    def chosen() -> None:
-        st.query_params.from_dict({"topic": st.session_state["topic_chosen"]})
-
-    left.selectbox(
-        "Topic: sinks of runs first, the newest first, then every other topic of the cluster",
-        ordered,
-        label_visibility="collapsed",
-        key="topic_chosen",
-        format_func=name,
-        on_change=chosen,
-    )
-    right.button(
-        "Take new bounds",
-        icon=":material/refresh:",
-        width="stretch",
-        key="refresh",
-        on_click=session.look_again,
-        args=(topic,),
-        help="Ask for log start, LSO and HW again, and read what has come since. Until then the page stays as it is.",
-    )
-
-
-def body(kafka: Services, topic: str, run: Run | None) -> None:
-    """All that depends on the topic's snapshot; looks again by itself while the topic's run goes on."""
-    with session.said():
-        live = run is not None and session.history(settings).get(run.id).alive
-        seen = session.snapshot(settings, kafka, topic, live)
-    if run is not None and run.alive and not live:
-        session.look_again(topic)
-        st.rerun()
+def body(kafka: Services, seen: Snapshot, live: bool) -> None:
+    """All that depends on the topic's snapshot."""
     facts(kafka, seen)
-    if not seen.bounds.offsets:
-        st.info(
-            "There is nothing in this topic: HW and log start are the same in every partition. "
-            "Take new bounds once something was written.",
-            title="Empty topic",
-        )
+    if topic.empty(seen):
         return
     place, notices = read_place(st.query_params, seen.bounds, next_of(seen.ranges, -1, -1, Fate.ABORTED))
     for notice in notices:
@@ -361,4 +292,4 @@ def payload(name: str, value: bytes | None) -> None:
         st.code(as_text(value, DETAIL_CHARACTERS), language=None, wrap_lines=True)
 
 
-page()
+topic.page(settings, "Compare", body)

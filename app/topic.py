@@ -1,0 +1,94 @@
+"""The head of every page about one topic: which topic, of which cluster, whose sink, and the way to look anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from app import session, wording
+from app.place import read_topic
+from app.snapshot import Snapshot
+from backend.history.store import Run
+from backend.services import Services
+from backend.settings import Settings
+
+POLL_S = 2.0
+Body = Callable[[Services, Snapshot, bool], None]
+
+
+def page(settings: Settings, title: str, body: Body) -> None:
+    """The frame first; then `body(kafka, seen, live)`, again and again by itself while the topic's run goes on."""
+    title_slot, topic_slot, button_slot = st.columns([1.2, 3.1, 1], vertical_alignment="bottom")
+    title_slot.title(title, anchor=False)
+    with session.said():
+        kafka = session.kafka(settings)
+        names = session.topics(settings, kafka, st.query_params.get("topic"))
+        runs = session.runs(settings)
+    if not names:
+        st.info("This cluster has no topics yet. Start a run: its sink can be looked at while it goes on.")
+        st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
+        st.stop()
+    sinks = {run.facts["sink"]: run for run in reversed(runs) if run.kind == "run" and "sink" in run.facts}
+    newest = next((name for name in reversed(sinks) if name in names), names[0])
+    topic, notices = read_topic(st.query_params, names, newest)
+    choose(topic, names, sinks, topic_slot, button_slot)
+    for notice in notices:
+        st.warning(notice, icon=":material/info:")
+    run = sinks.get(topic)
+
+    def looked_at() -> None:
+        with session.said():
+            live = run is not None and session.history(settings).get(run.id).alive
+            seen = session.snapshot(settings, kafka, topic, live)
+        if run is not None and run.alive and not live:
+            session.look_again(topic)
+            st.rerun()
+        body(kafka, seen, live)
+
+    st.fragment(looked_at, run_every=POLL_S if run is not None and run.alive else None)()
+
+
+def empty(seen: Snapshot) -> bool:
+    """Whether nothing is in the topic, which is then said."""
+    if not seen.bounds.offsets:
+        st.info(
+            "There is nothing in this topic: HW and log start are the same in every partition. "
+            "Take new bounds once something was written.",
+            title="Empty topic",
+        )
+    return not seen.bounds.offsets
+
+
+def choose(
+    topic: str, names: Sequence[str], sinks: dict[str, Run], left: DeltaGenerator, right: DeltaGenerator
+) -> None:
+    """Which topic: sinks of runs first, the newest first, then the others by name."""
+    st.session_state["topic_chosen"] = topic
+    ordered = [name for name in reversed(sinks) if name in names]
+    ordered += [name for name in names if name not in sinks]
+
+    def name(one: str) -> str:
+        return f"{one}  (sink of run {sinks[one].id}, {wording.run_state(sinks[one]).word})" if one in sinks else one
+
+    def chosen() -> None:
+        st.query_params.from_dict({"topic": st.session_state["topic_chosen"]})
+
+    left.selectbox(
+        "Topic: sinks of runs first, the newest first, then every other topic of the cluster",
+        ordered,
+        label_visibility="collapsed",
+        key="topic_chosen",
+        format_func=name,
+        on_change=chosen,
+    )
+    right.button(
+        "Take new bounds",
+        icon=":material/refresh:",
+        width="stretch",
+        key="refresh",
+        on_click=session.look_again,
+        args=(topic,),
+        help="Ask for log start, LSO and HW again, and read what has come since. Until then the page stays as it is.",
+    )
