@@ -8,10 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
-from app.wording import FATE_WORDS
-from backend.kafka.fates import FATES, Bins
+from app.wording import FATE_WORDS, TRANSACTION_WORDS
+from backend.kafka.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED, Bins
 from validators.finding import Bounds, Fate
 
 FATE_COLOURS: Mapping[Fate, str] = {
@@ -22,6 +23,14 @@ FATE_COLOURS: Mapping[Fate, str] = {
     Fate.GONE: "#D0D5DA",
     Fate.UNEXPLAINED: "#CC79A7",
 }
+OUTCOME_FATES: Mapping[str, Fate] = {
+    COMMITTED: Fate.COMMITTED,
+    ABORTED: Fate.ABORTED,
+    OPEN: Fate.PENDING,
+    UNEXPLAINED: Fate.UNEXPLAINED,
+}
+OUTCOME_PATTERNS: Mapping[str, str] = {COMMITTED: "", ABORTED: "x", OPEN: "/", UNEXPLAINED: "."}
+"""An outcome is told by its pattern as well as by its colour."""
 NOTHING = "rgba(128,128,128,0.08)"
 """Where a partition has no offset at all."""
 STRIP_CELLS_MAX = 6_000
@@ -156,6 +165,68 @@ def withheld(sink: Sequence[Mapping[str, int]]) -> go.Figure:
     )
     figure.update_yaxes(autorange="reversed", fixedrange=True, showgrid=False)
     figure.update_xaxes(tickformat=",d", fixedrange=True, zeroline=False, rangemode="tozero")
+    return figure
+
+
+def timeline(rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int] | None) -> go.Figure:
+    """Transactions as bars over time, one trace an outcome. `rows` are those of `fates.transactions` with `lane` and
+    `duration_ms`; each bar's `customdata` begins with partition and first offset."""
+    figure = go.Figure()
+    for outcome, word in TRANSACTION_WORDS.items():
+        own = rows[rows["outcome"] == outcome]
+        if own.empty and outcome == UNEXPLAINED:
+            continue
+        colour, pattern = FATE_COLOURS[OUTCOME_FATES[outcome]], OUTCOME_PATTERNS[outcome]
+        figure.add_bar(
+            y=own["lane"],
+            x=own["duration_ms"],
+            base=pd.to_datetime(own["first_timestamp"], unit="ms", errors="coerce"),
+            orientation="h",
+            name=f"{word.symbol} {word.word} ({len(own):,})",
+            customdata=own[["partition", "first_offset", "records", "duration_ms", "producer_id"]],
+            marker={
+                "color": colour,
+                # An outline keeps what is too short for the axis visible.
+                "line": {"width": 1, "color": colour},
+                "pattern": {"shape": pattern, "bgcolor": colour, "fgcolor": "#FFFFFF", "size": 6, "solidity": 0.35},
+            },
+            unselected={"marker": {"opacity": 1}},
+            hovertemplate=(
+                f"{word.word}: partition %{{customdata[0]}} from offset %{{customdata[1]:,}}<br>"
+                "%{customdata[2]:,} records, %{customdata[3]:,} ms, producer %{customdata[4]}<extra></extra>"
+            ),
+        )
+    here = rows[(rows["partition"] == chosen[0]) & (rows["first_offset"] == chosen[1])] if chosen else rows.head(0)
+    figure.add_scatter(
+        x=pd.to_datetime(here["first_timestamp"], unit="ms", errors="coerce"),
+        y=here["lane"],
+        mode="markers",
+        marker={"symbol": "diamond", "size": 13, "color": "#FFFFFF", "line": {"width": 2.5, "color": "#111111"}},
+        hovertemplate="shown below<extra></extra>",
+        showlegend=False,
+        cliponaxis=False,
+    )
+    figure.update_layout(
+        height=90 + next(px for most, px in ROWS_PX.items() if len(lanes) <= most) * max(2, len(lanes)),
+        margin={"l": 0, "r": 8, "t": 0, "b": 0},
+        legend={
+            "orientation": "h",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "x": 0,
+            "itemclick": False,
+            "itemdoubleclick": False,
+        },
+        barmode="overlay",
+        bargap=0.3,
+        dragmode=False,
+        hovermode="closest",
+        clickmode="event+select",
+    )
+    figure.update_yaxes(
+        autorange="reversed", fixedrange=True, type="category", categoryarray=list(lanes), showgrid=True
+    )
+    figure.update_xaxes(type="date", fixedrange=True, zeroline=False)
     return figure
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 
+import pandas as pd
 import streamlit as st
 
 from app.snapshot import Snapshot, Watch, fingerprint, same_place
@@ -17,7 +19,8 @@ from backend.errors import ClusterError, TopicproofError, UsageError
 from backend.history.store import History, Run
 from backend.judge import REPORT
 from backend.kafka.cluster import Cluster
-from backend.kafka.rawlog import knock
+from backend.kafka.coordinator import PRODUCER_COLUMNS, OpenTransaction, ask_open_transactions, ask_producers
+from backend.kafka.rawlog import connect, knock
 from backend.kafka.records import Record, read_window
 from backend.services import Services, services
 from backend.settings import Settings, read_settings
@@ -26,6 +29,7 @@ from validators.report import Report
 REOPENED_AGE_MAX_S = 5.0
 """How old a snapshot may be for somebody who has just opened the page."""
 LIVE_AGE_MAX_S = 1.5
+COORDINATION_AGE_MAX_S = 5
 RUNS_SHOWN = 200
 ATTEMPTS_FOLLOWED = 3
 
@@ -149,6 +153,43 @@ def _window(
     _seen: Snapshot,
 ) -> tuple[Record, ...]:
     return tuple(read_window(bootstrap, _client, topic, partition, first, count, _seen.bounds, _seen.ranges))
+
+
+@dataclass(frozen=True)
+class Coordination:
+    """What coordinators and leaders say of a topic's transactions, besides its log."""
+
+    opened: tuple[OpenTransaction, ...]
+    producers: pd.DataFrame
+    not_heard: str | None
+    """Why they did not answer; then the rest is empty and says nothing."""
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Transactional ids by producer id, as far as they are still remembered."""
+        known = self.producers.dropna(subset=["transactional_id"])
+        return dict(zip(known["producer_id"], known["transactional_id"], strict=True))
+
+
+def coordination(found: Settings, kafka: Services, seen: Snapshot) -> Coordination:
+    """Asked anew for every snapshot, and after a moment, because what is open grows older."""
+    return _coordination(kafka.bootstrap, seen.bounds.topic, seen.taken_at, found.client, seen)
+
+
+@st.cache_resource(ttl=COORDINATION_AGE_MAX_S, max_entries=12, show_spinner="Asking the transaction coordinators…")
+def _coordination(
+    bootstrap: str,
+    topic: str,
+    taken_at: datetime,  # noqa: ARG001 - part of the key
+    _client: Mapping[str, str],
+    _seen: Snapshot,
+) -> Coordination:
+    try:
+        with connect(bootstrap, _client) as kafka:
+            opened = ask_open_transactions(kafka, topic, _seen.bounds, _seen.ranges)
+            return Coordination(opened, ask_producers(kafka, topic), None)
+    except ClusterError as error:
+        return Coordination((), pd.DataFrame(columns=list(PRODUCER_COLUMNS)), str(error))
 
 
 def committed_instead(found: Settings, kafka: Services, seen: Snapshot, aborted: Record) -> int | None:

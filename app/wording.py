@@ -274,12 +274,12 @@ def open_word(one: OpenTransaction) -> Word:
     return Word("open", "open", ":material/hourglass_top:", "yellow")
 
 
-def open_advice(one: OpenTransaction, topic: str) -> str:
+def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
     """What somebody can do about an open transaction."""
     if one.hanging:
         return (
             f"No client and no coordinator will end it. An operator can, with Kafka's own tool: "
-            f"kafka-transactions.sh abort --topic {topic} --partition {one.partition} "
+            f"kafka-transactions.sh --bootstrap-server {bootstrap} abort --topic {topic} --partition {one.partition} "
             f"--start-offset {one.start_offset}. Its records are then aborted for good."
         )
     if one.state in ("PrepareCommit", "PrepareAbort"):

@@ -1,0 +1,115 @@
+"""Which transactions are shown, and how their table reads. Pure: frames of `fates.transactions` in, frames out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from pandas.io.formats.style import Styler
+
+from app.place import Selection
+from app.tables import TINTS
+from app.wording import data_size, outcome_label, span
+from backend.kafka.coordinator import OpenTransaction
+from backend.kafka.fates import ABORTED, OPEN, UNEXPLAINED
+from validators.finding import Fate
+
+PAGE = 500
+"""How many transactions are drawn and listed at once."""
+LANES_MAX = 24
+TINT_OF: Mapping[str, Fate] = {ABORTED: Fate.ABORTED, OPEN: Fate.PENDING, UNEXPLAINED: Fate.UNEXPLAINED}
+
+
+def matching(found: pd.DataFrame, selection: Selection) -> pd.DataFrame:
+    """Those that fit the selection, the latest to begin first."""
+    fits = pd.Series(True, found.index)
+    if selection.partition is not None:
+        fits &= found["partition"] == selection.partition
+    if selection.producer is not None:
+        fits &= found["producer_id"] == selection.producer
+    if selection.outcomes:
+        fits &= found["outcome"].isin(list(selection.outcomes))
+    return found[fits].sort_values(
+        ["first_timestamp", "first_offset", "partition"], ascending=[False, False, True], kind="stable"
+    )
+
+
+def timed(shown: pd.DataFrame, now_ms: int) -> pd.DataFrame:
+    """With `end_ms` (the marker's time; now, for one without) and `duration_ms`, which is never below 0: records may
+    carry any time that their producer likes."""
+    end = shown["marker_timestamp"].fillna(now_ms).astype("int64")
+    return shown.assign(end_ms=end, duration_ms=(end - shown["first_timestamp"]).clip(lower=0))
+
+
+def lanes(shown: pd.DataFrame) -> pd.Series[Any]:
+    """The row of the timeline for each: partition and producer id, or only the partition where that would be too many
+    rows."""
+    by_partition = "p" + shown["partition"].astype(str)
+    by_both = by_partition + " · " + shown["producer_id"].astype(str)
+    return by_both if by_both.nunique() <= LANES_MAX else by_partition
+
+
+def lane_order(shown: pd.DataFrame, named: pd.Series[Any]) -> list[str]:
+    """The rows of the timeline by partition and producer id; no more than there is room for."""
+    ordered = shown.assign(lane=named).sort_values(["partition", "producer_id"], kind="stable")
+    return list(dict.fromkeys(ordered["lane"]))[:LANES_MAX]
+
+
+def table(shown: pd.DataFrame, names: Mapping[int, str], opened: Sequence[OpenTransaction]) -> pd.DataFrame:
+    """One row a transaction and partition; `names` are transactional ids by producer id."""
+    reasons = {(one.partition, one.start_offset): one for one in opened}
+    return pd.DataFrame(
+        {
+            "outcome": shown["outcome"].map(outcome_label),
+            "partition": shown["partition"],
+            "first offset": shown["first_offset"],
+            "last offset": shown["last_offset"],
+            "records": shown["records"],
+            "size": shown["bytes"].map(data_size),
+            "begin (UTC)": pd.to_datetime(shown["first_timestamp"], unit="ms", errors="coerce"),
+            "end (UTC)": pd.to_datetime(shown["marker_timestamp"].astype("float64"), unit="ms", errors="coerce"),
+            "duration": [
+                span(int(ms)) + (" so far" if outcome == OPEN else "")
+                for ms, outcome in zip(shown["duration_ms"], shown["outcome"], strict=True)
+            ],
+            "transactional id": shown["producer_id"].map(names),
+            "producer id": shown["producer_id"],
+            "epoch": shown["producer_epoch"],
+            "marker": shown["marker_offset"],
+            "why": [
+                why(row, reasons.get((int(row["partition"]), int(row["first_offset"]))))
+                for row in shown.to_dict("records")
+            ],
+        }
+    )
+
+
+def why(row: Mapping[Any, Any], opened: OpenTransaction | None) -> str:
+    """Why a transaction has not ended well, as far as is known."""
+    if row["outcome"] == OPEN:
+        if opened is None:
+            return "no marker within the bounds"
+        if opened.hanging:
+            return "hanging: no coordinator knows of it"
+        return f"{opened.state}: open for {span(opened.age_ms)} of at most {span(opened.timeout_ms or 0)}"
+    if row["outcome"] == UNEXPLAINED:
+        return "no marker, although it lies below the last stable offset"
+    return ""
+
+
+def tinted(listed: pd.DataFrame, shown: pd.DataFrame, chosen: tuple[int, int] | None) -> Styler:
+    """The table with each row in the tint of its outcome; the chosen one stands out."""
+    places = list(zip(shown["partition"], shown["first_offset"], strict=True))
+    styles = [_style(outcome, place == chosen) for outcome, place in zip(shown["outcome"], places, strict=True)]
+
+    def tint(all_rows: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame(dict.fromkeys(all_rows.columns, styles), all_rows.index)
+
+    numbers: dict[Any, Any] = dict.fromkeys(["first offset", "last offset", "records", "marker"], "{:,}")
+    return listed.style.apply(tint, axis=None).format(numbers, na_rep="–")
+
+
+def _style(outcome: str, chosen: bool) -> str:
+    strength = 0.45 if chosen else 0.16 if outcome in TINT_OF else 0.0
+    return f"background-color: rgba({TINTS[TINT_OF.get(outcome, Fate.COMMITTED)]}, {strength})" if strength else ""

@@ -1,0 +1,336 @@
+"""Transactions: when each began and how it ended, by producer and partition; what is open and what that withholds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from app import charts, session, topic, transactions, wording
+from app.place import Selection, read_selection, write_selection
+from app.session import Coordination
+from app.snapshot import Snapshot
+from backend.kafka.coordinator import OpenTransaction
+from backend.kafka.fates import ABORTED
+from backend.services import Services
+
+OPEN_SHOWN = 4
+ROW_PX = 28
+TABLE_PX = 420
+
+settings = session.settings()
+
+
+def go(selection: Selection) -> None:
+    """Show that from now on."""
+    st.query_params.from_dict(write_selection(selection))
+
+
+def body(kafka: Services, seen: Snapshot, live: bool) -> None:
+    """All that depends on the topic's snapshot."""
+    found = seen.transactions
+    facts(seen)
+    if topic.empty(seen):
+        return
+    told = session.coordination(settings, kafka, seen)
+    standing(kafka, seen, told)
+    if found.empty:
+        st.info(
+            f"None of the {wording.count(seen.bounds.offsets, 'offset')} belongs to a transaction: "
+            "whoever wrote this topic used none. Both isolation levels get the same records.",
+            title="No transactions",
+        )
+        compare_link(seen, None)
+        return
+    selection, notices = read_selection(st.query_params, seen.bounds, found)
+    for notice in notices:
+        st.warning(notice, icon=":material/info:")
+    controls(seen, selection)
+    fitting = transactions.matching(found, selection)
+    if fitting.empty:
+        st.info(f"None of the {wording.count(len(found), 'transaction')} fits. Choose fewer conditions.")
+        return
+    skip = selection.skip if selection.skip < len(fitting) else 0
+    shown = transactions.timed(fitting.iloc[skip : skip + transactions.PAGE], int(time.time() * 1000))
+    timeline(seen, selection, shown, len(fitting), skip, live)
+    if selection.chosen is not None:
+        detail(kafka, seen, told, selection.chosen)
+    listing(selection, shown, told)
+    producers(told)
+
+
+def facts(seen: Snapshot) -> None:
+    """How many there are of each outcome, and how much of the topic was aborted."""
+    found = seen.transactions
+    counts = {str(outcome): int(number) for outcome, number in found["outcome"].value_counts().items()}
+    st.markdown(f"### {wording.transactions_balance(counts)}")
+    if found.empty:
+        return
+    records = int(found["records"].sum())
+    aborted = int(found.loc[found["outcome"] == ABORTED, "records"].sum())
+    plain = seen.ranges[~seen.ranges["transactional"].astype(bool) & seen.ranges["control"].isna()]
+    outside = int(plain["records"].sum())
+    st.caption(
+        f"Each counts once a partition that it wrote to. {aborted:,} of {wording.count(records, 'record')} in "
+        f"transactions ({aborted / max(1, records):.1%}) were aborted"
+        + (f"; {wording.count(outside, 'further record')} in none." if outside else "; every record is in one.")
+    )
+
+
+def standing(kafka: Services, seen: Snapshot, told: Coordination) -> None:
+    """What is open now: hanging ones first, then the oldest."""
+    if told.not_heard is not None:
+        st.warning(
+            wording.plain(told.not_heard),
+            title="The transaction coordinators were not heard: who is open, and since when, is not known",
+            icon=":material/hearing_disabled:",
+        )
+        return
+    if not told.opened:
+        st.markdown(":green-badge[:material/check: nothing is open] No transaction holds anything back.")
+        return
+    ordered = sorted(told.opened, key=lambda one: (not one.hanging, -one.age_ms))
+    for one in ordered[:OPEN_SHOWN]:
+        open_one(kafka, seen, one)
+    if ordered[OPEN_SHOWN:]:
+        with st.expander(f"{wording.count(len(ordered) - OPEN_SHOWN, 'further open transaction')}"):
+            for one in ordered[OPEN_SHOWN:]:
+                open_one(kafka, seen, one)
+
+
+def open_one(kafka: Services, seen: Snapshot, one: OpenTransaction) -> None:
+    """One open transaction: how old of how much, what it withholds, what to do."""
+    word = wording.open_word(one)
+    with st.container(border=True, gap="xxsmall"):
+        left, right = st.columns([4, 1], vertical_alignment="center")
+        left.markdown(f"{wording.badge(word)} {wording.plain(one.why)}")
+        with right:
+            compare_link(seen, (one.partition, one.start_offset))
+        st.caption(wording.plain(wording.open_advice(one, seen.bounds.topic, kafka.bootstrap)))
+
+
+def controls(seen: Snapshot, selection: Selection) -> None:
+    """Which transactions."""
+    state = st.session_state
+    found = seen.transactions
+    state["partition_of"], state["producer_of"] = selection.partition, selection.producer
+    state["outcomes"] = list(selection.outcomes)
+
+    def changed() -> None:
+        go(
+            replace(
+                selection,
+                partition=state["partition_of"],
+                producer=state["producer_of"],
+                outcomes=tuple(state["outcomes"]),
+                skip=0,
+            )
+        )
+
+    columns = st.columns([0.8, 1.2, 3], vertical_alignment="bottom")
+    columns[0].selectbox(
+        "Partition",
+        [p.partition for p in seen.bounds.partitions],
+        index=None,
+        placeholder="every one",
+        key="partition_of",
+        on_change=changed,
+    )
+    columns[1].selectbox(
+        "Producer id",
+        sorted(int(one) for one in found["producer_id"].unique()),
+        index=None,
+        placeholder="every one",
+        key="producer_of",
+        on_change=changed,
+    )
+    there = set(found["outcome"]) | set(selection.outcomes)
+    columns[2].pills(
+        "Only these outcomes",
+        [outcome for outcome in wording.TRANSACTION_WORDS if outcome in there],
+        selection_mode="multi",
+        format_func=wording.outcome_label,
+        key="outcomes",
+        on_change=changed,
+        help="None chosen: every transaction is shown.",
+    )
+
+
+def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting: int, skip: int, live: bool) -> None:
+    """When each was under way."""
+    drawn = shown.assign(lane=transactions.lanes(shown))
+    lanes = transactions.lane_order(shown, drawn["lane"])
+    drawn = drawn[drawn["lane"].isin(lanes)]
+
+    def clicked() -> None:
+        points = st.session_state["timeline"].selection.points
+        if points and "customdata" in points[0]:
+            partition, first = (int(part) for part in list(points[0]["customdata"])[:2])
+            go(replace(selection, chosen=(partition, first)))
+
+    st.plotly_chart(
+        charts.timeline(drawn, lanes, selection.chosen),
+        key="timeline",
+        on_select=clicked,
+        selection_mode="points",
+        config={"displayModeBar": False},
+        alt=f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table below says the same.",
+    )
+    which = (
+        f"All {wording.count(fitting, 'transaction')} that fit are drawn and listed"
+        if len(shown) == fitting
+        else f"Drawn and listed: {skip + 1:,} to {skip + len(shown):,} of the {fitting:,} that fit, the latest first"
+    )
+    hidden = len(shown) - len(drawn)
+    st.caption(
+        f"{which}. "
+        + (f"{hidden:,} of them, on further partitions, are only listed. " if hidden else "")
+        + "A row is a partition"
+        + (" and a producer id" if " · " in lanes[0] else "")
+        + ". Times are UTC: from the first record's timestamp, which its producer sets, to the marker's. "
+        + f"Bounds taken {seen.taken_at:%H:%M:%S} UTC"
+        + (", again every 2 s while the run goes on." if live else ".")
+    )
+    if len(shown) == fitting:
+        return
+    with st.container(horizontal=True, gap="small"):
+        st.button(
+            "Later ones",
+            key="newer",
+            icon=":material/chevron_left:",
+            disabled=skip == 0,
+            on_click=go,
+            args=(replace(selection, skip=max(0, skip - transactions.PAGE)),),
+        )
+        st.button(
+            "Earlier ones",
+            key="older",
+            icon=":material/chevron_right:",
+            disabled=skip + len(shown) >= fitting,
+            on_click=go,
+            args=(replace(selection, skip=skip + transactions.PAGE),),
+        )
+
+
+def detail(kafka: Services, seen: Snapshot, told: Coordination, chosen: tuple[int, int]) -> None:
+    """One transaction: who, where, how it ended, and the ways to its records."""
+    found = seen.transactions
+    of = (found["partition"] == chosen[0]) & (found["first_offset"] == chosen[1])
+    row: dict[Any, Any] = transactions.timed(found[of], int(time.time() * 1000)).to_dict("records")[0]
+    with session.said():
+        first = next(iter(session.window(settings, kafka, seen, *chosen, 1)), None)
+    word = wording.TRANSACTION_WORDS[row["outcome"]]
+    marker = None if pd.isna(row["marker_offset"]) else int(row["marker_offset"])
+    with st.container(border=True, gap="small"):
+        left, right = st.columns([3, 1])
+        with left:
+            st.markdown(f"#### Partition {chosen[0]}, offset {chosen[1]:,} {wording.badge(word)}")
+            ended = f"its marker is at {marker:,}" if marker is not None else "it has no marker yet"
+            st.markdown(
+                f"{wording.count(row['records'], 'record')} ({wording.data_size(row['bytes'])} as stored) at the "
+                f"offsets {chosen[1]:,} to {row['last_offset']:,}; {ended}. "
+                f"Began {wording.moment_of_ms(row['first_timestamp'])}, "
+                f"{'open for' if marker is None else 'took'} {wording.span(row['duration_ms'])}."
+            )
+            opened = next((one for one in told.opened if (one.partition, one.start_offset) == chosen), None)
+            reason = transactions.why(row, opened)
+            if reason:
+                st.markdown(wording.plain(reason[0].upper() + reason[1:]) + ".")
+            known = told.names.get(row["producer_id"])
+            name = first.transaction if first is not None else None
+            st.caption(
+                f"Producer {row['producer_id']}, epoch {row['producer_epoch']}, transactional id "
+                + (wording.plain(known) if known else "no longer remembered by any coordinator")
+                + (f". Its records call it {wording.plain(name)}." if name and "/" in name else ".")
+            )
+        with right:
+            compare_link(seen, chosen, "Compare at its first offset")
+            if marker is not None:
+                compare_link(seen, (chosen[0], marker), "Compare at its marker")
+
+
+def compare_link(seen: Snapshot, place: tuple[int, int] | None, label: str = "Compare both levels") -> None:
+    params = {"topic": seen.bounds.topic}
+    if place is not None:
+        params |= {"partition": str(place[0]), "offset": str(place[1])}
+    st.page_link("views/compare.py", label=label, icon=":material/compare:", query_params=params)
+
+
+def listing(selection: Selection, shown: pd.DataFrame, told: Coordination) -> None:
+    """The same transactions as the timeline's, the latest first."""
+    places: Sequence[tuple[int, int]] = [
+        (int(one), int(first)) for one, first in zip(shown["partition"], shown["first_offset"], strict=True)
+    ]
+    # A choice belongs to what was on the screen: the rows of another list are other transactions.
+    key = f"transactions {hash(tuple(places))}"
+
+    def chosen() -> None:
+        cells = st.session_state[key].selection.cells
+        if cells and cells[0][0] < len(places):
+            go(replace(selection, chosen=places[cells[0][0]]))
+
+    listed = transactions.table(shown, told.names, told.opened)
+    st.dataframe(
+        transactions.tinted(listed, shown, selection.chosen),
+        hide_index=True,
+        height=min(TABLE_PX, ROW_PX * (len(shown) + 1) + 10),
+        row_height=ROW_PX,
+        key=key,
+        on_select=chosen,
+        selection_mode="single-cell",
+        placeholder="–",
+        alt="The transactions of the timeline, one row a transaction and partition",
+        column_config={
+            "outcome": st.column_config.TextColumn(width=105),
+            "partition": st.column_config.NumberColumn(width=65),
+            "first offset": st.column_config.NumberColumn(width=85),
+            "last offset": st.column_config.NumberColumn(width=85),
+            "records": st.column_config.NumberColumn(width=70),
+            "size": st.column_config.TextColumn(width=75, alignment="right"),
+            "begin (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss.SSS", width=175),
+            "end (UTC)": st.column_config.DatetimeColumn(format="HH:mm:ss.SSS", width=100),
+            "duration": st.column_config.TextColumn(width=95, alignment="right"),
+            "producer id": st.column_config.NumberColumn(format="%d", width=85),
+            "epoch": st.column_config.NumberColumn(width=55),
+            "marker": st.column_config.NumberColumn(width=75),
+        },
+    )
+    st.caption("Click a row, or a bar, to see one transaction and the way to its records.")
+
+
+def producers(told: Coordination) -> None:
+    """Who wrote here, as far as the leaders remember."""
+    if told.producers.empty:
+        return
+    with st.expander(
+        f"{wording.count(len(told.producers), 'producer')} remembered by the partitions’ leaders",
+        icon=":material/group:",
+    ):
+        listed = pd.DataFrame(
+            {
+                "partition": told.producers["partition"],
+                "producer id": told.producers["producer_id"],
+                "epoch": told.producers["producer_epoch"],
+                "transactional id": told.producers["transactional_id"],
+                "coordinator's state": told.producers["state"],
+                "open from": told.producers["open_from"],
+                "last sequence": told.producers["last_sequence"],
+                "last wrote (UTC)": pd.to_datetime(told.producers["last_timestamp"], unit="ms", errors="coerce"),
+                "coordinator epoch": told.producers["coordinator_epoch"],
+            }
+        )
+        st.dataframe(
+            listed,
+            hide_index=True,
+            placeholder="–",
+            alt="Producers that the leaders of the partitions remember",
+            column_config={"producer id": st.column_config.NumberColumn(format="%d")},
+        )
+        st.caption("A leader forgets a producer that has not written for a day, unless configured otherwise.")
+
+
+topic.page(settings, "Transactions", body)

@@ -1,0 +1,153 @@
+"""The page Transactions: committed, aborted and open ones, none at all, a topic in no transaction, no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app import transactions
+from app.place import Selection, read_selection, write_selection
+from app.wording import TRANSACTION_WORDS
+from backend.kafka.fates import TRANSACTION_COLUMNS
+from backend.settings import Settings
+from tests.app.conftest import OpenPage, texts
+from tests.kafka.topics import Writer
+from tests.runs import Finished
+from validators.finding import Bounds, PartitionBounds
+
+BOUNDS = Bounds("squares", (PartitionBounds(0, 0, 20, 20), PartitionBounds(1, 0, 8, 12)))
+FOUND = pd.DataFrame(
+    [
+        (0, 7, 0, 0, 4, 5, 500, 1_000, 1_004, "COMMITTED", 5, 1_010),
+        (0, 7, 0, 6, 8, 3, 300, 2_000, 2_002, "ABORTED", 9, 2_050),
+        (1, 8, 2, 8, 11, 4, 400, 3_000, 3_003, "OPEN", None, None),
+    ],
+    columns=list(TRANSACTION_COLUMNS),
+).astype({"marker_offset": "Int64", "marker_timestamp": "Int64"})
+
+
+@given(
+    partition=st.sampled_from([None, 0, 1]),
+    producer=st.sampled_from([None, 7, 8]),
+    outcomes=st.lists(st.sampled_from(list(TRANSACTION_WORDS)), unique=True),
+    skip=st.integers(0, 2),
+    chosen=st.sampled_from([None, (0, 6), (1, 8)]),
+)
+def test_an_address_reopens_the_same_selection(
+    partition: int | None, producer: int | None, outcomes: list[str], skip: int, chosen: tuple[int, int] | None
+) -> None:
+    """Story: any selection that the page can show is written to the address and read back without a notice."""
+    selection = Selection("squares", partition, producer, tuple(outcomes), skip, chosen)
+    assert read_selection(write_selection(selection), BOUNDS, FOUND) == (selection, [])
+
+
+@given(st.dictionaries(st.sampled_from(["partition", "producer", "outcome", "skip", "transaction"]), st.text()))
+def test_any_address_is_some_selection(params: dict[str, str]) -> None:
+    """Story: an address is garbage. There is always a selection, and what it names exists."""
+    selection, _notices = read_selection(params, BOUNDS, FOUND)
+    assert selection.partition in (None, 0, 1) and selection.producer in (None, 7, 8)
+    assert 0 <= selection.skip < len(FOUND)
+
+
+def test_the_latest_come_first_and_conditions_add_up() -> None:
+    """Story: somebody looks for what was aborted on partition 0. An open one lasts until now."""
+    assert transactions.matching(FOUND, Selection("squares"))["first_offset"].tolist() == [8, 6, 0]
+    aborted = transactions.matching(FOUND, Selection("squares", partition=0, outcomes=("ABORTED",)))
+    assert aborted["first_offset"].tolist() == [6]
+    assert transactions.matching(FOUND, Selection("squares", partition=1, producer=7)).empty
+    assert transactions.timed(FOUND, 10_000)["duration_ms"].tolist() == [10, 50, 7_000]
+    assert transactions.lanes(FOUND).tolist() == ["p0 · 7", "p0 · 7", "p1 · 8"]
+
+
+def test_the_transactions_of_a_run(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
+    """Story: somebody looks at a run's sink. The page counts what the report's raw log counted, draws one trace an
+    outcome, and the table names the transactional ids of the run."""
+    assert at_home.home
+    app = open_page("transactions", topic=finished.sink, outcome="aborted")
+    assert not app.exception
+    said = texts(app)
+    assert "nothing is open" in said
+    table = app.dataframe[0].value
+    assert len(table) and set(table["outcome"]) == {"✕ aborted"}
+    assert f"✕ **{len(table):,}** aborted" in said
+    assert int(table["records"].sum()) == finished.report.fates["aborted"]
+    assert all(name.startswith(finished.run.id) for name in table["transactional id"].dropna())
+    assert app.get("plotly_chart")
+    assert len(app.query_params["topic"]) and "outcome" in app.query_params
+
+    app.pills(key="outcomes").set_value([]).run()
+    assert "outcome" not in app.query_params
+    assert len(app.dataframe[0].value) > len(table)
+
+
+def test_open_transactions_are_on_top_and_one_is_shown_in_detail(
+    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: a transaction is open, others wait behind it. The page says how old it is, what it withholds and what to
+    do; the chosen transaction leads to Compare."""
+    assert at_home.home
+    topic = new_topic(partitions=2)
+    writer = Writer(bootstrap, topic)
+    writer.write("A3 A+ B2 B-")
+    writer.write("C4", partition=1)
+    writer.write("n2", partition=1)
+    app = open_page("transactions", topic=topic, transaction="0/4")
+    assert not app.exception
+    said = texts(app)
+    assert "**3** transactions = " in said and "● **1** committed" in said and "◔ **1** open" in said
+    assert f"{topic}-C (Ongoing) is open for" in said and "withholds 6 records of partition 1 from offset 0" in said
+    assert "Its producer may still end it" in said
+    assert "Partition 0, offset 4" in said and "its marker is at 6" in said
+    assert app.dataframe[0].value["outcome"].tolist() == ["◔ open", "✕ aborted", "● committed"]
+    writer.write("C+")
+    app.button(key="refresh").click().run()
+    assert not app.exception and "nothing is open" in texts(app) and "● **2** committed" in texts(app)
+
+
+def test_no_transaction_at_all_is_said(
+    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: one topic is empty, another was written without transactions, a third does not exist. Each is said."""
+    assert at_home.home
+    app = open_page("transactions", topic=new_topic())
+    assert not app.exception
+    assert "There is nothing in this topic" in texts(app) and "**0** transactions" in texts(app)
+    plain = new_topic()
+    Writer(bootstrap, plain).write("n7")
+    app = open_page("transactions", topic=plain)
+    assert not app.exception and "None of the 7 offsets belongs to a transaction" in texts(app)
+    app = open_page("transactions", topic="no-such-topic", transaction="x", skip="9", outcome="y")
+    assert not app.exception and "There is no topic no-such-topic" in texts(app)
+
+
+def test_bad_values_in_the_url_fall_back_with_a_notice(
+    open_page: OpenPage, at_home: Settings, finished: Finished
+) -> None:
+    """Story: an address was cut off and mistyped. The page shows what it can and says what did not fit."""
+    assert at_home.home
+    app = open_page(
+        "transactions",
+        topic=finished.sink,
+        partition="99",
+        producer="abc",
+        outcome="aborted,y",
+        skip="99999999",
+        transaction="0-1",
+    )
+    assert not app.exception
+    notices = "\n".join(str(one.value).replace("\\", "") for one in app.warning)
+    for part in ("no partition 99", "producer abc is no number", "no outcome y", "cannot be left out", "begins at 0-1"):
+        assert part in notices
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_an_unreachable_broker_is_said(open_page: OpenPage) -> None:
+    """Story: the address of Kafka is wrong. The page has its frame and says which address did what."""
+    app = open_page("transactions")
+    assert not app.exception
+    assert app.title[0].value == "Transactions"
+    assert "No Kafka broker can be reached (127.0.0.1:1: Connection refused)" in texts(app)
