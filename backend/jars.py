@@ -16,6 +16,7 @@ from backend.settings import ROOT, Settings, read_settings
 
 BROKER = "broker"
 SPARK = "spark"
+TOOLS = "tools"
 
 
 def ensure_jars(settings: Settings) -> None:
@@ -53,7 +54,7 @@ def _retrieve(definition: Path, folder: Path) -> None:
         raise SetupError("PySpark is not installed. Run: pip install -r requirements.txt")
     ivy = next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     command = [java(), "-jar", str(ivy), "-ivy", str(definition), "-cache", str(folder / ".ivy")]
-    command += ["-confs", BROKER, SPARK, "-types", "jar", "bundle", "-sync"]
+    command += ["-confs", BROKER, SPARK, TOOLS, "-types", "jar", "bundle", "-sync"]
     command += ["-retrieve", str(folder / "[conf]" / "[artifact]-[revision].[ext]")]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     if answer.returncode != 0:
