@@ -13,7 +13,7 @@ import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
 
 from backend.commands import runs, topics
-from backend.commands.terminal import err
+from backend.commands.terminal import err, out
 from backend.commands.up import up
 from backend.errors import TopicproofError
 
@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "process": runs.process,
     "check": runs.check,
     "inspect": topics.inspect,
+    "abort": topics.abort,
     "stop": runs.stop,
     "resume": runs.resume,
     "runs": runs.list_runs,
@@ -46,6 +47,7 @@ for name, command in COMMANDS.items():
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The entry point: errors become one sentence and an exit code, never a traceback."""
+    out.quiet = False
     given = _with_json_value(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(args=given, prog_name="topicproof", standalone_mode=False)

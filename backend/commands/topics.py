@@ -1,7 +1,8 @@
-"""Topics: fill one, and look at one."""
+"""Topics: fill one, look at one, and end a transaction that nothing else ends."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -19,6 +20,8 @@ from backend.commands.options import (
 )
 from backend.commands.terminal import emit, out, say, stopping
 from backend.errors import UsageError
+from backend.kafka.abort import abort as abort_transaction
+from backend.kafka.abort import plan_abort
 from backend.kafka.cluster import Cluster
 from backend.kafka.inspect import inspect_topic
 from backend.pipeline.fill import fill as fill_topic
@@ -70,3 +73,37 @@ def inspect(
     emit(json_, view.to_json())
     if json_ is None:
         print_topic(out, view)
+
+
+def abort(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION")],
+    offset: Annotated[
+        int | None, typer.Argument(help="Where it begins, as `topicproof inspect` says.", metavar="[OFFSET]")
+    ] = None,
+    producer_id: Annotated[int | None, typer.Option(help="Or the producer that holds it open.", metavar="N")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without, only say what would be lost.")] = False,
+    open_too: Annotated[
+        bool, typer.Option("--open-too", help="Also one that is not hanging: fences its producer.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    brokers: Brokers = None,
+    json_: Json = None,
+) -> None:
+    """Abort a hanging transaction, which withholds what is behind it for ever. A dry run, unless you say `--yes`.
+
+    Example: `topicproof abort invoices 0 12345 --bootstrap broker:9092`
+    """
+    settings = settings_of(bootstrap, config, brokers)
+    with services(settings, spark=False, say=say) as found:
+        plan = plan_abort(found.bootstrap, settings.client, topic, partition, offset, producer_id, open_too)
+        after = abort_transaction(found.bootstrap, settings.client, plan) if yes else None
+    emit(json_, plan.to_json() | {"done": yes, "after": asdict(after) if after else None})
+    for sentence in (plan.found.why, plan.lost, plan.gained, plan.means):
+        out.print(sentence, highlight=False, markup=False)
+    if after is None:
+        out.print("[bold]Nothing was done.[/] To do it, say the same again with --yes.")
+    else:
+        where = f"{topic}-{partition}: last stable offset {after.lso:,}, high watermark {after.hw:,}"
+        out.print(f"[bold]Done.[/] {where}.", highlight=False)

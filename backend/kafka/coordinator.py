@@ -32,6 +32,11 @@ PRODUCER_COLUMNS = (
     "transactional_id",
     "state",
 )
+CLEANUP_MS = 10_000
+"""How often a coordinator looks for transactions beyond their timeout, by default
+(`transaction.abort.timed.out.transaction.cleanup.interval.ms`): one may be that much older."""
+PREPARED = ("PrepareCommit", "PrepareAbort")
+"""The outcome is decided and on its way to the partitions as markers. It should take milliseconds."""
 DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
 
 
@@ -42,19 +47,34 @@ class OpenTransaction:
     partition: int
     producer_id: int
     producer_epoch: int
+    coordinator_epoch: int
+    """Of the last marker that its producer has here; -1: none yet."""
     start_offset: int
     """Its first record here; read_committed readers stop at the smallest of these."""
     transactional_id: str | None
     """None when no coordinator knows the producer."""
     state: str | None
-    """The coordinator's word: Ongoing, PrepareCommit, PrepareAbort; None when it does not know the producer."""
+    """The coordinator's word: Ongoing, PrepareCommit, PrepareAbort; None when it does not know the producer. Of a
+    hanging one it may be anything: it is said of another transaction of the same producer."""
     age_ms: int
     """Since it began, by the coordinator's record; for a hanging one, since its producer last wrote here."""
     timeout_ms: int | None
     """After this long its coordinator aborts it; None for a hanging one, which nothing aborts."""
+    records: int
+    """Its own data records here."""
     withheld: int
     """Data records from its first one on: its own, and those of others that wait behind it."""
     hanging: bool
+
+    @property
+    def overdue(self) -> bool:
+        """Its coordinator should have aborted it by now."""
+        return self.timeout_ms is not None and self.age_ms > self.timeout_ms + CLEANUP_MS
+
+    @property
+    def stuck(self) -> bool:
+        """It was decided, but after all this time its marker is not here."""
+        return self.overdue and self.state in PREPARED
 
     @property
     def why(self) -> str:
@@ -63,12 +83,20 @@ class OpenTransaction:
         effect = f"withholds {records} of partition {self.partition} from offset {self.start_offset:,} on"
         age = f"{self.age_ms / 1000:.1f} s"
         if self.hanging:
+            name = f" of {self.transactional_id}" if self.transactional_id else ""
             return (
-                f"Hanging: producer {self.producer_id} last wrote {age} ago, no coordinator knows of its transaction "
-                f"here, and it {effect} until an operator aborts it."
+                f"Hanging: producer {self.producer_id}{name} last wrote {age} ago, no coordinator knows of its "
+                f"transaction here, and it {effect} until an operator aborts it."
             )
         limit = f"{(self.timeout_ms or 0) / 1000:.1f} s"
-        return f"{self.transactional_id} ({self.state}) is open for {age} of at most {limit} and {effect}."
+        if self.stuck:
+            end = "commit" if self.state == PREPARED[0] else "abort"
+            return (
+                f"Stuck: {self.transactional_id} ({self.state}) began {age} ago (timeout {limit}), its coordinator "
+                f"decided to {end} it, but the marker is not here, and it {effect}."
+            )
+        late = ", which is over" if self.overdue else ""
+        return f"{self.transactional_id} ({self.state}) is open for {age} of at most {limit}{late} and {effect}."
 
 
 @dataclass(frozen=True)
@@ -147,7 +175,9 @@ def ask_open_transactions(
     return tuple(
         open_transaction(
             each,
-            _told(transactions, topic, each),
+            transactions.get(each.producer_id),
+            (topic, each.partition),
+            _own_records(ranges, each),
             records_between(ranges, each.partition, each.open_from or 0, ends.get(each.partition, 0), DATA_FATES),
             now_ms,
         )
@@ -172,23 +202,41 @@ def ask_producers(kafka: Connection, topic: str) -> pd.DataFrame:
 
 
 def open_transaction(
-    producer: _Producer, transaction: _Transaction | None, withheld: int, now_ms: int
+    producer: _Producer,
+    transaction: _Transaction | None,
+    place: tuple[str, int],
+    records: int,
+    withheld: int,
+    now_ms: int,
 ) -> OpenTransaction:
-    """What the partition and the coordinator say, joined; no transaction means that it hangs."""
-    began = producer.last_timestamp if transaction is None else transaction.began_ms
+    """What the partition and the coordinator say, joined; it hangs unless the coordinator knows it at this place."""
+    hanging = transaction is None or place not in transaction.partitions
+    began = producer.last_timestamp if transaction is None or hanging else transaction.began_ms
     return OpenTransaction(
         partition=producer.partition,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
+        coordinator_epoch=producer.coordinator_epoch,
         start_offset=producer.open_from or 0,
         transactional_id=transaction.transactional_id if transaction else None,
         state=transaction.state if transaction else None,
         # The coordinator's clock may be ahead of ours.
         age_ms=max(0, now_ms - began),
-        timeout_ms=transaction.timeout_ms if transaction else None,
+        timeout_ms=transaction.timeout_ms if transaction and not hanging else None,
+        records=records,
         withheld=withheld,
-        hanging=transaction is None,
+        hanging=hanging,
     )
+
+
+def _own_records(ranges: pd.DataFrame, producer: _Producer) -> int:
+    """Data records of the producer's open transaction."""
+    own = ranges[
+        (ranges["partition"] == producer.partition)
+        & (ranges["producer_id"] == producer.producer_id)
+        & (ranges["first_offset"] >= (producer.open_from or 0))
+    ]
+    return int(own["records"].sum())
 
 
 def _told(transactions: Mapping[int, _Transaction], topic: str, producer: _Producer) -> _Transaction | None:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
-from kafka.protocol.producer import ProduceRequest
-from kafka.record import MemoryRecordsBuilder
 
 from backend.errors import TopicError
-from backend.kafka.coordinator import open_transactions, producers
+from backend.kafka.coordinator import CLEANUP_MS, OpenTransaction, open_transactions, producers
 from backend.kafka.fates import fate_ranges
-from backend.kafka.rawlog import connect, fetch_bounds, scan
+from backend.kafka.rawlog import fetch_bounds, scan
 from backend.settings import TRANSACTION_TIMEOUT_MS
 from tests.conftest import wait_until
-from tests.kafka.topics import Writer, broker_setting
+from tests.kafka.hanging import GHOST, NOT_VERIFIED, append_late, hang
+from tests.kafka.topics import Writer
 from validators.finding import PartitionBounds
 
 NewTopic = Callable[..., str]
-
-GHOST = 987_654
-NOT_VERIFIED = 49
 
 
 def test_an_open_transaction_is_named_with_what_it_withholds(bootstrap: str, new_topic: NewTopic) -> None:
@@ -32,6 +27,7 @@ def test_an_open_transaction_is_named_with_what_it_withholds(bootstrap: str, new
     writer.write("A5 A+", partition=1)
     (found,) = open_transactions(bootstrap, {}, topic)
     assert (found.partition, found.start_offset, found.withheld, found.hanging) == (0, 2, 6, False)
+    assert found.records == 2 and not found.overdue and not found.stuck
     assert found.transactional_id == writer.transactional_id("B")
     assert found.state == "Ongoing"
     assert found.timeout_ms == TRANSACTION_TIMEOUT_MS
@@ -56,44 +52,52 @@ def test_one_transaction_open_on_two_partitions_is_told_for_each(bootstrap: str,
     assert "withholds 1 record of" in found[0].why
 
 
-def append_as_ghost(bootstrap: str, topic: str) -> int:
-    """Produce one transactional record for a producer that no coordinator knows; the broker's error code."""
-    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=10_000)
-    builder.set_producer_state(GHOST, 0, 0, True)
-    builder.append(timestamp=int(time.time() * 1000), key=b"k", value=b"v", headers=[])
-    builder.close()
-    data = ProduceRequest.TopicProduceData
-    records = data.PartitionProduceData(index=0, records=bytes(builder.buffer()))
-    request = ProduceRequest(
-        transactional_id="ghost",
-        acks=-1,
-        timeout_ms=5_000,
-        topic_data=[data(name=topic, partition_data=[records])],
-        # From version 12 on the broker itself tells the coordinator.
-        max_version=11,
-    )
-    with connect(bootstrap, {}) as kafka:
-        leader = kafka.leaders(topic)[0]
-        answer = kafka.send({leader: request})[leader]
-    code: int = answer.responses[0].partition_responses[0].error_code
-    return code
-
-
 def test_a_hanging_transaction_is_found_from_its_partition(bootstrap: str, new_topic: NewTopic) -> None:
     """A late write opened a transaction that its coordinator never heard of. Nothing will end it, and that is said."""
     topic = new_topic()
-    wait_until(lambda: append_as_ghost(bootstrap, topic) == NOT_VERIFIED, 10, "the refusal of today's brokers")
-    # So did all brokers before Kafka 3.6 (KIP-890): append without asking the coordinator.
-    with broker_setting(bootstrap, "transaction.partition.verification.enable", "false"):
-        wait_until(lambda: append_as_ghost(bootstrap, topic) == 0, 10, "a broker without verification")
+    wait_until(lambda: append_late(bootstrap, topic) == NOT_VERIFIED, 10, "the refusal of today's brokers")
+    hang(bootstrap, topic)
     Writer(bootstrap, topic).write("n2")
     assert fetch_bounds(bootstrap, {}, topic).partitions == (PartitionBounds(0, 0, 0, 3),)
     (found,) = open_transactions(bootstrap, {}, topic)
     assert found.hanging
-    assert (found.producer_id, found.start_offset, found.withheld) == (GHOST, 0, 3)
+    assert (found.producer_id, found.start_offset, found.records, found.withheld) == (GHOST, 0, 1, 3)
     assert (found.transactional_id, found.state, found.timeout_ms) == (None, None, None)
     assert found.why.startswith(f"Hanging: producer {GHOST} last wrote")
     assert "withholds 3 records of partition 0 from offset 0 on until an operator aborts it" in found.why
+
+
+def test_a_late_write_after_the_commit_hangs_under_its_producers_name(bootstrap: str, new_topic: NewTopic) -> None:
+    """A committed, then one of its writes arrived late, as before KIP-890. It hangs although its name is known."""
+    topic = new_topic()
+    writer = Writer(bootstrap, topic)
+    writer.write("A2 A+")
+    (of_a,) = producers(bootstrap, {}, topic).to_dict("records")
+    hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
+    (found,) = open_transactions(bootstrap, {}, topic)
+    assert (found.hanging, found.start_offset, found.transactional_id) == (True, 3, writer.transactional_id("A"))
+    assert (found.state, found.timeout_ms) == ("CompleteCommit", None)
+    assert f"producer {of_a['producer_id']} of {writer.transactional_id('A')} last wrote" in found.why
+
+
+OVERDUE = TRANSACTION_TIMEOUT_MS + CLEANUP_MS + 1
+
+
+@pytest.mark.parametrize(
+    ("state", "age_ms", "says"),
+    [
+        ("Ongoing", 5_000, "is open for 5.0 s of at most 60.0 s and withholds"),
+        ("Ongoing", OVERDUE, "is open for 70.0 s of at most 60.0 s, which is over and withholds"),
+        ("PrepareCommit", 5_000, "(PrepareCommit) is open for 5.0 s"),
+        ("PrepareCommit", OVERDUE, "decided to commit it, but the marker is not here, and it withholds 3 records"),
+        ("PrepareAbort", OVERDUE, "decided to abort it, but the marker is not here"),
+    ],
+)
+def test_a_transaction_that_does_not_end_in_time_is_said(state: str, age_ms: int, says: str) -> None:
+    """The same transaction at five moments of its life. Only what is really late is called that."""
+    found = OpenTransaction(0, 7, 0, 0, 12, "payments", state, age_ms, TRANSACTION_TIMEOUT_MS, 1, 3, False)
+    assert says in found.why
+    assert found.overdue == (age_ms == OVERDUE) and found.stuck == found.why.startswith("Stuck: ")
 
 
 def test_producers_of_a_topic(bootstrap: str, new_topic: NewTopic) -> None:
