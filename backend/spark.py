@@ -6,18 +6,26 @@ One long-lived server serves many short-lived clients: a warm JVM runs the same 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backend.errors import SetupError, SparkError
 from backend.java import java
@@ -27,6 +35,10 @@ from backend.worker_forks import write_executable
 
 SESSION_TIMEOUT_S = 60
 """A session whose client was killed, and with it the query it left behind, ends after this long."""
+
+CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
+"""How often a server that does not answer is asked again, within about 3 s; Spark's own patience is 10 minutes."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass
@@ -162,12 +174,27 @@ class EmbeddedSpark:
 
 def connect(remote: str) -> SparkSession:
     """A new session of its own on the server. Raises SparkError when nothing answers there."""
+    # A proxy of the surroundings is not asked for what is on this machine.
+    proxied = urlsplit(remote).hostname not in LOOPBACK
     try:
-        session = SparkSession.builder.remote(remote).create()
-        session.version  # noqa: B018  the first question to the server; creating a session asks nothing
+        channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
+    except PySparkException as error:
+        raise SparkError(f"{remote} is no address of a Spark Connect server. Check SPARK_REMOTE.") from error
+    session = ConnectSession.builder.channelBuilder(channel).create()
+    client = session.client
+    patience = client.get_retry_policies()
+    try:
+        client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=CONNECT_BACKOFF_MS)])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*RETRIES_EXCEEDED")
+            session.version  # noqa: B018  the first question to the server; creating a session asks nothing
+        client.set_retry_policies(patience)
     except Exception as error:
-        raise SparkError(f"Spark does not answer at {remote}. Check SPARK_REMOTE. ({first_line(error)})") from error
-    return session
+        client.close()
+        said = re.search(r'details = "([^"]+)"', str(error))
+        why = said[1] if said else first_line(error)
+        raise SparkError(f"Spark does not answer at {remote}. Check SPARK_REMOTE. ({why})") from error
+    return cast("SparkSession", session)
 
 
 @contextmanager

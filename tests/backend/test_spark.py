@@ -1,0 +1,31 @@
+"""Reaching the Spark Connect server, or being told soon that it is not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend.errors import SparkError
+from backend.kafka.broker import free_ports
+from backend.services import Services
+from backend.spark import spark_session
+
+
+def test_nobody_there_is_said_in_one_sentence() -> None:
+    address = f"sc://127.0.0.1:{free_ports(1)[0]}"
+    with pytest.raises(SparkError, match=f"Spark does not answer at {address}. Check SPARK_REMOTE.") as told:
+        spark_session(address).__enter__()
+    assert "\n" not in str(told.value)
+
+
+def test_what_is_no_address_is_said() -> None:
+    with pytest.raises(SparkError, match="^kafka:9092 is no address of a Spark Connect server. Check SPARK_REMOTE.$"):
+        spark_session("kafka:9092").__enter__()
+
+
+def test_a_proxy_of_the_surroundings_is_not_asked_for_this_machine(
+    cluster: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with spark_session(cluster.spark_remote) as spark:
+        assert spark.range(3).count() == 3
