@@ -39,7 +39,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from backend import settings
 from backend.errors import ClusterError, TopicError, UsageError
-from backend.kafka.batches import ROW, SCHEMA, Headers, batch_positions, batch_rows, cut, table
+from backend.kafka.batches import ROW, SCHEMA, Headers, batch_positions, batch_rows, cut, require_crc, table
 from validators.finding import Bounds, PartitionBounds
 
 PARTITION_BYTES_MAX = 4_000_000
@@ -88,18 +88,24 @@ def fetch_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bound
 
 
 def scan(
-    bootstrap: str, client: Mapping[str, str], topic: str, bounds: Bounds, since: pa.Table | None = None
+    bootstrap: str,
+    client: Mapping[str, str],
+    topic: str,
+    bounds: Bounds,
+    since: pa.Table | None = None,
+    check_crc: bool = False,
 ) -> pa.Table:
     """One row (`batches.SCHEMA`) per record batch within the bounds, by partition and offset. Timestamps are in ms.
 
     `since` is an earlier table of the same topic: only what it lacks is read, and the whole is returned. A batch that
     reaches out of the bounds (after DeleteRecords the log may start inside a batch) is cut: its `base_offset`,
     `count` and `first_timestamp` describe only the records inside; `size` stays that of the stored batch.
+    `check_crc` holds every batch that is read against its checksum (see `batches.require_crc` for what that costs).
 
     Raises TopicError for a missing topic or records in a format older than Kafka 0.11's, ClusterError otherwise.
     """
     with connect(bootstrap, client) as kafka:
-        return kafka.scan(topic, bounds, since)
+        return kafka.scan(topic, bounds, since, check_crc)
 
 
 @contextmanager
@@ -211,7 +217,7 @@ class Connection:
 
         return self.patiently(ask)
 
-    def scan(self, topic: str, bounds: Bounds, since: pa.Table | None = None) -> pa.Table:
+    def scan(self, topic: str, bounds: Bounds, since: pa.Table | None = None, check_crc: bool = False) -> pa.Table:
         """See `scan`."""
         kept, spans = _missing(bounds, since)
         parts: list[Headers] = []
@@ -219,7 +225,7 @@ class Connection:
         while spans:
             got = self.patiently(lambda: self._fetch_spans(topic, spans))
             for partition, answer in got.items():
-                rows, reached = self._read(topic, partition, spans[partition][0], answer)
+                rows, reached = self._read(topic, partition, spans[partition][0], answer, check_crc)
                 if reached is None:
                     continue
                 served = time.monotonic()
@@ -369,21 +375,25 @@ class Connection:
                 found[partition.partition_index] = partition
         return found
 
-    def _read(self, topic: str, partition: int, span: tuple[int, int], answer: Any) -> tuple[Headers, int | None]:
+    def _read(
+        self, topic: str, partition: int, span: tuple[int, int], answer: Any, check_crc: bool
+    ) -> tuple[Headers, int | None]:
         """The rows of one response within the span, and the next offset to fetch (None: nothing was served)."""
         first, end = span
         if answer.error_code:
             return np.empty(0, ROW), self._first_left(topic, partition, first)
-        data = memoryview(answer.records or b"")
-        positions = batch_positions(data, f"{topic}-{partition}")
+        data, where = memoryview(answer.records or b""), f"{topic}-{partition}"
+        positions = batch_positions(data, where)
         if not positions:
             return np.empty(0, ROW), None
+        if check_crc:
+            require_crc(data, positions, where)
         rows = batch_rows(data, positions, partition)
         reached = int(rows["last_offset"][-1]) + 1
         inside = np.flatnonzero((rows["base_offset"] < end) & (rows["last_offset"] >= first))
         for index in inside.tolist():
             if rows["base_offset"][index] < first or rows["last_offset"][index] >= end:
-                rows[index] = cut(rows[index], data[positions[index] :], first, end)
+                rows[index] = cut(rows[index], data[positions[index] :], first, end, where)
         return rows[inside], max(reached, first)
 
     def _first_left(self, topic: str, partition: int, offset: int) -> int:

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,6 +25,7 @@ from backend.kafka.batches import (
     cut,
     decompress,
     record_places,
+    require_crc,
 )
 from backend.kafka.fates import FATES, balance, fate_ranges, total, transactions
 from backend.kafka.rawlog import connect, fetch_bounds, scan
@@ -35,6 +37,8 @@ from validators.finding import Bounds, Fate, PartitionBounds
 NewTopic = Callable[..., str]
 
 PLACES = ("base_offset", "last_offset")
+ATTRIBUTES_AT, PRODUCER_ID_AT = 21, 43
+"""Positions in a batch's header (KIP-98)."""
 
 
 def fates(table: pa.Table, bounds: Bounds) -> dict[tuple[int, int], str]:
@@ -271,10 +275,10 @@ def test_a_thinned_out_batch_says_fewer_records_than_offsets() -> None:
     assert (row["base_offset"], row["last_offset"], row["count"]) == (0, 9, 3)
     offsets, timestamps = record_places(batch)
     assert offsets.tolist() == [0, 4, 9] and timestamps.tolist() == [1_000, 1_004, 1_009]
-    middle = cut(row, batch, 2, 8)
+    middle = cut(row, batch, 2, 8, "t-0")
     assert (middle["base_offset"], middle["last_offset"], middle["count"]) == (4, 7, 1)
     assert middle["first_timestamp"] == 1_004
-    nothing = cut(row, batch, 5, 8)
+    nothing = cut(row, batch, 5, 8, "t-0")
     assert (nothing["base_offset"], nothing["last_offset"], nothing["count"]) == (5, 7, 0)
 
 
@@ -300,6 +304,55 @@ def test_what_is_no_batch_is_an_error() -> None:
         batch_positions(memoryview(struct.pack(">qiib", 0, 0, 0, 2) + bytes(80)), "t-0")
     with pytest.raises(ClusterError, match="codec 7"):
         decompress(memoryview(b""), 7)
+
+
+def test_a_batch_that_differs_from_its_checksum_is_named() -> None:
+    """One bit of the second of two batches has flipped, in its header or in its last record. Whole ones pass."""
+    first, second = bytes(thinned_batch([0, 1], compression=0)), bytearray(thinned_batch([0, 1], compression=0))
+    struct.pack_into(">q", second, 0, 2)  # The offset lies before what the checksum covers: a broker gives it.
+    whole = memoryview(first + second)
+    positions = batch_positions(whole, "t-0")
+    require_crc(whole, positions, "t-0")
+    for at in (PRODUCER_ID_AT, len(second) - 1):
+        broken = bytearray(second)
+        broken[at] ^= 1
+        with pytest.raises(ClusterError, match=r"^t-0: the record batch at offset 2 is corrupt \(its CRC is .*replica"):
+            require_crc(memoryview(first + broken), positions, "t-0")
+
+
+@pytest.mark.parametrize("compression", [0, 1, 3, 4])
+def test_records_that_cannot_be_decoded_are_named(compression: int) -> None:
+    """A batch must be cut, and its records are no records. The sentence says where, whatever the codec said."""
+    batch = bytearray(thinned_batch([0], compression=0))
+    batch[ATTRIBUTES_AT + 1] = compression
+    batch[HEADER.itemsize :] = b"\xff" * (len(batch) - HEADER.itemsize)
+    (row,) = batch_rows(memoryview(batch), [0], 0)
+    with pytest.raises(ClusterError, match=r"^t-0: the record batch at offset 0 is corrupt \(its records cannot be"):
+        cut(row, memoryview(batch), 0, 1, "t-0")
+
+
+def test_checksums_of_a_topic_are_checked_on_request(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic is read with its checksums, and all is well. Then a bit flips on the way, which only they notice."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("n3 A2 A+")
+    bounds = fetch_bounds(bootstrap, {}, topic)
+    table = scan(bootstrap, {}, topic, bounds)
+    assert scan(bootstrap, {}, topic, bounds, check_crc=True).equals(table)
+    original = rawlog.Connection._fetch
+
+    def flip(*arguments: Any) -> dict[int, Any]:
+        found = original(*arguments)
+        for answer in found.values():
+            answer.records = bytearray(answer.records)
+            answer.records[table["size"][0].as_py() + HEADER.itemsize + 9] ^= 1
+        return found
+
+    monkeypatch.setattr(rawlog.Connection, "_fetch", flip)
+    assert scan(bootstrap, {}, topic, bounds).equals(table)
+    with pytest.raises(ClusterError, match=f"^{topic}-0: the record batch at offset 3 is corrupt"):
+        scan(bootstrap, {}, topic, bounds, check_crc=True)
 
 
 def test_snappy_of_java_clients_is_read() -> None:
