@@ -180,6 +180,10 @@ def connect(remote: str) -> SparkSession:
         channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
     except PySparkException as error:
         raise SparkError(f"{remote} is no address of a Spark Connect server. Check SPARK_REMOTE.") from error
+    # Functions of columns ask this variable whether to build for Connect; SparkSession.builder would have set it.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    # As `SparkSession.builder.remote` does, which takes no channel: what `pyspark.sql.functions` build is for Connect.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     session = ConnectSession.builder.channelBuilder(channel).create()
     client = session.client
     patience = client.get_retry_policies()

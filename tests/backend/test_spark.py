@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql import functions as F
 
 from backend.errors import SparkError
 from backend.kafka.broker import free_ports
@@ -28,4 +29,4 @@ def test_a_proxy_of_the_surroundings_is_not_asked_for_this_machine(
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with spark_session(cluster.spark_remote) as spark:
-        assert spark.range(3).count() == 3
+        assert spark.range(3).where(F.col("id") > 0).count() == 2
