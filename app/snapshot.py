@@ -45,6 +45,21 @@ class Snapshot:
         """One row a transaction and partition: `fates.transactions`. The ranges refer to its index."""
         return fates.transactions(self.batches, self.bounds)
 
+    @cached_property
+    def over_partitions(self) -> pd.DataFrame:
+        """One row a transaction: `fates.over_partitions`."""
+        return fates.over_partitions(self.transactions)
+
+    @cached_property
+    def parts(self) -> Mapping[tuple[int, int], tuple[int, ...]]:
+        """The partitions that a transaction wrote to, by partition and first offset of each of its parts."""
+        whole = self.over_partitions
+        return {
+            place: partitions
+            for partitions, firsts in zip(whole["partitions"], whole["first_offset_by_partition"], strict=True)
+            for place in zip(partitions, firsts, strict=True)
+        }
+
     def partition(self, number: int) -> PartitionBounds:
         return next(p for p in self.bounds.partitions if p.partition == number)
 

@@ -56,8 +56,14 @@ def lane_order(shown: pd.DataFrame, named: pd.Series[Any]) -> list[str]:
     return list(dict.fromkeys(ordered["lane"]))[:LANES_MAX]
 
 
-def table(shown: pd.DataFrame, names: Mapping[int, str], opened: Sequence[OpenTransaction]) -> pd.DataFrame:
-    """One row a transaction and partition; `names` are transactional ids by producer id."""
+def table(
+    shown: pd.DataFrame,
+    parts: Mapping[tuple[int, int], tuple[int, ...]],
+    names: Mapping[int, str],
+    opened: Sequence[OpenTransaction],
+) -> pd.DataFrame:
+    """One row a transaction and partition. `parts` are all partitions of a transaction, by partition and first offset;
+    `names` are transactional ids by producer id."""
     reasons = {(one.partition, one.start_offset): one for one in opened}
     return pd.DataFrame(
         {
@@ -77,6 +83,10 @@ def table(shown: pd.DataFrame, names: Mapping[int, str], opened: Sequence[OpenTr
             "producer id": shown["producer_id"],
             "epoch": shown["producer_epoch"],
             "marker": shown["marker_offset"],
+            "partitions": [
+                ", ".join(map(str, parts[place]))
+                for place in zip(shown["partition"], shown["first_offset"], strict=True)
+            ],
             "why": [
                 why(row, reasons.get((int(row["partition"]), int(row["first_offset"]))))
                 for row in shown.to_dict("records")
@@ -86,7 +96,7 @@ def table(shown: pd.DataFrame, names: Mapping[int, str], opened: Sequence[OpenTr
 
 
 def why(row: Mapping[Any, Any], opened: OpenTransaction | None) -> str:
-    """Why a transaction has not ended well, as far as is known."""
+    """Why a transaction has not committed, as far as the coordinator and the log tell."""
     if row["outcome"] == OPEN:
         if opened is None:
             return "no marker within the bounds"
@@ -95,7 +105,12 @@ def why(row: Mapping[Any, Any], opened: OpenTransaction | None) -> str:
         return f"{opened.state}: open for {span(opened.age_ms)} of at most {span(opened.timeout_ms or 0)}"
     if row["outcome"] == UNEXPLAINED:
         return "no marker, although it lies below the last stable offset"
-    return ""
+    if row["outcome"] != ABORTED or pd.isna(row["marker_epoch"]):
+        return ""
+    if row["marker_epoch"] == row["producer_epoch"]:
+        return "aborted by its producer"
+    # A fence and a timeout raise the epoch of the marker, and so does every end by a client of version 2 (KIP-890).
+    return "the marker has a new epoch: fenced, timed out, or ended by a client of transaction version 2"
 
 
 def tinted(listed: pd.DataFrame, shown: pd.DataFrame, chosen: tuple[int, int] | None) -> Styler:

@@ -269,7 +269,7 @@ def open_word(one: OpenTransaction) -> Word:
     """How an open transaction stands."""
     if one.hanging:
         return Word("hanging", "hanging", ":material/lock_clock:", "red")
-    if one.timeout_ms is not None and one.age_ms > one.timeout_ms:
+    if one.overdue:
         return Word("overdue", "overdue", ":material/timer_off:", "orange")
     return Word("open", "open", ":material/hourglass_top:", "yellow")
 
@@ -278,9 +278,8 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
     """What somebody can do about an open transaction."""
     if one.hanging:
         return (
-            f"No client and no coordinator will end it. An operator can, with Kafka's own tool: "
-            f"kafka-transactions.sh --bootstrap-server {bootstrap} abort --topic {topic} --partition {one.partition} "
-            f"--start-offset {one.start_offset}. Its records are then aborted for good."
+            f"No client and no coordinator will end it; an operator can: topicproof abort {topic} {one.partition} "
+            f"{one.start_offset} --bootstrap {bootstrap} says what would be lost, and with --yes does it."
         )
     if one.state in ("PrepareCommit", "PrepareAbort"):
         return (

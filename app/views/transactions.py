@@ -15,7 +15,7 @@ from app.place import Selection, read_selection, write_selection
 from app.session import Coordination
 from app.snapshot import Snapshot
 from backend.kafka.coordinator import OpenTransaction
-from backend.kafka.fates import ABORTED
+from backend.kafka.fates import ABORTED, SPLIT
 from backend.services import Services
 
 OPEN_SHOWN = 4
@@ -59,7 +59,7 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     timeline(seen, selection, shown, len(fitting), skip, live)
     if selection.chosen is not None:
         detail(kafka, seen, told, selection.chosen)
-    listing(selection, shown, told)
+    listing(seen, selection, shown, told)
     producers(told)
 
 
@@ -75,10 +75,18 @@ def facts(seen: Snapshot) -> None:
     plain = seen.ranges[~seen.ranges["transactional"].astype(bool) & seen.ranges["control"].isna()]
     outside = int(plain["records"].sum())
     st.caption(
-        f"Each counts once a partition that it wrote to. {aborted:,} of {wording.count(records, 'record')} in "
+        "Each counts once a partition that it wrote to; over all partitions they are "
+        f"{len(seen.over_partitions):,}. {aborted:,} of {wording.count(records, 'record')} in "
         f"transactions ({aborted / max(1, records):.1%}) were aborted"
         + (f"; {wording.count(outside, 'further record')} in none." if outside else "; every record is in one.")
     )
+    split = int((seen.over_partitions["outcome"] == SPLIT).sum())
+    if split:
+        st.error(
+            f"{wording.count(split, 'transaction')} committed on one partition and aborted on another.",
+            title="Split transactions",
+            icon=":material/call_split:",
+        )
 
 
 def standing(kafka: Services, seen: Snapshot, told: Coordination) -> None:
@@ -229,10 +237,12 @@ def detail(kafka: Services, seen: Snapshot, told: Coordination, chosen: tuple[in
         left, right = st.columns([3, 1])
         with left:
             st.markdown(f"#### Partition {chosen[0]}, offset {chosen[1]:,} {wording.badge(word)}")
+            others = [partition for partition in seen.parts[chosen] if partition != chosen[0]]
+            elsewhere = f"It wrote to {_partitions(others)} as well. " if others else ""
             ended = f"its marker is at {marker:,}" if marker is not None else "it has no marker yet"
             st.markdown(
                 f"{wording.count(row['records'], 'record')} ({wording.data_size(row['bytes'])} as stored) at the "
-                f"offsets {chosen[1]:,} to {row['last_offset']:,}; {ended}. "
+                f"offsets {chosen[1]:,} to {row['last_offset']:,}; {ended}. {elsewhere}"
                 f"Began {wording.moment_of_ms(row['first_timestamp'])}, "
                 f"{'open for' if marker is None else 'took'} {wording.span(row['duration_ms'])}."
             )
@@ -253,6 +263,10 @@ def detail(kafka: Services, seen: Snapshot, told: Coordination, chosen: tuple[in
                 compare_link(seen, (chosen[0], marker), "Compare at its marker")
 
 
+def _partitions(numbers: Sequence[int]) -> str:
+    return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
 def compare_link(seen: Snapshot, place: tuple[int, int] | None, label: str = "Compare both levels") -> None:
     params = {"topic": seen.bounds.topic}
     if place is not None:
@@ -260,7 +274,7 @@ def compare_link(seen: Snapshot, place: tuple[int, int] | None, label: str = "Co
     st.page_link("views/compare.py", label=label, icon=":material/compare:", query_params=params)
 
 
-def listing(selection: Selection, shown: pd.DataFrame, told: Coordination) -> None:
+def listing(seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coordination) -> None:
     """The same transactions as the timeline's, the latest first."""
     places: Sequence[tuple[int, int]] = [
         (int(one), int(first)) for one, first in zip(shown["partition"], shown["first_offset"], strict=True)
@@ -273,7 +287,7 @@ def listing(selection: Selection, shown: pd.DataFrame, told: Coordination) -> No
         if cells and cells[0][0] < len(places):
             go(replace(selection, chosen=places[cells[0][0]]))
 
-    listed = transactions.table(shown, told.names, told.opened)
+    listed = transactions.table(shown, seen.parts, told.names, told.opened)
     st.dataframe(
         transactions.tinted(listed, shown, selection.chosen),
         hide_index=True,
@@ -297,6 +311,7 @@ def listing(selection: Selection, shown: pd.DataFrame, told: Coordination) -> No
             "producer id": st.column_config.NumberColumn(format="%d", width=85),
             "epoch": st.column_config.NumberColumn(width=55),
             "marker": st.column_config.NumberColumn(width=75),
+            "partitions": st.column_config.TextColumn(width=75),
         },
     )
     st.caption("Click a row, or a bar, to see one transaction and the way to its records.")

@@ -233,12 +233,12 @@ def _records(
     names: dict[int | None, str] = {
         place.transaction: name
         for offset, place in places.items()
-        if place.transaction is not None and (name := _name(_headers(uncommitted.get(offset))))
+        if place.transaction is not None and (name := _name(headers_of(uncommitted.get(offset))))
     }
     records = []
     for offset, place in sorted(places.items()):
         message = uncommitted.get(offset) or committed.get(offset)
-        headers = _headers(message)
+        headers = headers_of(message)
         fate = _fate(place, message is not None)
         producer = f"producer {place.producer_id}" if place.transactional else None
         transaction = None if place.transaction is None else transactions[place.transaction]
@@ -317,7 +317,8 @@ def _header(headers: Headers, wanted: str) -> bytes | None:
     return next((value for name, value in headers if name == wanted), None)
 
 
-def _headers(message: Message | None) -> Headers:
+def headers_of(message: Message | None) -> Headers:
+    """A message's headers in their order, which may repeat a name."""
     found = (message.headers() if message is not None else None) or []
     return tuple((name, _bytes(value)) for name, value in (found.items() if isinstance(found, dict) else found))
 

@@ -22,12 +22,12 @@ from validators.finding import Bounds, PartitionBounds
 BOUNDS = Bounds("squares", (PartitionBounds(0, 0, 20, 20), PartitionBounds(1, 0, 8, 12)))
 FOUND = pd.DataFrame(
     [
-        (0, 7, 0, 0, 4, 5, 500, 1_000, 1_004, "COMMITTED", 5, 1_010),
-        (0, 7, 0, 6, 8, 3, 300, 2_000, 2_002, "ABORTED", 9, 2_050),
-        (1, 8, 2, 8, 11, 4, 400, 3_000, 3_003, "OPEN", None, None),
+        (0, 7, 0, 0, 4, 5, 500, 1_000, 1_004, "COMMITTED", 5, 1_010, 0),
+        (0, 7, 0, 6, 8, 3, 300, 2_000, 2_002, "ABORTED", 9, 2_050, 1),
+        (1, 8, 2, 8, 11, 4, 400, 3_000, 3_003, "OPEN", None, None, None),
     ],
     columns=list(TRANSACTION_COLUMNS),
-).astype({"marker_offset": "Int64", "marker_timestamp": "Int64"})
+).astype({"marker_offset": "Int64", "marker_timestamp": "Int64", "marker_epoch": "Int64"})
 
 
 @given(
