@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from validators.finding import Fate, Outcome
+from validators.finding import Fate, Finding, Outcome
 from validators.report import Report
 
 if TYPE_CHECKING:
@@ -50,17 +50,37 @@ def report_lines(report: Report) -> Iterator[str]:
     yield f"balance of {report.sink.topic}: {report.sink.offsets:,} offsets = {terms}"
     moved = report.transactions
     yield f"transactions: {moved.committed or 0:,} committed, {moved.aborted or 0:,} aborted, {moved.open or 0:,} open"
+    uncounted = {one.kind: one.why for one in report.not_checked}
+    aside = {finding.kind: finding for finding in report.aside}
     for finding in report.findings:
-        colour = COLOURS[finding.outcome]
-        explained = f" (explained by {finding.explained_by})" if finding.explained_by else ""
-        yield f"  [{colour}]{finding.outcome:8}[/] {finding.kind}: {_plain(finding.why)}{explained}"
-        for example in finding.examples[:3]:
-            where = "" if example.partition is None else f"{report.sink.topic}-{example.partition}@{example.offset}: "
-            yield f"           {_plain(where + example.why)}"
-    for missing in report.not_checked:
-        yield f"  not checked {missing.kind}: {_plain(missing.why)}"
+        if finding.kind not in aside:
+            yield from _finding_lines(report, finding, finding.kind in uncounted)
+    yield from _aside_lines(aside.values())
+    looked_for = {finding.kind for finding in report.findings}
+    for kind, why in uncounted.items():
+        if kind not in looked_for:
+            yield f"  not checked {kind}: {_plain(why)}"
     for doubt in report.doubts:
         yield f"  [yellow]doubt[/] {_plain(doubt)}"
+
+
+def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterator[str]:
+    colour = COLOURS[finding.outcome]
+    notes = [f"explained by {finding.explained_by}"] if finding.explained_by else []
+    notes += ["not counted"] if uncounted else []
+    note = f" ({', '.join(notes)})" if notes else ""
+    yield f"  [{colour}]{finding.outcome:8}[/] {finding.kind}: {_plain(finding.why)}{note}"
+    for example in finding.examples[:3]:
+        where = "" if example.partition is None else f"{report.sink.topic}-{example.partition}@{example.offset}: "
+        yield f"           {_plain(where + example.why)}"
+
+
+def _aside_lines(findings: Iterable[Finding]) -> Iterator[str]:
+    """Kinds that do not count, one line for those that hold and one for those that could not be judged."""
+    for outcome, said in ((Outcome.HOLDS, "in order"), (Outcome.UNKNOWN, "not judged")):
+        names = [f"{one.kind} ({one.count:,})" if one.count else one.kind for one in findings if one.outcome is outcome]
+        if names:
+            yield f"  not counted, {said}: {', '.join(names)}"
 
 
 def print_topic(out: Console, view: TopicView) -> None:

@@ -31,6 +31,14 @@ def evidence(rows: DataFrame, badness: Column, why: Column, explained_by: Column
     return given.select(*(F.col(name).cast(kind).alias(name) for name, kind in map(str.split, COLUMNS.split(", "))))
 
 
+def nothing(rows: DataFrame) -> DataFrame:
+    """No evidence: what `find` gives when a count has said that there is nothing to find. Costs no job.
+
+    `rows` is the ledger's sink.
+    """
+    return evidence(rows.limit(0), F.lit(0), F.lit(""))
+
+
 def amount(count: int, covered: int, noun: str, one: str, many: str) -> str:
     """`none of 9 inputs has ...`, `1 of 9 inputs has ...`, `1,234 of 9,000 inputs have ...`"""
     return f"{f'{count:,}' if count else 'none'} of {covered:,} {noun} {one if count < 2 else many}"

@@ -2,6 +2,10 @@
 
 A row is judged by its cause: a primary row by its own kind, an explained one by what explains it. So an order row that
 a duplicate explains breaks exactly_once, as the duplicate does, and does not break at_least_once.
+
+A kind counts for the verdict in one of three ways. A required one must hold: unheard or empty, it is UNKNOWN, and so is
+the verdict. A contradiction counts only where it is found: it can break exactly_once and never be missed. An advisory
+one never counts: it is looked for and shown.
 """
 
 from __future__ import annotations
@@ -39,6 +43,33 @@ REQUIRED: Mapping[Guarantee, tuple[str, ...]] = {
 }
 """The kinds that make the verdict unless a contract names others."""
 
+CONTRADICTIONS: Mapping[Guarantee, tuple[str, ...]] = {
+    Guarantee.EXACTLY_ONCE: (
+        "fate_split",
+        "wrong_attribution",
+        "late_append",
+        "reading_mismatch",
+        "marker_accounting",
+        "zombie_write",
+    ),
+    Guarantee.AT_LEAST_ONCE: (),
+    Guarantee.AT_MOST_ONCE: (),
+}
+"""Kinds in which witnesses contradict one another, or the log contradicts itself. A primary row breaks the guarantee.
+An unheard witness or nothing to look at leaves the verdict to the others: topics without a transaction are judged too.
+"""
+
+ADVISORY: Mapping[str, str] = {
+    "intruder": "who else may write to a topic is for its owner to say",
+    "sequence_hole": "the broker keeps sequences, and a hole in them loses no acknowledged record by itself",
+    "identity_change": "a transactional id may change its producer id and epoch",
+    "aborted_volume": "aborted records are part of every transactional topic",
+}
+"""Kinds that break no guarantee, each with the reason. They are looked for, and shown, and do not count."""
+
+NORMAL = frozenset({"identity_change", "aborted_volume"})
+"""Advisory kinds whose rows tell what happened, not that anything is wrong."""
+
 WORST_FIRST = (Outcome.VIOLATED, Outcome.UNKNOWN, Outcome.HOLDS)
 EXIT_CODES: Mapping[Outcome, int] = {Outcome.HOLDS: 0, Outcome.VIOLATED: 1, Outcome.UNKNOWN: 3}
 
@@ -47,6 +78,11 @@ def merge(outcomes: Iterable[Outcome]) -> Outcome:
     """The worst of them; of none, UNKNOWN: who asked nothing knows nothing."""
     found = set(outcomes)
     return next((outcome for outcome in WORST_FIRST if outcome in found), Outcome.UNKNOWN)
+
+
+def looked_for(kind: str, guarantee: Guarantee) -> bool:
+    """Whether a kind that is not required is looked for all the same, and shown."""
+    return kind in EXEMPT[guarantee] or kind in ADVISORY or kind in CONTRADICTIONS[Guarantee.EXACTLY_ONCE]
 
 
 def judge_rows(kind: str, causes: Mapping[str | None, int], guarantee: Guarantee) -> Outcome:
@@ -62,10 +98,13 @@ def reason_not_required(kind: str, guarantee: Guarantee, chosen: bool) -> str:
         return f"Not required: {EXEMPT[guarantee][kind]}."
     if chosen:
         return "Not required: the contract does not name it."
+    if kind in ADVISORY:
+        return f"Not counted: {ADVISORY[kind]}."
     return f"Not required: {PROMISES[guarantee]} promises nothing about it."
 
 
 def _judge_cause(cause: str, guarantee: Guarantee) -> Outcome:
     if cause == PENDING:
         return Outcome.UNKNOWN
-    return Outcome.HOLDS if cause == RANGE or cause in EXEMPT[guarantee] else Outcome.VIOLATED
+    allowed = cause == RANGE or cause in NORMAL or cause in EXEMPT[guarantee]
+    return Outcome.HOLDS if allowed else Outcome.VIOLATED

@@ -31,6 +31,7 @@ from validators.balance import (
     count_headers,
     words_of_batches,
 )
+from validators.coordinator import Coordinator
 from validators.finding import Balance, Bounds, Fate, PartitionBounds, Transactions, Witness
 from validators.identity import Identity, with_input, with_transaction
 from validators.offsets import between, bits, bound, holds, look_up, minus, word
@@ -94,6 +95,10 @@ class Ledger:
     sink_bounds: Bounds
     source_bounds: Bounds
     """The judged range: from `start` to `lso` of each partition; the source itself ends at `hw`."""
+    raw_log: RawLog | None
+    """The sink's; None when it was not heard. Rows by batch and by transaction, so far fewer than records."""
+    coordinator: Coordinator | None
+    """None when it was not heard."""
     heard: frozenset[Witness]
     cells: tuple[Cell, ...]
     repeats_count: int
@@ -148,6 +153,7 @@ def build_ledger(
     raw_log: RawLog | None = None,
     declared: DataFrame | None = None,
     identity: Identity = Identity.LINEAGE,
+    coordinator: Coordinator | None = None,
 ) -> Ledger:
     """The ledger of a sink and its source.
 
@@ -175,7 +181,8 @@ def build_ledger(
     )
     balance = tuple(_balance(one, cells, headers, raw_log is not None) for one in sink_bounds.partitions)
     heard = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
-    heard |= ({Witness.RAW_LOG} if raw_log else set()) | ({Witness.JOURNAL} if declared is not None else set())
+    others = {Witness.RAW_LOG: raw_log, Witness.JOURNAL: declared, Witness.COORDINATOR: coordinator}
+    heard |= {witness for witness, account in others.items() if account is not None}
     repeats = _repeats(sink)
     return Ledger(
         sink=sink,
@@ -183,6 +190,8 @@ def build_ledger(
         inputs=_inputs(source, source_bounds),
         sink_bounds=sink_bounds,
         source_bounds=source_bounds,
+        raw_log=raw_log,
+        coordinator=coordinator,
         heard=frozenset(heard),
         cells=cells,
         repeats_count=repeats_count,

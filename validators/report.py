@@ -17,11 +17,14 @@ from pyspark.sql import functions as F
 
 from validators.catalogue import VALIDATORS, Validator
 from validators.expectation import (
+    CONTRADICTIONS,
     EXEMPT,
     EXIT_CODES,
+    NORMAL,
     PROMISES,
     REQUIRED,
     judge_rows,
+    looked_for,
     merge,
     reason_not_required,
 )
@@ -64,6 +67,7 @@ class Report:
     findings: tuple[Finding, ...]
     checked: tuple[Check, ...]
     not_checked: tuple[NotChecked, ...]
+    """What did not count for the verdict, each with the reason; `findings` shows those that were looked for."""
     doubts: tuple[str, ...]
     """Why the readings cannot be trusted; not empty only with the verdict UNKNOWN."""
     not_processed: int
@@ -75,6 +79,20 @@ class Report:
     @property
     def exit_code(self) -> int:
         return exit_code(self.verdict)
+
+    @property
+    def aside(self) -> tuple[Finding, ...]:
+        """Findings that need no place of their own: they do not count, and there is nothing wrong or nothing at all."""
+        uncounted = {one.kind for one in self.not_checked}
+        return tuple(
+            one
+            for one in self.findings
+            if one.kind in uncounted
+            and (
+                one.outcome is Outcome.UNKNOWN
+                or (one.outcome is Outcome.HOLDS and (one.kind in NORMAL or not one.count))
+            )
+        )
 
     @property
     def fates(self) -> dict[str, int | None]:
@@ -155,7 +173,8 @@ def judge(
 ) -> Report:
     """The verdict on a ledger under a guarantee.
 
-    `require` names the kinds that make the verdict, else the guarantee's own. `not_processed` is how many inputs lie
+    `require` names the kinds that make the verdict, and no other is looked for; else they are the guarantee's own,
+    joined by every contradiction that is found (validators/expectation.py). `not_processed` is how many inputs lie
     beyond the judged range. Raises ValueError for a required kind that does not exist, and for an empty `require`.
 
     Pending offsets never hold: until their transactions end, a missing record may still come and a repeated one may
@@ -164,7 +183,12 @@ def judge(
     began = time.monotonic()
     required = _required(guarantee, require, validators)
     unheard = {validator.NAME: reason for validator in validators if (reason := _unheard(validator, ledger))}
-    wanted = [one for one in validators if one.NAME in required or one.NAME in EXEMPT[guarantee]]
+    contradictions = CONTRADICTIONS[guarantee] if require is None else ()
+    wanted = [
+        one
+        for one in validators
+        if one.NAME in (*required, *EXEMPT[guarantee]) or (require is None and looked_for(one.NAME, guarantee))
+    ]
     found = _find([one for one in wanted if one.NAME not in unheard], ledger)
     findings, checked = [], []
     for validator in wanted:
@@ -173,7 +197,11 @@ def judge(
         if validator.NAME not in unheard:
             heard = tuple(one for group in validator.WITNESSES for one in group if one in ledger.heard)
             checked.append(Check(validator.NAME, validator.covered(ledger), validator.UNIT, heard))
-    counting = [finding for finding in findings if finding.kind in required]
+    counting = [
+        finding
+        for finding in findings
+        if finding.kind in required or (finding.kind in contradictions and finding.outcome is Outcome.VIOLATED)
+    ]
     verdict = _verdict(ledger, counting)
     return Report(
         verdict=verdict,
@@ -186,10 +214,17 @@ def judge(
         transactions=ledger.transactions,
         findings=tuple(findings),
         checked=tuple(checked),
-        not_checked=tuple(
-            NotChecked(one.NAME, reason_not_required(one.NAME, guarantee, require is not None))
-            for one in validators
-            if one.NAME not in required
+        not_checked=(
+            *(
+                NotChecked(one.NAME, reason_not_required(one.NAME, guarantee, require is not None))
+                for one in validators
+                if one.NAME not in (*required, *contradictions)
+            ),
+            *(
+                NotChecked(one.kind, one.why)
+                for one in findings
+                if one.kind in contradictions and one.outcome is Outcome.UNKNOWN
+            ),
         ),
         doubts=ledger.doubts,
         not_processed=not_processed,

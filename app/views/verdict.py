@@ -50,8 +50,12 @@ def page() -> None:
         return
     outcome(run, report)
     witnesses(run, report)
+    aside = report.aside
     for finding in report.findings:
-        section(report, finding)
+        if finding not in aside:
+            with st.container(border=True, gap="small"):
+                section(report, finding)
+    uncounted(report, aside)
     rest(run, report, text)
 
 
@@ -145,22 +149,38 @@ def witnesses(run: Run, report: Report) -> None:
 
 def section(report: Report, finding: Finding) -> None:
     """One kind of finding."""
+    head(report, finding)
+    if not finding.examples:
+        return
+    st.markdown(f"{wording.count(len(finding.examples), 'example')} of {finding.count:,}, worst first:")
+    for example in finding.examples[:EXAMPLES_OPEN]:
+        place(report, example)
+    further = finding.examples[EXAMPLES_OPEN:]
+    if further:
+        with st.expander(f"{wording.count(len(further), 'further example')}"):
+            for example in further:
+                place(report, example)
+
+
+def head(report: Report, finding: Finding) -> None:
     check = next((one for one in report.checked if one.kind == finding.kind), None)
-    with st.container(border=True, gap="small"):
-        left, right = st.columns([1.1, 2], vertical_alignment="center")
-        left.markdown(wording.finding_title(finding, check))
-        right.markdown(wording.plain(finding.why))
-        right.caption(f"{wording.plain(QUESTIONS.get(finding.kind, ''))} {basis(check)}")
-        if not finding.examples:
-            return
-        st.markdown(f"{wording.count(len(finding.examples), 'example')} of {finding.count:,}, worst first:")
-        for example in finding.examples[:EXAMPLES_OPEN]:
-            place(report, example)
-        further = finding.examples[EXAMPLES_OPEN:]
-        if further:
-            with st.expander(f"{wording.count(len(further), 'further example')}"):
-                for example in further:
-                    place(report, example)
+    left, right = st.columns([1.1, 2], vertical_alignment="center")
+    left.markdown(wording.finding_title(finding, check))
+    right.markdown(wording.plain(finding.why))
+    right.caption(f"{wording.plain(QUESTIONS.get(finding.kind, ''))} {basis(check)}")
+
+
+def uncounted(report: Report, aside: Sequence[Finding]) -> None:
+    """Kinds that do not count and show nothing wrong, folded away."""
+    if not aside:
+        return
+    held = sum(finding.outcome is Outcome.HOLDS for finding in aside)
+    said = f"{wording.count(len(aside), 'further kind')}, not counted: {held} in order, {len(aside) - held} not judged"
+    with st.expander(said, icon=":material/rule:"):
+        for finding in aside:
+            head(report, finding)
+            for example in finding.examples[:EXAMPLES_OPEN]:
+                place(report, example)
 
 
 def basis(check: Check | None) -> str:
@@ -201,16 +221,16 @@ def whereabouts(report: Report, example: Example) -> tuple[str, int, int, str] |
 
 
 def rest(run: Run, report: Report, text: str) -> None:
-    """What was not checked and why, the exact ranges, the versions, and the report to take along."""
+    """What did not count and why, the exact ranges, the versions, and the report to take along."""
     with st.container(border=True):
         if report.not_checked:
-            st.markdown(f"**Not checked: {len(report.not_checked)}**")
+            st.markdown(f"**Not counted for the verdict: {len(report.not_checked)}**")
             for one in report.not_checked:
                 title = wording.KIND_TITLES.get(one.kind, one.kind)
                 st.markdown(f"- **{wording.plain(title)}**: {wording.plain(one.why)}")
         else:
             st.markdown(
-                f"**Not checked: none** of the {wording.count(len(report.findings), 'kind')} of this catalogue."
+                f"**Not counted: none** of the {wording.count(len(report.findings), 'kind')} of this catalogue."
             )
     with st.expander("Exact ranges that were judged", icon=":material/straighten:"):
         for name, bounds, ends in (("source", report.source, "LSO"), ("sink", report.sink, "HW")):
