@@ -83,7 +83,7 @@ class Run:
     facts: dict[str, Any]
     """What was decided at creation: topics, group, transactional ids, floor, Spark session."""
     progress: dict[str, Any] = field(default_factory=dict)
-    """The newest live figures (see backend.pipeline.run.Progress)."""
+    """The newest live figures (see backend.pipeline.monitor.Progress)."""
     verdict: str | None = None
     why: str | None = None
     error: str | None = None

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
-from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from backend.errors import ClusterError, SparkError, TopicError, TopicproofError, UsageError
+from backend.errors import SparkError, TopicError, TopicproofError, UsageError
 from backend.history.store import History, Run, State
 from backend.judge import Question, judge_topics
 from backend.kafka.cluster import Cluster
 from backend.pipeline.fill import fill, numbers_in
-from backend.pipeline.journal import Declared, Entry, FaultFired, JournalReader, TransactionEnded, read_journal
+from backend.pipeline.journal import read_journal
+from backend.pipeline.monitor import Context, watched
 from backend.pipeline.plan import RunPlan
 from backend.pipeline.process import Names, prepare, process
 from backend.pipeline.scenarios import scenario
@@ -34,63 +30,6 @@ from backend.settings import Settings
 from backend.spark import connect, session_id, spark_session
 from validators.finding import Bounds, Guarantee
 from validators.report import Report
-
-TICK_S = 0.5
-RATE_WINDOW_S = 5.0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The live figures of a run, as the page and the command line show them."""
-
-    stage: str
-    filled: int = 0
-    processed: int = 0
-    """Inputs whose outputs are committed."""
-    total: int | None = None
-    """Inputs there will be; None while nobody knows."""
-    committed: int = 0
-    """Transactions, as the journal declares them."""
-    aborted: int = 0
-    faults: int = 0
-    records_per_s: float = 0.0
-    seconds_left: float | None = None
-    sink: tuple[dict[str, int], ...] = ()
-    """Per partition of the sink: partition, start, lso, hw."""
-    trouble: str | None = None
-    """What the last look could not see, in one sentence."""
-
-
-@dataclass
-class Context:
-    """What every stage of one run needs."""
-
-    settings: Settings
-    services: Services
-    history: History
-    cluster: Cluster
-    run: Run
-    plan: RunPlan
-    stop: threading.Event = field(default_factory=threading.Event)
-    stage: State = State.CREATED
-    filled: int = 0
-
-    @property
-    def names(self) -> Names:
-        facts = self.run.facts
-        return Names(facts["source"], facts["sink"], facts["journal"], facts["group"], facts["prefix"])
-
-    @property
-    def folder(self) -> Path:
-        return self.settings.runs / self.run.id
-
-    def enter(self, state: State) -> None:
-        self.stage = state
-        self.history.enter(self.run.id, state)
-
-    def remember(self, **facts: Any) -> None:
-        self.history.remember(self.run.id, facts)
-        self.run = self.history.get(self.run.id)
 
 
 def create(settings: Settings, services: Services, history: History, plan: RunPlan) -> Run:
@@ -137,7 +76,7 @@ def execute(context: Context) -> Report | None:
     Raises TopicproofError for what is refused before a record is written, and for what keeps the run from being judged.
     A pipeline that fails on its way is judged all the same: the history has its error beside the verdict.
     """
-    with _watched(context), spark_session(context.services.spark_remote) as spark:
+    with watched(context), spark_session(context.services.spark_remote) as spark:
         context.remember(session=session_id(spark))
         try:
             failure = _work(context, spark)
@@ -357,90 +296,3 @@ def _floor(cluster: Cluster, plan: RunPlan, names: Names) -> dict[str, int]:
     floor = {p.partition: p.start if plan.source.starting == "earliest" else p.lso for p in bounds.partitions}
     cluster.commit_offsets(names.group, names.source, floor)
     return {str(p): offset for p, offset in floor.items()}
-
-
-class Monitor(threading.Thread):
-    """Renews the lease, publishes the live figures and hears a requested stop, every half second."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(name="monitor", daemon=True)
-        self.context = context
-        self.ended = threading.Event()
-        self.journal = JournalReader(context.cluster.bootstrap, context.settings.client, context.names.journal)
-        self.seen = Progress(stage=State.CREATED)
-        self.window: deque[tuple[float, int]] = deque()
-        self.error: TopicproofError | None = None
-
-    def run(self) -> None:
-        while True:
-            ended = self.ended.wait(TICK_S)
-            try:
-                self.seen = self._look()
-            except ClusterError as error:
-                # A broker that is away for a moment must not end the run; the page says what could not be seen.
-                self.seen = replace(self.seen, stage=self.context.stage, trouble=str(error))
-            try:
-                if self.context.history.renew(self.context.run.id, asdict(self.seen)):
-                    self.context.stop.set()
-            except TopicproofError as error:
-                self.error = error
-                self.context.stop.set()
-                return
-            if ended:
-                return
-
-    def _look(self) -> Progress:
-        context, names = self.context, self.context.names
-        committed, aborted, faults = self.seen.committed, self.seen.aborted, self.seen.faults
-        for entry in self.journal.news():
-            committed += _ended(entry, Declared.COMMITTED)
-            aborted += _ended(entry, Declared.ABORTED)
-            faults += isinstance(entry, FaultFired)
-        floor = context.run.facts["floor"]
-        offsets = context.cluster.committed(names.group, names.source)
-        source = context.cluster.bounds(names.source)
-        # Offsets, not records: where the source is transactional its markers count too, on both sides alike.
-        processed = sum(offset - floor.get(str(p), 0) for p, offset in offsets.items())
-        there = sum(p.hw - floor.get(str(p.partition), 0) for p in source.partitions)
-        rate = self._rate(processed)
-        total = None if context.plan.until_stopped else context.plan.records if context.plan.fills else there
-        left = (total - processed) / rate if total is not None and rate > 0 else None
-        return Progress(
-            stage=context.stage,
-            filled=max(context.filled, there),
-            processed=processed,
-            total=total,
-            committed=committed,
-            aborted=aborted,
-            faults=faults,
-            records_per_s=round(rate, 1),
-            seconds_left=None if left is None else round(max(0.0, left), 1),
-            sink=tuple(asdict(p) for p in context.cluster.bounds(names.sink).partitions),
-        )
-
-    def _rate(self, processed: int) -> float:
-        now = time.monotonic()
-        self.window.append((now, processed))
-        while now - self.window[0][0] > RATE_WINDOW_S:
-            self.window.popleft()
-        began, before = self.window[0]
-        return (processed - before) / (now - began) if now > began else 0.0
-
-
-def _ended(entry: Entry, outcome: Declared) -> bool:
-    return isinstance(entry, TransactionEnded) and entry.outcome is outcome
-
-
-@contextmanager
-def _watched(context: Context) -> Iterator[None]:
-    """The monitor beside the work. Raises what kept it from doing its part."""
-    monitor = Monitor(context)
-    monitor.start()
-    try:
-        yield
-    finally:
-        monitor.ended.set()
-        monitor.join()
-        monitor.journal.close()
-    if monitor.error is not None:
-        raise monitor.error
