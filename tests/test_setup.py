@@ -45,6 +45,15 @@ def test_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         kafka.start()
 
 
+def test_a_cluster_id_may_begin_with_a_dash(tmp_path: Path) -> None:
+    """Story: the random id of a new cluster begins with a dash, as one in 64 does. Kafka takes it for no option."""
+    (tmp_path / "cluster.id").write_text("-fYEIF6JSk6aCFOe0AAfNA")
+    kafka = EmbeddedKafka(tmp_path, jar_files(read_settings(home=tmp_path), BROKER))
+    kafka.start()
+    kafka.stop()
+    assert "cluster.id=-fYEIF6JSk6aCFOe0AAfNA" in (kafka.nodes[0].data / "meta.properties").read_text()
+
+
 def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Story: less space is left than Kafka needs. The sentence says how much, where, and what to set."""
     monkeypatch.setattr(broker, "DISK_FREE_BYTES_MIN", 10**18)

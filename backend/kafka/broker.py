@@ -153,7 +153,8 @@ class EmbeddedKafka:
         path.write_text("".join(f"{name}={value}\n" for name, value in self._properties(node).items()))
         answer = subprocess.run(
             [*self._java(command, node), "kafka.tools.StorageTool", "format"]  # noqa: RUF005
-            + ["--cluster-id", cluster_id, "--config", str(path), "--ignore-formatted"],
+            # With the equals sign: an id may begin with a dash, and would be taken for an option.
+            + [f"--cluster-id={cluster_id}", "--config", str(path), "--ignore-formatted"],
             capture_output=True,
             text=True,
             check=False,
