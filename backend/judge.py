@@ -17,12 +17,15 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from backend.errors import EvidenceError, SparkError
+from backend.errors import ClusterError, EvidenceError, SparkError
 from backend.kafka import fates, rawlog
+from backend.kafka.coordinator import ask_open_transactions
+from backend.kafka.unstable import ask_unstable_offsets
 from backend.pipeline.journal import Entry, TransactionEnded
 from backend.settings import READ_COMMITTED, spark_source_options
 from backend.spark import first_line
 from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
+from validators.coordinator import Coordinator
 from validators.finding import Bounds, Guarantee, Witness
 from validators.identity import Identity
 from validators.ledger import DECLARED_COLUMNS, build_ledger
@@ -72,12 +75,13 @@ def judge_topics(
         return keep(read(spark, options, bounds, level), (evidence / name).as_uri())
 
     try:
-        with ThreadPoolExecutor(4) as pool:
-            # All four at once: each waits for Kafka more than it computes.
+        with ThreadPoolExecutor(5) as pool:
+            # All five at once: each waits for Kafka more than it computes.
             committed = pool.submit(reading, sink, Witness.READ_COMMITTED, "sink-read_committed")
             uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, "sink-read_uncommitted")
             inputs = pool.submit(reading, question.source, Witness.READ_COMMITTED, "source-read_committed")
             batches = pool.submit(rawlog.scan, bootstrap, client, question.sink, sink)
+            coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
         ledger = build_ledger(
             committed.result(),
             uncommitted.result(),
@@ -88,6 +92,7 @@ def judge_topics(
             raw_log=_raw_log(spark, batches.result(), sink),
             declared=None if question.journal is None else _declared(spark, question.journal),
             identity=question.identity,
+            coordinator=coordinator.result(),
         )
         report = judge(
             ledger,
@@ -127,6 +132,17 @@ def _suit(spark: SparkSession, offsets: int) -> None:
         spark.conf.unset("spark.sql.shuffle.partitions")
 
 
+def _ask_coordinator(bootstrap: str, client: Mapping[str, str], sink: Bounds, source: Bounds) -> Coordinator | None:
+    """None where it is not heard: a client may read topics without the right to describe transactions and groups."""
+    try:
+        with rawlog.connect(bootstrap, client) as kafka:
+            opened = ask_open_transactions(kafka, sink.topic, sink)
+            offsets, unstable = ask_unstable_offsets(kafka, source.topic, [p.partition for p in source.partitions])
+    except ClusterError:
+        return None
+    return Coordinator(len(sink.partitions), opened, offsets, unstable)
+
+
 def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds) -> RawLog:
     found = fates.transactions(batches, bounds)
     names = [column.split()[0] for column in TRANSACTION_COLUMNS.split(", ")]
@@ -136,7 +152,7 @@ def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds) -> RawLog:
 
 def _declared(spark: SparkSession, journal: Sequence[Entry]) -> DataFrame:
     ended = [entry for entry in journal if isinstance(entry, TransactionEnded)]
-    columns = ("transactional_id", "sequence", "attempt", "task", "outcome")
+    columns = ("transactional_id", "sequence", "attempt", "task", "outcome", "reason")
     table = pa.table({name: [getattr(entry, name) for entry in ended] for name in columns}) if ended else None
     return _frame(spark, table, DECLARED_COLUMNS)
 

@@ -1,27 +1,147 @@
-"""What the transaction coordinator and the leaders of the sink's partitions answered, as a witness of a ledger."""
+"""What the transaction coordinators and the leaders of the partitions answered, as a witness of a ledger.
+
+Facts, not frames: there are few of them, they are counted when they come, and a sound topic costs no Spark job.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
-PRODUCER_COLUMNS = (
-    "partition int, producer_id long, producer_epoch int, last_sequence int, last_timestamp long, "
-    "current_transaction_start_offset long"
-)
-"""DescribeProducers: one row per producer of a partition; the start offset is null while no transaction is open."""
+from validators.evidence import COLUMNS, nothing
 
-TRANSACTION_COLUMNS = (
-    "transactional_id string, producer_id long, producer_epoch int, state string, timeout_ms long, start_ms long, "
-    "topic string, partition int"
-)
-"""DescribeTransactions: one row per transaction and partition; topic and partition are null where it has none."""
+CLEANUP_MS = 10_000
+"""How often a coordinator looks for transactions beyond their timeout, by default
+(`transaction.abort.timed.out.transaction.cleanup.interval.ms`): one may be that much older."""
+PREPARED = ("PrepareCommit", "PrepareAbort")
+"""The outcome is decided and on its way to the partitions as markers. It should take milliseconds."""
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """One transaction that one partition holds open."""
+
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    """Of the last marker that its producer has here; -1: none yet."""
+    start_offset: int
+    """Its first record here; read_committed readers stop at the smallest of these."""
+    transactional_id: str | None
+    """None when no coordinator knows the producer."""
+    state: str | None
+    """The coordinator's word: Ongoing, PrepareCommit, PrepareAbort; None when it does not know the producer. Of a
+    hanging one it may be anything: it is said of another transaction of the same producer."""
+    age_ms: int
+    """Since it began, by the coordinator's record; for a hanging one, since its producer last wrote here."""
+    timeout_ms: int | None
+    """After this long its coordinator aborts it; None for a hanging one, which nothing aborts."""
+    records: int
+    """Its own data records here."""
+    withheld: int
+    """Data records from its first one on: its own, and those of others that wait behind it."""
+    hanging: bool
+
+    @property
+    def name(self) -> str:
+        """Its transactional id, or what is known instead."""
+        return self.transactional_id or f"producer {self.producer_id}"
+
+    @property
+    def overdue(self) -> bool:
+        """Its coordinator should have aborted it by now."""
+        return self.timeout_ms is not None and self.age_ms > self.timeout_ms + CLEANUP_MS
+
+    @property
+    def stuck(self) -> bool:
+        """It was decided, but after all this time its marker is not here."""
+        return self.overdue and self.state in PREPARED
+
+    @property
+    def why(self) -> str:
+        """One sentence for a person."""
+        records = "1 record" if self.withheld == 1 else f"{self.withheld:,} records"
+        effect = f"withholds {records} of partition {self.partition} from offset {self.start_offset:,} on"
+        age = f"{self.age_ms / 1000:.1f} s"
+        if self.hanging:
+            name = f" of {self.transactional_id}" if self.transactional_id else ""
+            return (
+                f"Hanging: producer {self.producer_id}{name} last wrote {age} ago, no coordinator knows of its "
+                f"transaction here, and it {effect} until an operator aborts it."
+            )
+        limit = f"{(self.timeout_ms or 0) / 1000:.1f} s"
+        if self.stuck:
+            end = "commit" if self.state == PREPARED[0] else "abort"
+            return (
+                f"Stuck: {self.transactional_id} ({self.state}) began {age} ago (timeout {limit}), its coordinator "
+                f"decided to {end} it, but the marker is not here, and it {effect}."
+            )
+        late = ", which is over" if self.overdue else ""
+        return f"{self.transactional_id} ({self.state}) is open for {age} of at most {limit}{late} and {effect}."
+
+
+@dataclass(frozen=True)
+class UnstableOffset:
+    """A group's offset that a transaction wants to move and has not: whoever takes the partition over must wait."""
+
+    group: str
+    topic: str
+    partition: int
+    holders: tuple[OpenTransaction, ...]
+    """Transactions that are open on the group's partition of `__consumer_offsets`; one of them holds the offset."""
+
+    @property
+    def stuck(self) -> bool:
+        """Nothing that ends by itself holds it."""
+        return all(each.hanging or each.overdue for each in self.holders)
+
+    @property
+    def why(self) -> str:
+        """One sentence for a person."""
+        names = " or ".join(each.name for each in self.holders)
+        age = f"{max(each.age_ms for each in self.holders) / 1000:.1f} s"
+        said = "which should have ended by now" if self.stuck else "which is under way"
+        return (
+            f"The offset of group {self.group} on {self.topic}-{self.partition} is in the transaction of {names}, "
+            f"{said} (open for {age}): a consumer that joins gets UNSTABLE_OFFSET_COMMIT until it ends."
+        )
 
 
 @dataclass(frozen=True)
 class Coordinator:
     """Asked once, beside the readings."""
 
-    producers: DataFrame
-    transactions: DataFrame
+    partitions: int
+    """Of the sink: the leader of each was asked for its producers."""
+    open: tuple[OpenTransaction, ...]
+    """On the sink."""
+    offsets: int
+    """Offsets that groups have on the source: each was asked for with the wish that it be stable."""
+    unstable: tuple[UnstableOffset, ...]
+
+
+class Row(NamedTuple):
+    """A row of evidence that is about a transaction, not about a record."""
+
+    partition: int | None
+    """None for a place that is not in the sink."""
+    offset: int | None
+    transaction: str
+    explained_by: str | None
+    badness: int
+    why: str
+
+
+def row(each: OpenTransaction, why: str, explained_by: str | None = None) -> Row:
+    """A row at the transaction's place in the sink; the more it withholds, the worse it is."""
+    return Row(each.partition, each.start_offset, each.name, explained_by, each.withheld, why)
+
+
+def told(sink: DataFrame, rows: Iterable[Row]) -> DataFrame:
+    """The rows as evidence. `sink` is the ledger's, for its session."""
+    found = [(one.partition, one.offset, None, None, None, None, *one[2:]) for one in rows]
+    return sink.sparkSession.createDataFrame(found, COLUMNS) if found else nothing(sink)

@@ -64,6 +64,9 @@ ADVISORY: Mapping[str, str] = {
     "sequence_hole": "the broker keeps sequences, and a hole in them loses no acknowledged record by itself",
     "identity_change": "a transactional id may change its producer id and epoch",
     "aborted_volume": "aborted records are part of every transactional topic",
+    "hanging": "it withholds records and loses none, and what it withholds is pending, which never holds",
+    "lso_stall": "it withholds records and loses none, and what it withholds is pending, which never holds",
+    "unstable_offsets": "it delays consumers and loses no record",
 }
 """Kinds that break no guarantee, each with the reason. They are looked for, and shown, and do not count."""
 

@@ -20,9 +20,10 @@ from kafka.errors import InvalidProducerEpochError, InvalidTxnStateError, Transa
 
 from backend.errors import ClusterError, UsageError
 from backend.kafka.cluster import Cluster
-from backend.kafka.coordinator import PREPARED, OpenTransaction, ask_open_transactions
+from backend.kafka.coordinator import ask_open_transactions
 from backend.kafka.fates import fate_ranges
 from backend.kafka.rawlog import Connection, connect
+from validators.coordinator import PREPARED, OpenTransaction
 from validators.finding import Bounds, PartitionBounds
 
 MOVE_S = 10.0

@@ -19,6 +19,7 @@ from kafka.errors import TransactionalIdNotFoundError
 
 from backend.kafka.fates import fate_ranges, records_between
 from backend.kafka.rawlog import Connection, connect
+from validators.coordinator import OpenTransaction as OpenTransaction
 from validators.finding import Bounds, Fate, PartitionBounds
 
 PRODUCER_COLUMNS = (
@@ -32,71 +33,7 @@ PRODUCER_COLUMNS = (
     "transactional_id",
     "state",
 )
-CLEANUP_MS = 10_000
-"""How often a coordinator looks for transactions beyond their timeout, by default
-(`transaction.abort.timed.out.transaction.cleanup.interval.ms`): one may be that much older."""
-PREPARED = ("PrepareCommit", "PrepareAbort")
-"""The outcome is decided and on its way to the partitions as markers. It should take milliseconds."""
 DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
-
-
-@dataclass(frozen=True)
-class OpenTransaction:
-    """One transaction that one partition holds open."""
-
-    partition: int
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    """Of the last marker that its producer has here; -1: none yet."""
-    start_offset: int
-    """Its first record here; read_committed readers stop at the smallest of these."""
-    transactional_id: str | None
-    """None when no coordinator knows the producer."""
-    state: str | None
-    """The coordinator's word: Ongoing, PrepareCommit, PrepareAbort; None when it does not know the producer. Of a
-    hanging one it may be anything: it is said of another transaction of the same producer."""
-    age_ms: int
-    """Since it began, by the coordinator's record; for a hanging one, since its producer last wrote here."""
-    timeout_ms: int | None
-    """After this long its coordinator aborts it; None for a hanging one, which nothing aborts."""
-    records: int
-    """Its own data records here."""
-    withheld: int
-    """Data records from its first one on: its own, and those of others that wait behind it."""
-    hanging: bool
-
-    @property
-    def overdue(self) -> bool:
-        """Its coordinator should have aborted it by now."""
-        return self.timeout_ms is not None and self.age_ms > self.timeout_ms + CLEANUP_MS
-
-    @property
-    def stuck(self) -> bool:
-        """It was decided, but after all this time its marker is not here."""
-        return self.overdue and self.state in PREPARED
-
-    @property
-    def why(self) -> str:
-        """One sentence for a person."""
-        records = "1 record" if self.withheld == 1 else f"{self.withheld:,} records"
-        effect = f"withholds {records} of partition {self.partition} from offset {self.start_offset:,} on"
-        age = f"{self.age_ms / 1000:.1f} s"
-        if self.hanging:
-            name = f" of {self.transactional_id}" if self.transactional_id else ""
-            return (
-                f"Hanging: producer {self.producer_id}{name} last wrote {age} ago, no coordinator knows of its "
-                f"transaction here, and it {effect} until an operator aborts it."
-            )
-        limit = f"{(self.timeout_ms or 0) / 1000:.1f} s"
-        if self.stuck:
-            end = "commit" if self.state == PREPARED[0] else "abort"
-            return (
-                f"Stuck: {self.transactional_id} ({self.state}) began {age} ago (timeout {limit}), its coordinator "
-                f"decided to {end} it, but the marker is not here, and it {effect}."
-            )
-        late = ", which is over" if self.overdue else ""
-        return f"{self.transactional_id} ({self.state}) is open for {age} of at most {limit}{late} and {effect}."
 
 
 @dataclass(frozen=True)

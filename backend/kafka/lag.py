@@ -86,9 +86,8 @@ def group_lags(
 
 def ask_group_lags(kafka: Connection, topic: str, bounds: Bounds, ranges: pd.DataFrame) -> tuple[GroupLag, ...]:
     """See `group_lags`."""
-    listed = {each["group_id"]: each for each in kafka.patiently(kafka.admin.list_groups)}
-    # Share groups (KIP-932) have no committed offset.
-    names = sorted(name for name, each in listed.items() if str(each.get("group_type", "")).lower() != "share")
+    states = ask_groups(kafka)
+    names = sorted(states)
     if not names:
         return ()
     places = [TopicPartition(topic, p.partition) for p in bounds.partitions]
@@ -98,8 +97,19 @@ def ask_group_lags(kafka: Connection, topic: str, bounds: Bounds, ranges: pd.Dat
         committed = {place.partition: each.offset for place, each in answers[name].items() if each.offset >= 0}
         lags = [partition_lag(p, committed[p.partition], ranges) for p in bounds.partitions if p.partition in committed]
         if lags:
-            found.append(GroupLag(name, str(listed[name].get("group_state", "")), tuple(lags)))
+            found.append(GroupLag(name, states[name], tuple(lags)))
     return tuple(found)
+
+
+def ask_groups(kafka: Connection) -> dict[str, str]:
+    """The state of every group that commits offsets, by name; empty for a broker that does not say."""
+    listed = kafka.patiently(kafka.admin.list_groups)
+    # Share groups (KIP-932) have no committed offset.
+    return {
+        each["group_id"]: str(each.get("group_state", ""))
+        for each in listed
+        if str(each.get("group_type", "")).lower() != "share"
+    }
 
 
 def partition_lag(p: PartitionBounds, committed: int, ranges: pd.DataFrame) -> PartitionLag:

@@ -11,12 +11,13 @@ from confluent_kafka import KafkaException
 
 from backend.errors import UsageError
 from backend.kafka.abort import abort, plan_abort
-from backend.kafka.coordinator import OpenTransaction, open_transactions, producers
+from backend.kafka.coordinator import open_transactions, producers
 from backend.kafka.rawlog import fetch_bounds
 from backend.settings import READ_COMMITTED
 from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer, delivered
 from tests.test_cli import call
+from validators.coordinator import OpenTransaction
 from validators.finding import PartitionBounds
 
 NewTopic = Callable[..., str]

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from backend.errors import TopicError
-from backend.kafka.coordinator import CLEANUP_MS, OpenTransaction, open_transactions, producers
+from backend.kafka.coordinator import open_transactions, producers
 from backend.kafka.fates import fate_ranges
 from backend.kafka.rawlog import fetch_bounds, scan
 from backend.settings import TRANSACTION_TIMEOUT_MS
 from tests.conftest import wait_until
 from tests.kafka.hanging import GHOST, NOT_VERIFIED, append_late, hang
 from tests.kafka.topics import Writer
+from validators.coordinator import CLEANUP_MS, OpenTransaction
 from validators.finding import PartitionBounds
 
 NewTopic = Callable[..., str]
