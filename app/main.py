@@ -13,6 +13,7 @@ page = st.navigation(
         st.Page("views/run.py", title="Run", icon=":material/play_circle:", url_path="run", default=True),
         st.Page("views/compare.py", title="Compare", icon=":material/compare:", url_path="compare"),
         st.Page("views/transactions.py", title="Transactions", icon=":material/timeline:", url_path="transactions"),
+        st.Page("views/topics.py", title="Topics", icon=":material/topic:", url_path="topics"),
         st.Page("views/verdict.py", title="Verdict", icon=":material/gavel:", url_path="verdict"),
     ],
     position="top",

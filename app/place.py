@@ -1,4 +1,4 @@
-"""Where somebody looks, as the URL says it: topic, partition, offset, record, level, fates.
+"""Where somebody looks, as the URL says it: a place of a topic, a selection of transactions, a search for records.
 
 The URL is typed, shared and cut off by people, so every value is checked against what is there; what does not fit
 falls back, and is said.
@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pandas as pd
 
 from app.wording import TRANSACTION_WORDS, plain
+from backend.kafka.browse import DATA_FATES, Wanted
 from validators.finding import Bounds, Fate, PartitionBounds
 
 BOTH, COMMITTED, UNCOMMITTED = "both", "committed", "uncommitted"
 LEVELS = (BOTH, UNCOMMITTED, COMMITTED)
+RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER = "records", "tail", "partitions", "groups", "settings", "cluster"
+VIEWS = (RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER)
+"""What the page Topics can show of a topic."""
+NEEDLE_CHARACTERS = 200
 WINDOW = 200
 """How many offsets the tables show."""
 LEAD = 5
@@ -140,6 +146,116 @@ def write_selection(selection: Selection) -> dict[str, str]:
     if selection.chosen is not None:
         params["transaction"] = f"{selection.chosen[0]}/{selection.chosen[1]}"
     return params
+
+
+@dataclass(frozen=True)
+class Look:
+    """What of a topic the page Topics shows, and what its record browser looks for."""
+
+    topic: str
+    view: str = RECORDS
+    partition: int = 0
+    offset: int | None = None
+    """Where a search begins; None: at `time`, or at the log start."""
+    time: str | None = None
+    """In ISO 8601; UTC unless it says otherwise."""
+    key: str = ""
+    value: str = ""
+    header: str = ""
+    """Text, or hexadecimal after `0x`, that must occur."""
+    fates: tuple[Fate, ...] = ()
+    record: int | None = None
+    """The offset shown in detail."""
+    level: str = COMMITTED
+    """Of the live tail."""
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(needle(self.key), needle(self.value), needle(self.header), self.fates)
+
+    @property
+    def time_ms(self) -> int | None:
+        return None if self.time is None else _time_ms(self.time)
+
+
+def read_look(params: Mapping[str, str], bounds: Bounds) -> tuple[Look, list[str]]:
+    """What the URL looks for within these bounds, and a notice for every value that did not fit."""
+    notices: list[str] = []
+    by_number = {p.partition: p for p in bounds.partitions}
+    fallback = next(iter(by_number))
+    partition = _number(params, "partition", fallback, notices)
+    if partition not in by_number:
+        notices.append(f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition {fallback}.")
+        partition = fallback
+    p = by_number[partition]
+    offset = _number_or_none(params, "offset", notices)
+    if offset is not None and not p.start <= offset <= p.hw:
+        offset = _within(offset, p, "Offset", notices)
+    time = params.get("time")
+    if time is not None and _time_ms(time) is None:
+        notices.append(f"{plain(time)} is no time such as 2026-01-31 12:00:00. It is left out.")
+        time = None
+    fates = _fates(params, notices)
+    for fate in set(fates) - set(DATA_FATES):
+        notices.append(f"No record is {plain(str(fate).lower())}; Compare shows such offsets. It is left out.")
+    found = Look(
+        bounds.topic,
+        _one_of(params, "view", VIEWS, RECORDS, notices),
+        partition,
+        offset,
+        time if offset is None else None,
+        key=params.get("key", "")[:NEEDLE_CHARACTERS],
+        value=params.get("value", "")[:NEEDLE_CHARACTERS],
+        header=params.get("header", "")[:NEEDLE_CHARACTERS],
+        fates=tuple(fate for fate in fates if fate in DATA_FATES),
+        record=_number_or_none(params, "record", notices),
+        level=_one_of(params, "level", (COMMITTED, UNCOMMITTED), COMMITTED, notices),
+    )
+    return found, notices
+
+
+def write_look(look: Look) -> dict[str, str]:
+    """The URL's parameters that read back as this."""
+    params = {"topic": look.topic, "view": look.view, "partition": str(look.partition)}
+    if look.offset is not None:
+        params["offset"] = str(look.offset)
+    elif look.time is not None:
+        params["time"] = look.time
+    params |= {name: getattr(look, name) for name in ("key", "value", "header") if getattr(look, name)}
+    if look.fates:
+        params["fate"] = ",".join(fate.lower() for fate in look.fates)
+    if look.record is not None:
+        params["record"] = str(look.record)
+    if look.level != COMMITTED:
+        params["level"] = look.level
+    return params
+
+
+def needle(text: str) -> bytes:
+    """The bytes that a person means: hexadecimal after `0x`, else the text itself."""
+    if text[:2].lower() == "0x":
+        try:
+            return bytes.fromhex(text[2:])
+        except ValueError:
+            pass  # A record may hold such a text.
+    return text.encode(errors="replace")
+
+
+def _time_ms(text: str) -> int | None:
+    """Milliseconds since 1970; None for what is no time."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+        return int((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _one_of(params: Mapping[str, str], name: str, known: Sequence[str], default: str, notices: list[str]) -> str:
+    found = params.get(name, default)
+    if found in known:
+        return found
+    notices.append(f"There is no {name} {plain(found)}. This is {default}.")
+    return default
 
 
 def _chosen(params: Mapping[str, str], found: pd.DataFrame, notices: list[str]) -> tuple[int, int] | None:

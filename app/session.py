@@ -5,7 +5,7 @@ Nothing here is the only copy of anything: a restart of the dashboard loses noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,13 +13,17 @@ from datetime import datetime
 import pandas as pd
 import streamlit as st
 
+from app.place import Look
 from app.snapshot import Snapshot, Watch, fingerprint, same_place
 from app.wording import plain
 from backend.errors import ClusterError, TopicproofError, UsageError
 from backend.history.store import History, Run
 from backend.judge import REPORT
+from backend.kafka.browse import Search, offset_at, search
 from backend.kafka.cluster import Cluster
 from backend.kafka.coordinator import PRODUCER_COLUMNS, OpenTransaction, ask_open_transactions, ask_producers
+from backend.kafka.describe import ClusterView, Placement, Setting, describe_cluster, describe_topic
+from backend.kafka.lag import GroupLag, group_lags
 from backend.kafka.rawlog import connect, knock
 from backend.kafka.records import Record, read_window
 from backend.services import Services, services
@@ -190,6 +194,48 @@ def _coordination(
             return Coordination(opened, ask_producers(kafka, topic), None)
     except ClusterError as error:
         return Coordination((), pd.DataFrame(columns=list(PRODUCER_COLUMNS)), str(error))
+
+
+def searched(
+    found: Settings, kafka: Services, seen: Snapshot, look: Look, told: Callable[[int, int], None]
+) -> tuple[int, Search]:
+    """Where the search that the URL asks for begins, and what it found. Kept until another one is asked for."""
+    key = (kafka.bootstrap, look.topic, look.partition, look.offset, look.time_ms, look.wanted, seen.taken_at)
+    kept = st.session_state.get("searched")
+    if kept is None or kept[0] != key:
+        first = look.offset
+        if first is None and look.time_ms is not None:
+            first = offset_at(kafka.bootstrap, found.client, seen.bounds, look.partition, look.time_ms)
+        if first is None:
+            first = seen.partition(look.partition).start
+        answer = search(
+            kafka.bootstrap, found.client, seen.bounds, seen.ranges, look.partition, first, look.wanted, told
+        )
+        kept = st.session_state["searched"] = (key, first, answer)
+    return kept[1], kept[2]
+
+
+@st.cache_data(ttl=30, max_entries=4, show_spinner="Asking for brokers and topics…")
+def cluster_view(bootstrap: str, _client: Mapping[str, str]) -> ClusterView:
+    return describe_cluster(bootstrap, _client)
+
+
+@st.cache_data(ttl=30, max_entries=16, show_spinner="Asking for the topic’s settings…")
+def topic_view(
+    bootstrap: str, topic: str, _client: Mapping[str, str]
+) -> tuple[tuple[Placement, ...], tuple[Setting, ...]]:
+    return describe_topic(bootstrap, _client, topic)
+
+
+@st.cache_data(ttl=COORDINATION_AGE_MAX_S, max_entries=12, show_spinner="Asking for the groups’ committed offsets…")
+def lags(
+    bootstrap: str,
+    topic: str,
+    taken_at: datetime,  # noqa: ARG001 - part of the key
+    _client: Mapping[str, str],
+    _seen: Snapshot,
+) -> tuple[GroupLag, ...]:
+    return group_lags(bootstrap, _client, topic, _seen.bounds, _seen.ranges)
 
 
 def committed_instead(found: Settings, kafka: Services, seen: Snapshot, aborted: Record) -> int | None:

@@ -60,6 +60,12 @@ class Snapshot:
             for place in zip(partitions, firsts, strict=True)
         }
 
+    def transaction_at(self, partition: int, offset: int) -> tuple[int, int] | None:
+        """Partition and first offset of the transaction that an offset belongs to, its marker included."""
+        own = self.ranges[(self.ranges["partition"] == partition) & (self.ranges["first_offset"] <= offset)].tail(1)
+        numbers = own["transaction"].dropna().astype("int64").tolist()
+        return (partition, int(self.transactions["first_offset"].iloc[numbers[0]])) if numbers else None
+
     def partition(self, number: int) -> PartitionBounds:
         return next(p for p in self.bounds.partitions if p.partition == number)
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, cast
+from urllib.parse import quote
 
 import pandas as pd
 from pandas.io.formats.style import Styler
 
 from app.place import BOTH, COMMITTED, UNCOMMITTED
-from app.wording import FATE_WORDS, fate_label, not_here, short_transaction
+from app.wording import FATE_WORDS, data_size, fate_label, moment_of_ms, not_here, short_transaction
+from backend.kafka.browse import Row
 from backend.kafka.fates import FATES
-from backend.kafka.records import Record, as_text
+from backend.kafka.lag import GroupLag
+from backend.kafka.records import Headers, Record, as_text
 from validators.finding import Bounds, Fate
 
 CELL_CHARACTERS = 80
 OFFSET, FATE = ("", "offset"), ("", "fate")
 READ_UNCOMMITTED_GETS, READ_COMMITTED_GETS = "read_uncommitted gets", "read_committed gets"
+LAG_COLUMNS = ("read_committed lag", "read_uncommitted lag", "withheld", "HW − committed")
 TINTS: dict[Fate, str] = {
     Fate.ABORTED: "213, 94, 0",
     Fate.PENDING: "230, 159, 0",
@@ -98,11 +102,72 @@ def balance_table(bounds: Bounds, counts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def header_table(record: Record) -> pd.DataFrame:
+def header_table(headers: Headers) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "header": [name for name, _value in record.headers],
-            "value": [None if value is None else as_text(value, CELL_CHARACTERS) for _name, value in record.headers],
+            "header": [name for name, _value in headers],
+            "value": [None if value is None else as_text(value, CELL_CHARACTERS) for _name, value in headers],
+        }
+    )
+
+
+def row_table(rows: Sequence[Row], topic: str, partitions: bool) -> pd.DataFrame:
+    """One row a record, with the way to Compare; with its partition where they are of several."""
+    columns: dict[str, list[Any]] = {"partition": [row.partition for row in rows]} if partitions else {}
+    columns |= {
+        "offset": [row.offset for row in rows],
+        "fate": [fate_label(row.fate) for row in rows],
+        "timestamp (UTC)": [moment_of_ms(row.timestamp_ms).removesuffix(" UTC") for row in rows],
+        "key": [None if row.key is None else as_text(row.key, CELL_CHARACTERS) for row in rows],
+        "value": [None if row.value is None else as_text(row.value, CELL_CHARACTERS) for row in rows],
+        "size": [data_size(row.size) for row in rows],
+        "open": [f"./compare?topic={quote(topic)}&partition={row.partition}&offset={row.offset}" for row in rows],
+        "headers": [", ".join(name for name, _value in row.headers)[:CELL_CHARACTERS] for row in rows],
+        "producer": [row.producer_id for row in rows],
+    }
+    return pd.DataFrame(columns).astype({"producer": "Int64"})
+
+
+def row_tints(table: pd.DataFrame, rows: Sequence[Row], chosen: int | None) -> Styler:
+    """The table with each row in the tint of its fate; the chosen offset stands out."""
+    styles = []
+    for row in rows:
+        strength = 0.45 if row.offset == chosen else 0.0 if row.fate is Fate.COMMITTED else 0.16
+        styles.append(f"background-color: rgba({TINTS[row.fate]}, {strength})" if strength else "")
+
+    def tint(all_rows: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame(dict.fromkeys(all_rows.columns, styles), all_rows.index)
+
+    return table.style.apply(tint, axis=None).format({"offset": "{:,}"})
+
+
+def group_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
+    """What each group still has to read, beside what other tools say."""
+    return pd.DataFrame(
+        {
+            "group": [lag.group for lag in lags],
+            "state": [lag.state for lag in lags],
+            "read_committed lag": [lag.visible for lag in lags],
+            "read_uncommitted lag": [lag.uncommitted for lag in lags],
+            "withheld": [lag.withheld for lag in lags],
+            "HW − committed": [lag.subtraction for lag in lags],
+            "stuck": ["stuck behind an open transaction" if lag.stuck else "" for lag in lags],
+        }
+    )
+
+
+def group_partition_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
+    """The same partition by partition, with a sentence each."""
+    both = [(lag, p) for lag in lags for p in lag.partitions]
+    return pd.DataFrame(
+        {
+            "group": [lag.group for lag, _p in both],
+            "partition": [p.partition for _lag, p in both],
+            "committed": [p.committed for _lag, p in both],
+            "read_committed lag": [p.visible for _lag, p in both],
+            "read_uncommitted lag": [p.uncommitted for _lag, p in both],
+            "HW − committed": [p.subtraction for _lag, p in both],
+            "why": [p.why if p.exact else f"{p.why} One batch is estimated." for _lag, p in both],
         }
     )
 

@@ -18,8 +18,9 @@ POLL_S = 2.0
 Body = Callable[[Services, Snapshot, bool], None]
 
 
-def page(settings: Settings, title: str, body: Body) -> None:
-    """The frame first; then `body(kafka, seen, live)`, again and again by itself while the topic's run goes on."""
+def page(settings: Settings, title: str, body: Body, follow: bool = True) -> None:
+    """The frame first; then `body(kafka, seen, live)`, again and again by itself while the topic's run goes on, unless
+    it does not `follow` that."""
     title_slot, topic_slot, button_slot = st.columns([1.2, 3.1, 1], vertical_alignment="bottom")
     title_slot.title(title, anchor=False)
     with session.said():
@@ -37,17 +38,18 @@ def page(settings: Settings, title: str, body: Body) -> None:
     for notice in notices:
         st.warning(notice, icon=":material/info:")
     run = sinks.get(topic)
+    following = follow and run is not None and run.alive
 
     def looked_at() -> None:
         with session.said():
-            live = run is not None and session.history(settings).get(run.id).alive
+            live = following and run is not None and session.history(settings).get(run.id).alive
             seen = session.snapshot(settings, kafka, topic, live)
-        if run is not None and run.alive and not live:
+        if following and not live:
             session.look_again(topic)
             st.rerun()
         body(kafka, seen, live)
 
-    st.fragment(looked_at, run_every=POLL_S if run is not None and run.alive else None)()
+    st.fragment(looked_at, run_every=POLL_S if following else None)()
 
 
 def empty(seen: Snapshot) -> bool:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from backend.history.store import ENDED, Run, State
+from backend.kafka.browse import Search, Stop
 from backend.kafka.coordinator import OpenTransaction
 from backend.kafka.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED
 from backend.kafka.records import Record
@@ -292,6 +293,23 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
     return (
         f"Its producer may still end it. If that is dead, the coordinator aborts it in {span(left_ms)}, and a new "
         "producer with the same transactional id aborts it at once."
+    )
+
+
+def search_sentence(found: Search) -> str:
+    """How far a search came, and why it ended there."""
+    limits = {
+        Stop.END: "that is the end of the partition",
+        Stop.FOUND: f"it stopped because {count(len(found.rows), 'record')} were found",
+        Stop.OFFSETS: "it stopped because that is as much as one search reads",
+        Stop.BYTES: "it stopped because that is as many bytes as one search reads",
+        Stop.TIME: "it stopped because its time was up",
+    }
+    scanned = found.reached - found.first
+    there = found.end - found.first
+    return (
+        f"**{count(len(found.rows), 'record')}** in {scanned:,} of {count(there, 'offset')} from {found.first:,} on; "
+        f"{limits[found.stop]}."
     )
 
 

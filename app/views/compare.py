@@ -8,10 +8,22 @@ from dataclasses import replace
 import streamlit as st
 
 from app import charts, session, tables, topic, wording
-from app.place import BOTH, COMMITTED, LEVELS, UNCOMMITTED, WINDOW, Place, read_place, write_place
+from app.payload import payload
+from app.place import (
+    BOTH,
+    COMMITTED,
+    LEVELS,
+    UNCOMMITTED,
+    WINDOW,
+    Place,
+    Selection,
+    read_place,
+    write_place,
+    write_selection,
+)
 from app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
 from backend.kafka import fates
-from backend.kafka.records import Record, as_text
+from backend.kafka.records import Record
 from backend.services import Services
 from validators.finding import Bounds, Fate
 from validators.headers import parse_lineage
@@ -19,7 +31,6 @@ from validators.headers import parse_lineage
 TABLE_PX = 560
 ROW_PX = 28
 HEAD_PX = 71
-DETAIL_CHARACTERS = 4_000
 SHORT_BYTES = 16  # Key and value stand side by side when both are at most this long.
 LEVEL_NAMES = {BOTH: "both", UNCOMMITTED: "uncommitted", COMMITTED: "committed"}
 
@@ -257,6 +268,14 @@ def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> Non
         if record.transaction is not None:
             st.caption("Transaction")
             st.code(record.transaction, language=None, wrap_lines=True)
+            st.page_link(
+                "views/transactions.py",
+                label="Show the transaction",
+                icon=":material/timeline:",
+                query_params=write_selection(
+                    Selection(place.topic, chosen=seen.transaction_at(place.partition, record.offset))
+                ),
+            )
         if record.timestamp_ms is None:
             return
         lineage = None if record.lineage is None else parse_lineage(record.lineage.encode())
@@ -281,15 +300,12 @@ def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> Non
         if record.headers:
             st.caption(f"{wording.count(len(record.headers), 'header')}")
             st.dataframe(
-                tables.header_table(record), hide_index=True, placeholder="null", alt="The headers of the record"
+                tables.header_table(record.headers),
+                hide_index=True,
+                placeholder="null",
+                alt="The headers of the record",
             )
         st.caption(f"Timestamp {wording.moment_of_ms(record.timestamp_ms)}")
-
-
-def payload(name: str, value: bytes | None) -> None:
-    st.caption(f"{name}: {wording.size(value)}")
-    if value is not None:
-        st.code(as_text(value, DETAIL_CHARACTERS), language=None, wrap_lines=True)
 
 
 topic.page(settings, "Compare", body)

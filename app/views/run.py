@@ -281,6 +281,12 @@ def conclusion(run: Run) -> None:
                 icon=":material/compare:",
                 query_params={"topic": run.facts["sink"]},
             )
+            st.page_link(
+                "views/transactions.py",
+                label="Transactions of the sink",
+                icon=":material/timeline:",
+                query_params={"topic": run.facts["sink"]},
+            )
 
 
 def recent(found: list[Run]) -> None:

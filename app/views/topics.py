@@ -1,0 +1,467 @@
+"""Topics: a cluster's topics, what one of them is made of, who reads it, and a browser of its records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from app import session, tables, topic, wording
+from app.payload import download, payload
+from app.place import (
+    CLUSTER,
+    COMMITTED,
+    GROUPS,
+    NEEDLE_CHARACTERS,
+    PARTITIONS,
+    RECORDS,
+    SETTINGS,
+    TAIL,
+    UNCOMMITTED,
+    VIEWS,
+    Look,
+    read_look,
+    write_look,
+)
+from app.snapshot import Snapshot
+from backend.kafka import browse
+from backend.kafka.browse import KEPT_BYTES_MAX, Row, Search, Stop
+from backend.kafka.describe import VERDICT_SETTINGS
+from backend.services import Services
+from backend.settings import READ_COMMITTED, READ_UNCOMMITTED
+from validators.finding import Fate
+
+TAIL_S = 2.0
+TAIL_ROWS = 50
+TABLE_PX = 560
+ROW_PX = 28
+VIEW_NAMES = {
+    RECORDS: ":material/search: Records",
+    TAIL: ":material/stream: Live tail",
+    PARTITIONS: ":material/view_week: Partitions",
+    GROUPS: ":material/group: Groups and lag",
+    SETTINGS: ":material/tune: Configuration",
+    CLUSTER: ":material/dns: Cluster",
+}
+ISOLATION = {COMMITTED: READ_COMMITTED, UNCOMMITTED: READ_UNCOMMITTED}
+
+settings = session.settings()
+
+
+def go(look: Look) -> None:
+    """Look at that from now on."""
+    st.query_params.from_dict(write_look(look))
+
+
+def body(kafka: Services, seen: Snapshot, _live: bool) -> None:
+    """The chosen view of the topic; the others are not asked for."""
+    st.markdown(f"### {wording.balance(seen.bounds.offsets, seen.fates)}")
+    look, notices = read_look(st.query_params, seen.bounds)
+    choose_view(look)
+    for notice in notices:
+        st.warning(notice, icon=":material/info:")
+    views = {
+        RECORDS: records,
+        TAIL: tail,
+        PARTITIONS: partitions,
+        GROUPS: groups,
+        SETTINGS: configuration,
+        CLUSTER: cluster,
+    }
+    views[look.view](kafka, seen, look)
+
+
+def choose_view(look: Look) -> None:
+    st.session_state["view"] = look.view
+
+    def chosen() -> None:
+        go(replace(look, view=st.session_state["view"]))
+
+    st.segmented_control(
+        "What of the topic",
+        VIEWS,
+        format_func=lambda view: VIEW_NAMES[view],
+        key="view",
+        on_change=chosen,
+        required=True,
+        label_visibility="collapsed",
+    )
+
+
+def records(kafka: Services, seen: Snapshot, look: Look) -> None:
+    """The record browser."""
+    if topic.empty(seen):
+        return
+    conditions(seen, look)
+    progress = st.empty()
+
+    def told(offsets: int, found: int) -> None:
+        p = seen.partition(look.partition)
+        share = min(1.0, offsets / max(1, min(browse.SCAN_OFFSETS_MAX, p.hw - p.start)))
+        progress.progress(share, f"{offsets:,} offsets read, {wording.count(found, 'record')} found")
+
+    with session.said(), st.spinner("Reading…"):
+        first, found = session.searched(settings, kafka, seen, look, told)
+    progress.empty()
+    outcome(look, first, found)
+    chosen = next((row for row in found.rows if row.offset == look.record), next(iter(found.rows), None))
+    if chosen is None:
+        return
+    left, right = st.columns([2.1, 1], gap="medium")
+    with left:
+        listing(look, found, chosen)
+    with right:
+        detail(kafka, seen, chosen)
+
+
+def conditions(seen: Snapshot, look: Look) -> None:
+    """Where a search begins and what must occur in a record."""
+    state = st.session_state
+    p = seen.partition(look.partition)
+    state["partition"], state["first"], state["time"] = look.partition, look.offset, look.time or ""
+    state["key"], state["value"], state["header"] = look.key, look.value, look.header
+    state["fate"] = list(look.fates)
+
+    def partition_chosen() -> None:
+        go(replace(look, partition=state["partition"], offset=None, record=None))
+
+    def offset_chosen() -> None:
+        go(replace(look, offset=state["first"], time=None, record=None))
+
+    def time_chosen() -> None:
+        go(replace(look, offset=None, time=state["time"].strip() or None, record=None))
+
+    def changed() -> None:
+        words = {name: state[name].strip() for name in ("key", "value", "header")}
+        go(replace(look, **words, fates=tuple(state["fate"]), record=None))
+
+    columns = st.columns([0.8, 1, 1.5, 1.1, 1.4, 1.4], vertical_alignment="bottom")
+    columns[0].selectbox(
+        "Partition", [one.partition for one in seen.bounds.partitions], key="partition", on_change=partition_chosen
+    )
+    columns[1].number_input(
+        "From offset",
+        min_value=p.start,
+        max_value=p.hw,
+        value=None,
+        step=1,
+        placeholder=f"{p.start}",
+        key="first",
+        on_change=offset_chosen,
+        help=f"Partition {look.partition} holds the offsets {p.start:,} to {max(p.start, p.hw - 1):,}.",
+    )
+    columns[2].text_input(
+        "Or from a time (UTC)",
+        placeholder="2026-01-31 12:00:00",
+        key="time",
+        on_change=time_chosen,
+        help="The search begins at the first record of that time or later.",
+    )
+    hints = {"key": "Key contains", "value": "Value contains", "header": "Header contains"}
+    for column, (name, label) in zip(columns[3:], hints.items(), strict=True):
+        column.text_input(
+            label,
+            key=name,
+            max_chars=NEEDLE_CHARACTERS,
+            on_change=changed,
+            placeholder="name=value" if name == "header" else "text or 0x…",
+            help="Text, in large or small letters, or bytes in hexadecimal after 0x."
+            + (" Each header is taken as name=value." if name == "header" else ""),
+        )
+    there = [fate for fate in browse.DATA_FATES if seen.fates[fate] or fate in look.fates]
+    st.pills(
+        "Only these fates",
+        there,
+        selection_mode="multi",
+        format_func=wording.fate_label,
+        key="fate",
+        on_change=changed,
+        label_visibility="collapsed",
+    )
+
+
+def outcome(look: Look, first: int, found: Search) -> None:
+    """How far the search came, and the way on."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(wording.search_sentence(found))
+        if found.stop is not Stop.END:
+            st.button(
+                f"Go on from offset {found.reached:,}",
+                key="go_on",
+                icon=":material/skip_next:",
+                on_click=go,
+                args=(replace(look, offset=found.reached, time=None, record=None),),
+            )
+    if look.time is not None and first == found.end:
+        st.info("No record of this partition is of that time or later.")
+    elif not found.rows:
+        st.info("No record fits there. Markers and holes are no records; Compare shows them.")
+
+
+def listing(look: Look, found: Search, chosen: Row) -> None:
+    """The records that were found."""
+    key = f"rows {look.partition} {found.first} {found.reached} {look.wanted}"
+
+    def picked() -> None:
+        cells = st.session_state[key].selection.cells
+        if cells and cells[0][0] < len(found.rows):
+            go(replace(look, record=found.rows[cells[0][0]].offset))
+
+    table = tables.row_table(found.rows, look.topic, partitions=False)
+    st.dataframe(
+        tables.row_tints(table, found.rows, chosen.offset),
+        hide_index=True,
+        height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
+        row_height=ROW_PX,
+        key=key,
+        on_select=picked,
+        selection_mode="single-cell",
+        placeholder="null",
+        alt=f"Records of {look.topic}, partition {look.partition}",
+        column_config=columns(),
+    )
+    st.caption("Click a row to see the whole record; “Compare” opens its offset at both levels in a new tab.")
+
+
+def columns() -> dict[str, Any]:
+    return {
+        "partition": st.column_config.NumberColumn(width=65),
+        "offset": st.column_config.NumberColumn(width=75),
+        "fate": st.column_config.TextColumn(width=105),
+        "timestamp (UTC)": st.column_config.TextColumn(width=175),
+        "key": st.column_config.TextColumn(width=70),
+        "value": st.column_config.TextColumn(width=170),
+        "size": st.column_config.TextColumn(width=70, alignment="right"),
+        "open": st.column_config.LinkColumn("", display_text="Compare", width=75),
+        "producer": st.column_config.NumberColumn(format="%d", width=75),
+    }
+
+
+def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
+    """One record, and the ways to what is around it."""
+    name = seen.bounds.topic
+    place = {"topic": name, "partition": str(row.partition), "offset": str(row.offset)}
+
+    def whole(part: str) -> bytes:
+        (record,) = session.window(settings, kafka, seen, row.partition, row.offset, 1)
+        return getattr(record, part) or b""
+
+    with st.container(border=True):
+        st.markdown(f"#### Offset {row.offset:,} {wording.badge(wording.FATE_WORDS[row.fate])}")
+        st.caption(f"{wording.moment_of_ms(row.timestamp_ms)} · {wording.data_size(row.size)}")
+        st.page_link("views/compare.py", label="Compare both levels", icon=":material/compare:", query_params=place)
+        parts = {"key": row.key, "value": row.value}
+        for part, value in parts.items():
+            payload(part.capitalize(), value)
+        with st.container(horizontal=True, gap="small"):
+            for part, value in parts.items():
+                if value:
+                    cut = len(value) == KEPT_BYTES_MAX
+                    download(
+                        f"Whole {part}" if cut else f"Save {part}",
+                        f"{name}-{row.partition}-{row.offset}.{part}",
+                        value,
+                        partial(whole, part) if cut else None,
+                    )
+        if row.headers:
+            st.caption(wording.count(len(row.headers), "header"))
+            st.dataframe(
+                tables.header_table(row.headers), hide_index=True, placeholder="null", alt="The headers of the record"
+            )
+
+
+def tail(kafka: Services, seen: Snapshot, look: Look) -> None:
+    """The newest records, again and again."""
+    st.session_state["tail_level"] = look.level
+    st.session_state.setdefault("paused", False)
+
+    def chosen() -> None:
+        go(replace(look, level=st.session_state["tail_level"]))
+
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.segmented_control(
+            "Isolation level",
+            [COMMITTED, UNCOMMITTED],
+            format_func=ISOLATION.__getitem__,
+            key="tail_level",
+            on_change=chosen,
+            required=True,
+        )
+        st.toggle("Pause", key="paused", help="What is shown stays as it is.")
+    paused = st.session_state["paused"]
+    st.fragment(newest, run_every=None if paused else TAIL_S)(kafka, seen.bounds.topic, look.level, paused)
+
+
+def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
+    """What a consumer at this level would have got last."""
+    kept = st.session_state.get("tail")
+    if not paused or kept is None or kept[0] != (name, level):
+        with session.said():
+            seen = session.snapshot(settings, kafka, name, live=True)
+            rows = browse.latest(
+                kafka.bootstrap, settings.client, seen.bounds, seen.ranges, ISOLATION[level], TAIL_ROWS
+            )
+        kept = st.session_state["tail"] = ((name, level), seen, rows)
+    _key, seen, rows = kept
+    withheld = seen.fates[Fate.PENDING]
+    st.markdown(
+        f"The newest {wording.count(len(rows), 'record')} that a {wording.plain(ISOLATION[level])} consumer gets, of "
+        f"every partition, by timestamp. Looked at {seen.taken_at:%H:%M:%S} UTC, "
+        + ("**paused**." if paused else f"again every {TAIL_S:.0f} s.")
+        + (
+            f" {wording.count(withheld, 'offset')} at or above the LSO: withheld from this level."
+            if withheld and level == COMMITTED
+            else ""
+        )
+    )
+    if not rows:
+        st.info("Nothing yet.", icon=":material/hourglass_empty:")
+        return
+    table = tables.row_table(rows, name, partitions=True)
+    st.dataframe(
+        tables.row_tints(table, rows, None),
+        hide_index=True,
+        height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
+        row_height=ROW_PX,
+        placeholder="null",
+        alt=f"The newest records of {name} at {ISOLATION[level]}",
+        column_config=columns() | {"value": st.column_config.TextColumn(width=330)},
+    )
+
+
+def partitions(kafka: Services, seen: Snapshot, _look: Look) -> None:
+    """Bounds and fates of every partition, and where it lies."""
+    with session.said():
+        placements, _found = session.topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
+    table = tables.balance_table(seen.bounds, seen.counts)
+    lies = pd.DataFrame(
+        {
+            "partition": [one.partition for one in placements],
+            "leader": [one.leader for one in placements],
+            "replicas": [", ".join(map(str, one.replicas)) for one in placements],
+            "in sync": [", ".join(map(str, one.in_sync)) for one in placements],
+        }
+    )
+    numbers: dict[Any, Any] = dict.fromkeys(table.columns, "{:,}")
+    st.dataframe(
+        table.merge(lies, how="left", on="partition").style.format(numbers),
+        hide_index=True,
+        row_height=ROW_PX,
+        alt="Bounds, fates and brokers of every partition",
+    )
+    st.caption(f"Offsets by fate between log start and HW. Bounds taken {seen.taken_at:%H:%M:%S} UTC.")
+
+
+def groups(kafka: Services, seen: Snapshot, look: Look) -> None:
+    """Who reads the topic, and what is really left to read."""
+    with session.said():
+        lags = session.lags(kafka.bootstrap, seen.bounds.topic, seen.taken_at, settings.client, seen)
+    if not lags:
+        st.info("No consumer group has a committed offset on this topic.", icon=":material/group_off:")
+        return
+    stuck = [lag for lag in lags if lag.stuck]
+    if stuck:
+        told = session.coordination(settings, kafka, seen)
+        for lag in stuck:
+            held = {p.partition for p in lag.partitions if p.stuck}
+            causes = [one for one in told.opened if one.partition in held]
+            st.warning(
+                wording.plain(" ".join(one.why for one in causes) or "Its partitions hold an open transaction."),
+                title=f"Group {wording.plain(lag.group)} is stuck behind an open transaction",
+                icon=":material/lock_clock:",
+            )
+        st.page_link(
+            "views/transactions.py",
+            label="Open transactions",
+            icon=":material/timeline:",
+            query_params={"topic": look.topic, "outcome": "open"},
+        )
+    st.dataframe(
+        tables.group_table(lags).style.format(dict.fromkeys(tables.LAG_COLUMNS, "{:,}")),
+        hide_index=True,
+        row_height=ROW_PX,
+        alt="What every group still has to read, in records, at both levels",
+    )
+    st.caption(
+        "Lag counts the records that a consumer at that level would still get. HW − committed is what other tools "
+        "show: it counts markers, aborted records and what is withheld, and may never reach 0."
+    )
+    with st.expander("Partition by partition", icon=":material/view_week:"):
+        st.dataframe(
+            tables.group_partition_table(lags).style.format(
+                dict.fromkeys(["committed", "read_committed lag", "read_uncommitted lag", "HW − committed"], "{:,}")
+            ),
+            hide_index=True,
+            row_height=ROW_PX,
+            alt="The same partition by partition",
+        )
+
+
+def configuration(kafka: Services, seen: Snapshot, _look: Look) -> None:
+    """The topic's settings, those that somebody set first."""
+    with session.said():
+        _placements, found = session.topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
+    table = pd.DataFrame(
+        {
+            "setting": [one.name for one in found],
+            "value": [one.value for one in found],
+            "set by": [one.source.replace("_CONFIG", "").replace("_", " ").lower() for one in found],
+            "a verdict depends on it": ["yes" if one.name in VERDICT_SETTINGS else "" for one in found],
+        }
+    )
+    changed = sum(not one.default for one in found)
+    st.markdown(f"**{changed:,}** of {wording.count(len(found), 'setting')} are not the default; they come first.")
+    st.dataframe(table, hide_index=True, row_height=ROW_PX, alt="Settings of the topic")
+
+
+def cluster(kafka: Services, _seen: Snapshot, _look: Look) -> None:
+    """Brokers, and every topic."""
+    with session.said():
+        found = session.cluster_view(kafka.bootstrap, settings.client)
+    leader = "not told" if found.controller is None else f"node {found.controller}"
+    st.markdown(
+        f"Cluster **{wording.plain(found.cluster)}** at {wording.plain(kafka.bootstrap)}: "
+        f"{wording.count(len(found.brokers), 'broker')}, {wording.count(len(found.topics), 'topic')}, "
+        f"active controller: {leader}."
+    )
+    left, right = st.columns([1, 1.4], gap="medium")
+    brokers = pd.DataFrame(
+        {
+            "broker": [one.broker for one in found.brokers],
+            "address": [f"{one.host}:{one.port}" for one in found.brokers],
+            "rack": [one.rack for one in found.brokers],
+            "controller": ["active" if one.broker == found.controller else "" for one in found.brokers],
+        }
+    )
+    left.dataframe(brokers, hide_index=True, row_height=ROW_PX, placeholder="–", alt="The brokers of the cluster")
+
+    def chosen() -> None:
+        cells = st.session_state["topics"].selection.cells
+        if cells and cells[0][0] < len(found.topics):
+            go(Look(found.topics[cells[0][0]].topic))
+
+    with right:
+        st.dataframe(
+            pd.DataFrame(
+                {
+                    "topic": [one.topic for one in found.topics],
+                    "partitions": [one.partitions for one in found.topics],
+                    "replicas": [one.replicas for one in found.topics],
+                    "not in sync": [one.out_of_sync for one in found.topics],
+                }
+            ),
+            hide_index=True,
+            row_height=ROW_PX,
+            height=min(TABLE_PX, ROW_PX * (len(found.topics) + 1) + 10),
+            key="topics",
+            on_select=chosen,
+            selection_mode="single-cell",
+            alt="The topics of the cluster, without Kafka's own",
+        )
+        st.caption("Click a topic to open its records.")
+
+
+topic.page(settings, "Topics", body, follow=False)

@@ -1,0 +1,206 @@
+"""The page Topics: the record browser with its conditions, the tail, groups and lag, an empty topic, no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.place import COMMITTED, UNCOMMITTED, VIEWS, Look, needle, read_look, write_look
+from backend.kafka.browse import DATA_FATES, FOUND_MAX
+from backend.settings import READ_COMMITTED, Settings, consumer_config, idempotent_producer_config
+from tests.app.conftest import OpenPage, texts
+from tests.kafka.topics import Writer
+from tests.runs import Finished
+from validators.finding import Bounds, Fate, PartitionBounds
+
+BOUNDS = Bounds("squares", (PartitionBounds(0, 0, 20, 20), PartitionBounds(1, 5, 8, 12)))
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
+
+
+@given(
+    view=st.sampled_from(VIEWS),
+    partition=st.sampled_from([0, 1]),
+    begin=st.one_of(st.none(), st.integers(5, 12), st.just("2026-01-31 12:00:00")),
+    words=st.tuples(WORDS, WORDS, WORDS),
+    fates=st.lists(st.sampled_from(DATA_FATES), unique=True),
+    record=st.none() | st.integers(0, 99),
+    level=st.sampled_from([COMMITTED, UNCOMMITTED]),
+)
+def test_an_address_reopens_the_same_search(
+    view: str,
+    partition: int,
+    begin: int | str | None,
+    words: tuple[str, str, str],
+    fates: list[Fate],
+    record: int | None,
+    level: str,
+) -> None:
+    """Story: any search that the page can show is written to the address and read back without a notice."""
+    offset, time = (begin, None) if not isinstance(begin, str) else (None, begin)
+    look = Look("squares", view, partition, offset, time, *words, fates=tuple(fates), record=record, level=level)
+    assert read_look(write_look(look), BOUNDS) == (look, [])
+
+
+@given(
+    st.dictionaries(st.sampled_from(["view", "partition", "offset", "time", "key", "fate", "record", "level"]), WORDS)
+)
+def test_any_address_is_some_search(params: dict[str, str]) -> None:
+    """Story: an address is garbage. There is always something to show, and its search can begin."""
+    look, _notices = read_look(params, BOUNDS)
+    assert look.view in VIEWS and look.partition in (0, 1)
+    assert look.time is None or look.time_ms is not None
+    assert set(look.wanted.fates) <= set(DATA_FATES)
+
+
+def test_what_is_looked_for_may_be_hexadecimal() -> None:
+    """Story: somebody looks for bytes that nobody can type, or for a text that only begins like them."""
+    assert needle("0xff00") == b"\xff\x00" and needle("0xyz") == b"0xyz" and needle("Ä") == "Ä".encode()
+    assert Look("squares", time="2023-11-14 22:13:20").time_ms == 1_700_000_000_000
+    assert Look("squares", time="2023-11-14T23:13:20+01:00").time_ms == 1_700_000_000_000
+
+
+def test_the_records_of_a_run(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
+    """Story: somebody browses a run's sink, asks for aborted records, and goes on where the search stopped."""
+    assert at_home.home
+    app = open_page("topics", topic=finished.sink)
+    assert not app.exception
+    assert f"**{finished.report.sink.offsets:,}** offsets" in texts(app)
+    assert f"**{FOUND_MAX} records** in" in texts(app) and "it stopped because" in texts(app)
+    first = app.dataframe[0].value
+    assert first["open"].iloc[0].startswith(f"./compare?topic={finished.sink}&partition=0&offset=")
+    app.button(key="go_on").click().run()
+    assert not app.exception
+    assert int(app.query_params["offset"]) > first["offset"].max() - 1
+    assert app.dataframe[0].value["offset"].min() > first["offset"].max()
+
+    app.pills(key="fate").set_value([Fate.ABORTED]).run()
+    assert app.query_params["fate"] == "aborted"
+    assert set(app.dataframe[0].value["fate"]) == {"✕ aborted"}
+
+
+@pytest.mark.parametrize("view", ["partitions", "groups", "settings", "cluster", "tail"])
+def test_every_view_of_a_run(open_page: OpenPage, at_home: Settings, finished: Finished, view: str) -> None:
+    """Story: somebody clicks through what there is to know about a run's sink."""
+    assert at_home.home
+    app = open_page("topics", topic=finished.sink, view=view)
+    assert not app.exception and not app.error
+    said = {
+        "partitions": "Offsets by fate between log start and HW",
+        "groups": "No consumer group has a committed offset on this topic",
+        "settings": "are not the default; they come first",
+        "cluster": "1 broker",
+        "tail": "The newest 50 records that a read_committed consumer gets",
+    }
+    assert said[view] in texts(app)
+    assert len(app.dataframe) or view == "groups"
+
+
+def test_a_stuck_group_is_named(
+    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: a group has read all that is stable, and the rest waits behind an open transaction. Other tools show a
+    lag of 5; the page says who is to blame, and the tail at either level shows what that level gets."""
+    assert at_home.home
+    topic = new_topic()
+    writer = Writer(bootstrap, topic)
+    writer.write("A2 A+ B3 n2")
+    consumer = Consumer(consumer_config(bootstrap, {}, f"{topic}-readers", READ_COMMITTED))
+    consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
+    consumer.close()
+    app = open_page("topics", topic=topic, view="groups")
+    assert not app.exception
+    table = app.dataframe[0].value
+    own = table[table["group"] == f"{topic}-readers"].iloc[0]
+    assert (own["read_committed lag"], own["read_uncommitted lag"], own["HW − committed"]) == (0, 5, 5)
+    assert f"{topic}-B (Ongoing) is open for" in texts(app)
+
+    app = open_page("topics", topic=topic, view="tail")
+    assert not app.exception
+    assert "5 offsets at or above the LSO: withheld from this level" in texts(app)
+    assert set(app.dataframe[0].value["fate"]) == {"● committed"} and len(app.dataframe[0].value) == 2
+    app.toggle(key="paused").set_value(True).run()
+    writer.write("n1")
+    app.segmented_control(key="tail_level").set_value(UNCOMMITTED).run()
+    assert len(app.dataframe[0].value) == 8
+    writer.write("n1")
+    app.run()
+    assert "paused" in texts(app) and len(app.dataframe[0].value) == 8
+    app.toggle(key="paused").set_value(False).run()
+    assert len(app.dataframe[0].value) == 9
+
+
+def test_hostile_payloads_are_shown_as_what_they_are(
+    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: a topic holds script tags, bytes that are no text, nulls, and a value of more than a megabyte. Each is
+    shown as text, none becomes markup, and the large one is cut but can be saved whole."""
+    assert at_home.home
+    topic = new_topic(max_message_bytes="3000000")
+    producer = Producer({**idempotent_producer_config(bootstrap, {}), "message.max.bytes": 3_000_000})
+    hostile: list[tuple[bytes | None, bytes | None]] = [
+        (b"<script>alert(1)</script>", b"<img src=x onerror=alert(2)> ![x](http://127.0.0.1:1/y) $x$"),
+        (None, b"\xff\xfe\x00\x80"),
+        (b"\x00", None),
+        (b"", b"x" * 2_000_000),
+    ]
+    for key, value in hostile:
+        producer.produce(topic, value, key, headers=[("<b>header</b>", b"\xff"), ("null", None)])
+    assert producer.flush(20) == 0
+    producer.close()
+    shown = {}
+    for offset in range(len(hostile)):
+        app = open_page("topics", topic=topic, record=str(offset))
+        assert not app.exception
+        assert "script" not in texts(app) and "onerror" not in texts(app)
+        assert app.dataframe[0].value["size"].iloc[3] == "2.0 MB"
+        shown[offset] = [one.value for one in app.code]
+    assert [text.encode() for text in shown[0]] == [*hostile[0]]
+    assert shown[1] == ["0xfffe0080"] and shown[2] == ["0x00"]
+    assert len(shown[3][1]) < 10_000 and shown[3][1].endswith("…")
+    assert [one.proto.label for one in app.get("download_button")] == ["Whole value"]
+    app = open_page("topics", topic=topic, value="0xfffe")
+    assert app.dataframe[0].value["offset"].tolist() == [1]
+
+
+def test_nothing_and_nonsense_are_said(
+    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: a topic is empty; an address is mistyped; a search finds nothing. Each is said, and nothing crashes."""
+    assert at_home.home
+    app = open_page("topics", topic=new_topic())
+    assert not app.exception and "There is nothing in this topic" in texts(app)
+    topic = new_topic()
+    Writer(bootstrap, topic).write("n3")
+    app = open_page("topics", topic=topic, key="no such key")
+    assert not app.exception and "No record fits there" in texts(app)
+    app = open_page("topics", topic=topic, time="2100-01-01")
+    assert not app.exception and "No record of this partition is of that time or later" in texts(app)
+    app = open_page(
+        "topics", topic=topic, view="x", partition="99", offset="abc", time="noon", fate="marker,y", level="z"
+    )
+    assert not app.exception
+    notices = "\n".join(str(one.value).replace("\\", "") for one in app.warning)
+    for part in (
+        "no view x",
+        "no partition 99",
+        "offset abc is",
+        "noon is no time",
+        "No record is marker",
+        "no fate y",
+    ):
+        assert part in notices
+    app = open_page("topics", topic="no-such-topic", offset="99999999999")
+    assert not app.exception and "There is no topic no-such-topic" in texts(app)
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_an_unreachable_broker_is_said(open_page: OpenPage) -> None:
+    """Story: the address of Kafka is wrong. The page has its frame and says which address did what."""
+    app = open_page("topics")
+    assert not app.exception
+    assert app.title[0].value == "Topics"
+    assert "No Kafka broker can be reached (127.0.0.1:1: Connection refused)" in texts(app)
