@@ -207,6 +207,17 @@ def transactional_producer_config(
     }
 
 
+def plain_producer_config(bootstrap: str, client: Mapping[str, str], idempotence: bool, acks: str) -> dict[str, Any]:
+    return {
+        **idempotent_producer_config(bootstrap, client),
+        "linger.ms": 5,
+        "batch.size": 1_000_000,
+        "enable.idempotence": idempotence,
+        "acks": acks,
+        **({} if acks == "all" else {"retries": 0}),
+    }
+
+
 def kafka_python_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
     """kafka-python's keyword arguments for the same cluster, translated from librdkafka's names."""
     names = {
@@ -229,6 +240,17 @@ def kafka_python_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, 
         "receive_message_max_bytes": 2**31 - 1,
         **{names[name]: value for name, value in client.items() if name in names},
     }
+
+
+def clients_of_spark_options(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Address and client properties out of the options of a Spark data source, where each begins with `kafka.`.
+
+    Raises UsageError when the address is missing.
+    """
+    client = {name[6:]: value for name, value in options.items() if name.startswith("kafka.")}
+    if not client.get("bootstrap.servers"):
+        raise UsageError("The option kafka.bootstrap.servers is missing.")
+    return client.pop("bootstrap.servers"), client
 
 
 def spark_source_options(bootstrap: str, client: Mapping[str, str], isolation: str) -> dict[str, str]:

@@ -217,15 +217,24 @@ class Connection:
 
         return self.patiently(ask)
 
-    def scan(self, topic: str, bounds: Bounds, since: pa.Table | None = None, check_crc: bool = False) -> pa.Table:
-        """See `scan`."""
+    def scan(
+        self,
+        topic: str,
+        bounds: Bounds,
+        since: pa.Table | None = None,
+        check_crc: bool = False,
+        part_of: Bounds | None = None,
+    ) -> pa.Table:
+        """See `scan`. Of bounds that are `part_of` others, the batches that begin inside, cut only at those others'."""
         kept, spans = _missing(bounds, since)
+        edges = {p.partition: (p.start, p.hw) for p in part_of.partitions} if part_of else {}
         parts: list[Headers] = []
         served = time.monotonic()
         while spans:
             got = self.patiently(lambda: self._fetch_spans(topic, spans))
             for partition, answer in got.items():
-                rows, reached = self._read(topic, partition, spans[partition][0], answer, check_crc)
+                span = spans[partition][0]
+                rows, reached = self._read(topic, partition, span, edges.get(partition, span), answer, check_crc)
                 if reached is None:
                     continue
                 served = time.monotonic()
@@ -376,9 +385,12 @@ class Connection:
         return found
 
     def _read(
-        self, topic: str, partition: int, span: tuple[int, int], answer: Any, check_crc: bool
+        self, topic: str, partition: int, span: tuple[int, int], edges: tuple[int, int], answer: Any, check_crc: bool
     ) -> tuple[Headers, int | None]:
-        """The rows of one response within the span, and the next offset to fetch (None: nothing was served)."""
+        """The rows of one response that begin within the span, and the next offset to fetch (None: nothing was served).
+
+        A batch that reaches out of the edges, which hold the span, is cut there, and begins where it is cut.
+        """
         first, end = span
         if answer.error_code:
             return np.empty(0, ROW), self._first_left(topic, partition, first)
@@ -390,10 +402,12 @@ class Connection:
             require_crc(data, positions, where)
         rows = batch_rows(data, positions, partition)
         reached = int(rows["last_offset"][-1]) + 1
-        inside = np.flatnonzero((rows["base_offset"] < end) & (rows["last_offset"] >= first))
+        low, high = edges
+        begins = np.maximum(rows["base_offset"], low)
+        inside = np.flatnonzero((begins >= first) & (begins < end) & (rows["last_offset"] >= low))
         for index in inside.tolist():
-            if rows["base_offset"][index] < first or rows["last_offset"][index] >= end:
-                rows[index] = cut(rows[index], data[positions[index] :], first, end, where)
+            if rows["base_offset"][index] < low or rows["last_offset"][index] >= high:
+                rows[index] = cut(rows[index], data[positions[index] :], low, high, where)
         return rows[inside], max(reached, first)
 
     def _first_left(self, topic: str, partition: int, offset: int) -> int:
