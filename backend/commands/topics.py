@@ -26,7 +26,7 @@ from backend.kafka.cluster import Cluster
 from backend.kafka.inspect import inspect_topic
 from backend.pipeline.fill import fill as fill_topic
 from backend.services import services
-from backend.show import print_topic
+from backend.show_topic import print_topic
 
 
 def fill(

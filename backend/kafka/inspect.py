@@ -1,4 +1,4 @@
-"""A topic at a glance: what `topicproof inspect` prints. Asked once over one connection, without Spark."""
+"""A topic at a glance: what `topicproof inspect` prints. Asked once, without Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pandas as pd
 import pyarrow as pa
 from kafka.errors import KafkaError
 
-from backend.kafka.coordinator import OpenTransaction, ask_open_transactions, ask_producers
+from backend.errors import ClusterError
+from backend.kafka.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers
 from backend.kafka.fates import (
     ABORTED,
     COMMITTED,
@@ -23,7 +24,12 @@ from backend.kafka.fates import (
     transactions,
 )
 from backend.kafka.lag import GroupLag, ask_group_lags
-from backend.kafka.rawlog import cluster_error, connect
+from backend.kafka.rawlog import Connection, cluster_error, connect
+from backend.kafka.reasons import abort_reasons, transactional_ids
+from backend.kafka.transaction_state import TOPIC as STATE_TOPIC
+from backend.kafka.transaction_state import StateEntry, read_states
+from backend.kafka.unstable import ask_unstable_offsets
+from validators.coordinator import OpenTransaction, UnstableOffset
 from validators.finding import Bounds, Fate
 
 LAST_TRANSACTIONS = 10
@@ -62,6 +68,10 @@ class TransactionView:
     marker_timestamp: int | None
     marker_epoch: int | None
     """The epoch after the data's for Java clients, fences and timeouts (KIP-890)."""
+    transactional_id: str | None
+    """By a coordinator that still knows the producer, or by the coordinators' log."""
+    reason: str | None
+    """Why it was aborted (`reasons`): declared, timeout or fenced; None where it was not, or nothing proves it."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,8 @@ class TransactionsView:
     records_committed: int
     """Records inside committed transactions; those outside of any are not among them."""
     records_aborted: int
+    aborted_by: Mapping[str, int]
+    """The aborted ones by reason; those whose reason is not known are not among them."""
     last: tuple[TransactionView, ...]
     """The last few to begin, the latest first."""
 
@@ -111,6 +123,8 @@ class TopicView:
     open: tuple[OpenTransaction, ...]
     producers: tuple[ProducerView, ...]
     lags: tuple[GroupLag, ...]
+    unstable: tuple[UnstableOffset, ...]
+    """Offsets of groups that an open transaction holds."""
     not_heard: tuple[str, ...]
     """Questions that the cluster did not answer, each with its reason: their part of the view is empty, not 0."""
 
@@ -122,7 +136,10 @@ class TopicView:
         told["bounds"] = [asdict(p) for p in self.bounds.partitions]
         told["fates"] = _lower(self.fates)
         told["partitions"] = [asdict(p) | {"fates": _lower(p.fates)} for p in self.partitions]
-        told["open"] = [asdict(each) | {"why": each.why} for each in self.open]
+        told["open"] = [
+            asdict(each) | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why} for each in self.open
+        ]
+        told["unstable"] = [asdict(each) | {"stuck": each.stuck, "why": each.why} for each in self.unstable]
         told["lags"] = [
             asdict(lag)
             | {
@@ -154,13 +171,22 @@ def inspect_topic(bootstrap: str, client: Mapping[str, str], topic: str) -> Topi
                 return ask()
             except KafkaError as error:
                 not_heard.append(f"{what}: {cluster_error(bootstrap, error)}")
-                return nothing
+            except ClusterError as error:
+                not_heard.append(f"{what}: {error}")
+            return nothing
 
         none_open: tuple[OpenTransaction, ...] = ()
         no_lags: tuple[GroupLag, ...] = ()
+        none_unstable: tuple[int, tuple[UnstableOffset, ...]] = (0, ())
+        no_states: tuple[StateEntry, ...] = ()
         opened = hear("open transactions", lambda: ask_open_transactions(kafka, topic, bounds, ranges), none_open)
-        writers = hear("producers", lambda: ask_producers(kafka, topic), pd.DataFrame())
-        lags = hear("consumer groups", lambda: ask_group_lags(kafka, topic, bounds, ranges), no_lags)
+        writers = hear("producers", lambda: ask_producers(kafka, topic), pd.DataFrame(columns=list(PRODUCER_COLUMNS)))
+        lags = hear("consumer groups", lambda: ask_group_lags(kafka, topic, bounds, ranges, opened), no_lags)
+        partitions = [p.partition for p in bounds.partitions]
+        unstable = hear("unstable offsets", lambda: ask_unstable_offsets(kafka, topic, partitions), none_unstable)[1]
+        ended = transactions(batches, bounds)
+        names = dict(zip(writers["producer_id"], writers["transactional_id"], strict=True))
+        states = hear("the coordinators' log", lambda: _states(kafka, client, ended, names), no_states)
     counts = balance(ranges, bounds)
     plain = ranges[~ranges["transactional"] & ranges["control"].isna()]
     return TopicView(
@@ -173,16 +199,22 @@ def inspect_topic(bootstrap: str, client: Mapping[str, str], topic: str) -> Topi
             PartitionView(p.partition, p.start, p.lso, p.hw, total(counts.loc[[p.partition]]))
             for p in bounds.partitions
         ),
-        transactions=summary(transactions(batches, bounds)),
+        transactions=summary(
+            ended.assign(
+                transactional_id=ended["producer_id"].map(transactional_ids(states) | _known(names)).astype(object),
+                reason=pd.Series(abort_reasons(topic, ended, states), ended.index, dtype=object),
+            )
+        ),
         open=opened,
         producers=tuple(ProducerView(**row) for row in _rows(writers)),
         lags=lags,
+        unstable=unstable,
         not_heard=tuple(not_heard),
     )
 
 
 def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsView:
-    """The table of `fates.transactions`, counted, with the last few to begin."""
+    """The table of `fates.transactions`, with `transactional_id` and `reason`, counted, with the last few to begin."""
     number = found["outcome"].value_counts()
     records = found.groupby("outcome")["records"].sum()
     latest = found.sort_values(["first_timestamp", "first_offset"], ascending=False, kind="stable").head(last)
@@ -193,8 +225,24 @@ def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsV
         unexplained=int(number.get(UNEXPLAINED, 0)),
         records_committed=int(records.get(COMMITTED, 0)),
         records_aborted=int(records.get(ABORTED, 0)),
+        aborted_by={str(reason): int(count) for reason, count in found["reason"].value_counts().items()},
         last=tuple(TransactionView(**row) for row in _rows(latest)),
     )
+
+
+def _states(
+    kafka: Connection, client: Mapping[str, str], ended: pd.DataFrame, names: Mapping[int, str | None]
+) -> tuple[StateEntry, ...]:
+    """What the coordinators' log holds of the producers of these transactions; of all, where a name is not known."""
+    wanted = {names.get(producer_id) for producer_id in ended["producer_id"].unique()}
+    if not wanted:
+        return ()
+    known = {name for name in wanted if name is not None}
+    return read_states(kafka.bootstrap, client, kafka.bounds(STATE_TOPIC), known if len(known) == len(wanted) else None)
+
+
+def _known(names: Mapping[int, str | None]) -> dict[int, str]:
+    return {producer_id: name for producer_id, name in names.items() if name is not None}
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

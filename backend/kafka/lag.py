@@ -6,7 +6,7 @@ on a transactional topic it may never reach 0. Here the records are counted from
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -14,6 +14,7 @@ from kafka import TopicPartition
 
 from backend.kafka.fates import records_between
 from backend.kafka.rawlog import Connection, connect
+from validators.coordinator import OpenTransaction
 from validators.finding import Bounds, Fate, PartitionBounds
 
 DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
@@ -38,6 +39,8 @@ class PartitionLag:
     """False where the committed offset lies inside a batch that compaction thinned out: then one batch is estimated."""
     stuck: bool
     """Nothing is left below the LSO, and an open transaction withholds the rest."""
+    stuck_behind: str | None
+    """Who holds the LSO back, if that was asked: a transactional id, or the producer of a hanging transaction."""
     why: str
     """One sentence for a person."""
 
@@ -74,17 +77,29 @@ class GroupLag:
 
 
 def group_lags(
-    bootstrap: str, client: Mapping[str, str], topic: str, bounds: Bounds, ranges: pd.DataFrame
+    bootstrap: str,
+    client: Mapping[str, str],
+    topic: str,
+    bounds: Bounds,
+    ranges: pd.DataFrame,
+    opened: Collection[OpenTransaction] = (),
 ) -> tuple[GroupLag, ...]:
     """The lag of every group with a committed offset on the topic, by name.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`. Raises ClusterError when the brokers do not answer.
+    `ranges` are the `fates.fate_ranges` of `bounds`; `opened` are the transactions that are open on the topic, if they
+    are known: then a group that is stuck behind one is told which. Raises ClusterError when the brokers do not answer.
     """
     with connect(bootstrap, client) as kafka:
-        return ask_group_lags(kafka, topic, bounds, ranges)
+        return ask_group_lags(kafka, topic, bounds, ranges, opened)
 
 
-def ask_group_lags(kafka: Connection, topic: str, bounds: Bounds, ranges: pd.DataFrame) -> tuple[GroupLag, ...]:
+def ask_group_lags(
+    kafka: Connection,
+    topic: str,
+    bounds: Bounds,
+    ranges: pd.DataFrame,
+    opened: Collection[OpenTransaction] = (),
+) -> tuple[GroupLag, ...]:
     """See `group_lags`."""
     states = ask_groups(kafka)
     names = sorted(states)
@@ -95,7 +110,11 @@ def ask_group_lags(kafka: Connection, topic: str, bounds: Bounds, ranges: pd.Dat
     found = []
     for name in names:
         committed = {place.partition: each.offset for place, each in answers[name].items() if each.offset >= 0}
-        lags = [partition_lag(p, committed[p.partition], ranges) for p in bounds.partitions if p.partition in committed]
+        lags = [
+            partition_lag(p, committed[p.partition], ranges, _blocker(p, opened))
+            for p in bounds.partitions
+            if p.partition in committed
+        ]
         if lags:
             found.append(GroupLag(name, states[name], tuple(lags)))
     return tuple(found)
@@ -112,8 +131,10 @@ def ask_groups(kafka: Connection) -> dict[str, str]:
     }
 
 
-def partition_lag(p: PartitionBounds, committed: int, ranges: pd.DataFrame) -> PartitionLag:
-    """The lag of a group that would read `committed` next. Pure."""
+def partition_lag(
+    p: PartitionBounds, committed: int, ranges: pd.DataFrame, blocker: OpenTransaction | None = None
+) -> PartitionLag:
+    """The lag of a group that would read `committed` next; `blocker` holds the LSO, if it is known. Pure."""
     visible = records_between(ranges, p.partition, committed, p.lso, [Fate.COMMITTED])
     uncommitted = records_between(ranges, p.partition, committed, p.hw, DATA_FATES)
     withheld = records_between(ranges, p.partition, max(committed, p.lso), p.hw, DATA_FATES)
@@ -130,15 +151,24 @@ def partition_lag(p: PartitionBounds, committed: int, ranges: pd.DataFrame) -> P
         subtraction=p.hw - committed,
         exact=bool((across["records"] == span).all()),
         stuck=stuck,
-        why=_why(p, committed, visible, withheld),
+        stuck_behind=blocker.name if stuck and blocker else None,
+        why=_why(p, committed, visible, withheld, blocker),
     )
 
 
-def _why(p: PartitionBounds, committed: int, visible: int, withheld: int) -> str:
+def _blocker(p: PartitionBounds, opened: Collection[OpenTransaction]) -> OpenTransaction | None:
+    """The transaction that begins at the partition's LSO."""
+    return next((each for each in opened if (each.partition, each.start_offset) == (p.partition, p.lso)), None)
+
+
+def _why(p: PartitionBounds, committed: int, visible: int, withheld: int, blocker: OpenTransaction | None) -> str:
     if committed > p.hw:
         return f"The committed offset {committed:,} lies behind the end of the log ({p.hw:,}): was the topic made anew?"
     deleted = f"{p.start - committed:,} offsets were deleted before it read them. " if committed < p.start else ""
-    behind = f"an open transaction from offset {p.lso:,} on withholds {_records(withheld)}"
+    who = "an open transaction"
+    if blocker:
+        who = f"the {'hanging' if blocker.hanging else 'open'} transaction of {blocker.name}"
+    behind = f"{who} from offset {p.lso:,} on withholds {_records(withheld)}"
     if visible:
         rest = f"; {behind}" if withheld else ""
         return f"{deleted}{_records(visible)} to read{rest}."

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kafka.errors import ClusterAuthorizationFailedError
+from rich.console import Console
 
 from backend.errors import TopicError
 from backend.kafka import inspect as inspection
 from backend.kafka.inspect import inspect_topic
 from backend.settings import READ_COMMITTED, consumer_config
+from backend.show_topic import print_topic
+from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer
 from validators.finding import Fate
 
@@ -40,6 +44,10 @@ def test_a_topic_is_shown_with_all_that_stands_in_its_way(bootstrap: str, new_to
     assert (view.transactions.committed, view.transactions.aborted, view.transactions.open) == (2, 1, 1)
     assert (view.transactions.records_committed, view.transactions.records_aborted) == (4, 2)
     assert [each.outcome for each in view.transactions.last] == ["OPEN", "COMMITTED", "ABORTED", "COMMITTED"]
+    names = [each.transactional_id for each in view.transactions.last]
+    assert names == [writer.transactional_id(who) for who in "CABA"]
+    assert [each.reason for each in view.transactions.last] == [None, None, "declared", None]
+    assert view.transactions.aborted_by == {"declared": 1}
     assert [each.transactional_id for each in view.open] == [writer.transactional_id("C")]
     assert len(view.producers) == 5
     (lag,) = (lag for lag in view.lags if lag.group == f"{topic}-group")
@@ -53,13 +61,35 @@ def test_a_topic_is_shown_with_all_that_stands_in_its_way(bootstrap: str, new_to
         {"partition": 1, "start": 0, "lso": 2, "hw": 4},
     ]
     assert "is open for" in told["open"][0]["why"]
+    assert (told["open"][0]["overdue"], told["open"][0]["stuck"], told["unstable"]) == (False, False, [])
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_everything_fits_on_a_terminal(bootstrap: str, new_topic: NewTopic, width: int) -> None:
+    """Committed, aborted, open, hanging, and a group that is stuck: nothing is cut off, and the way out is named."""
+    topic = new_topic(partitions=2)
+    writer = Writer(bootstrap, topic)
+    writer.write("A3 A+ B2 B- n1")
+    writer.write("A1 A+ C2", partition=1)
+    hang(bootstrap, topic)
+    consumer = Consumer(consumer_config(bootstrap, {}, f"{topic}-group", READ_COMMITTED))
+    consumer.commit(offsets=[TopicPartition(topic, 0, 8)], asynchronous=False)
+    consumer.close()
+    said = io.StringIO()
+    print_topic(Console(file=said, width=width, soft_wrap=True), inspect_topic(bootstrap, {}, topic))
+    text = " ".join(said.getvalue().split())
+    assert max(map(len, said.getvalue().splitlines())) <= width
+    assert "1 aborted (2 records; 1 declared), 2 open" in text
+    assert f"Hanging: producer {GHOST} last wrote" in text
+    assert f"{topic} 0 8" in said.getvalue().replace("\n", " "), "the command that would abort it"
+    assert f"the hanging transaction of producer {GHOST} from offset 8 on withholds 1 record" in text
 
 
 def test_an_empty_topic_is_shown_as_empty(bootstrap: str, new_topic: NewTopic) -> None:
     """Nothing was ever written. Every count is 0 and nothing fails, but a missing topic does."""
     view = inspect_topic(bootstrap, {}, new_topic(partitions=3))
     assert view.bounds.offsets == 0 and not any(view.fates.values())
-    assert view.transactions.last == () and view.open == () and view.producers == ()
+    assert view.transactions.last == () and view.unstable == () and view.open == () and view.producers == ()
     assert json.dumps(view.to_json())
     with pytest.raises(TopicError, match="There is no topic"):
         inspect_topic(bootstrap, {}, "no-such-topic")

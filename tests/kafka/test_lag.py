@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from backend.kafka.coordinator import open_transactions
 from backend.kafka.fates import fate_ranges
 from backend.kafka.lag import GroupLag, group_lags, partition_lag
 from backend.kafka.rawlog import fetch_bounds, scan
@@ -72,6 +73,13 @@ def test_groups_are_found_and_told_apart(bootstrap: str, new_topic: NewTopic) ->
         "Stuck: nothing is left below the last stable offset, "
         "and an open transaction from offset 2 on withholds 3 records."
     )
+    assert second.stuck_behind is None, "nobody asked the coordinators"
+    opened = open_transactions(bootstrap, {}, topic)
+    bounds = fetch_bounds(bootstrap, {}, topic)
+    ranges = fate_ranges(scan(bootstrap, {}, topic, bounds), bounds)
+    told = {lag.group: lag for lag in group_lags(bootstrap, {}, topic, bounds, ranges, opened)}
+    assert [p.stuck_behind for p in told[stuck].partitions] == [None, writer.transactional_id("C")]
+    assert f"the open transaction of {writer.transactional_id('C')} from offset 2" in told[stuck].partitions[1].why
     assert not found[stuck].stuck, "it still has something to read on the other partition"
     assert found[stuck].state == "Empty"
 
