@@ -1,7 +1,8 @@
 """No record of an aborted transaction is visible to read_committed.
 
 Catalogue 10, Jepsen's and Adya's `G1a`. Two readings can never show it: such a record looks committed. It takes the
-markers of the raw log, or a journal in which the worker wrote down that it aborted.
+markers of the raw log, or a journal in which the worker wrote down that it aborted. Where the journal says so and the
+marker is COMMIT, the marker is at fault: explained by `wrong_attribution`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from validators import wrong_attribution
 from validators.evidence import amount, evidence
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger, known_aborted
@@ -25,7 +27,8 @@ def find(ledger: Ledger) -> DataFrame:
     why = F.when(by_marker, "Visible to read_committed, but its transaction ends with an ABORT marker.").otherwise(
         "Visible to read_committed, but the run's journal says that its transaction was aborted."
     )
-    return evidence(rows, F.when(by_marker, 1).otherwise(0), why)
+    cause = F.when(F.col("outcome") == Fate.COMMITTED.value, wrong_attribution.NAME)
+    return evidence(rows, F.when(by_marker, 1).otherwise(0), why, cause)
 
 
 def covered(ledger: Ledger) -> int:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from validators.finding import Balance, Bounds, Fate, PartitionBounds
+from validators.marks import marked
 from validators.offsets import bits, bound, word
 
 BATCH_COLUMNS = (
@@ -60,6 +61,14 @@ class Headers(NamedTuple):
     emptied: int
     """Offsets inside batches that hold nothing any more, without those of a straddling batch."""
     straddle: Straddle | None
+    batches: int
+    """Data batches; `sequenced` are those of producers that number their records, `plain` are in no transaction."""
+    sequenced: int
+    plain: int
+    holes: int
+    """The odd ones of validators/marks.py."""
+    stale: int
+    second_ends: int
 
 
 class Records(NamedTuple):
@@ -76,7 +85,7 @@ def words_of_batches(raw_log: RawLog, bounds: Bounds) -> DataFrame:
     """Sets of offsets, by partition and word: `covered` by a data batch, `transactional`, `stable` and `unstable` (of
     a transaction that the markers committed, aborted)."""
     offsets = F.explode(F.sequence("at", "last_offset")).alias("offset")
-    every = _spans(raw_log, bounds).select("partition", offsets, "transactional", "outcome")
+    every = spans(raw_log, bounds).select("partition", offsets, "transactional", "outcome")
     return every.groupBy("partition", word("offset").alias("word")).agg(
         bits("offset").alias("covered"),
         bits("offset", F.col("transactional")).alias("transactional"),
@@ -85,8 +94,9 @@ def words_of_batches(raw_log: RawLog, bounds: Bounds) -> DataFrame:
     )
 
 
-def _spans(raw_log: RawLog, bounds: Bounds) -> DataFrame:
-    """The data batches from the start of the bounds on: partition, at, last_offset, transactional, outcome.
+def spans(raw_log: RawLog, bounds: Bounds) -> DataFrame:
+    """The data batches from the start of the bounds on: partition, producer_id, at, last_offset, transactional, outcome
+    and began, where its transaction's data begins; the last two are null outside of a transaction.
 
     A batch belongs to the last transaction of its producer that began at or below it, if that one reaches it.
     """
@@ -94,7 +104,9 @@ def _spans(raw_log: RawLog, bounds: Bounds) -> DataFrame:
     nothing = F.lit(None).cast("string")
     data = raw_log.batches.where(F.col("control").isNull())
     plain = data.where(~F.col("transactional")).select(
-        "partition", at, "last_offset", "transactional", nothing.alias("outcome")
+        *("partition", "producer_id", at, "last_offset", "transactional"),
+        nothing.alias("outcome"),
+        F.lit(None).cast("long").alias("began"),
     )
     batches = data.where("transactional").select(
         "partition", "producer_id", at, F.lit(1).alias("turn"), "last_offset", nothing.alias("known")
@@ -108,17 +120,18 @@ def _spans(raw_log: RawLog, bounds: Bounds) -> DataFrame:
         F.col("outcome").alias("known"),
     )
     so_far = Window.partitionBy("partition", "producer_id").orderBy("at", "turn")
-    last = F.last(F.when(F.col("turn") == 0, F.struct("last_offset", "known")), ignorenulls=True).over(so_far)
+    last = F.last(F.when(F.col("turn") == 0, F.struct("at", "last_offset", "known")), ignorenulls=True).over(so_far)
     transactional = (
         batches.unionByName(begins)
         .withColumn("last", last)
         .where(F.col("turn") == 1)
         .select(
-            "partition",
-            "at",
-            "last_offset",
+            *("partition", "producer_id", "at", "last_offset"),
             F.lit(True).alias("transactional"),
-            F.when(F.col("last.last_offset") >= F.col("at"), F.col("last.known")).alias("outcome"),
+            *(
+                F.when(F.col("last.last_offset") >= F.col("at"), F.col(f"last.{name}")).alias(alias)
+                for name, alias in (("known", "outcome"), ("at", "began"))
+            ),
         )
     )
     return plain.unionByName(transactional).where(F.col("at") <= F.col("last_offset"))
@@ -131,27 +144,41 @@ def count_headers(raw_log: RawLog, bounds: Bounds) -> dict[int, Headers]:
     above = F.least("last_offset", lso - 1)
     width = F.col("last_offset") - F.col("base_offset") + 1
     straddles = (F.col("base_offset") < start) & (F.col("count") < width)
+    data = F.col("control").isNull()
     rows = (
-        raw_log.batches.where(below <= above)
+        marked(raw_log.batches)
+        .where(settled(bounds))
         .groupBy("partition")
         .agg(
             F.sum(above - below + 1).alias("covered"),
             F.sum(F.when(F.col("control").isNotNull(), F.col("count")).otherwise(0)).alias("markers"),
             F.sum(F.when(F.col("base_offset") < start, 0).otherwise(width - F.col("count"))).alias("emptied"),
             F.max(F.when(straddles, F.struct("last_offset", "base_offset", "count"))).alias("straddle"),
+            F.count_if(data).alias("batches"),
+            F.count_if(data & (F.col("producer_id") >= 0)).alias("sequenced"),
+            F.count_if(data & ~F.col("transactional")).alias("plain"),
+            F.count_if("hole").alias("holes"),
+            F.count_if("stale").alias("stale"),
+            F.count_if("second_end").alias("second_ends"),
         )
         .collect()
     )
     starts = {one.partition: one.start for one in bounds.partitions}
     return {
         row["partition"]: Headers(
-            row["covered"],
-            row["markers"],
-            row["emptied"],
-            _straddle(row["straddle"], starts[row["partition"]]) if row["straddle"] else None,
+            **{
+                **{name: row[name] for name in Headers._fields},
+                "straddle": _straddle(row["straddle"], starts[row["partition"]]) if row["straddle"] else None,
+            }
         )
         for row in rows
     }
+
+
+def settled(bounds: Bounds) -> Column:
+    """Whether a batch of the raw log reaches into the offsets from `start` to below the last stable offset."""
+    below = F.greatest("base_offset", bound("partition", bounds, "start"))
+    return below <= F.least("last_offset", bound("partition", bounds, "lso") - 1)
 
 
 def _straddle(batch: Row, start: int) -> Straddle:
@@ -162,7 +189,7 @@ def _straddle(batch: Row, start: int) -> Straddle:
 
 def balance_of(bounds: PartitionBounds, records: Records, headers: Headers | None) -> Balance:
     """One partition's balance with the raw log heard. `headers` is None when it has no batch."""
-    headers = headers or Headers(0, 0, 0, None)
+    headers = headers or Headers(0, 0, 0, None, 0, 0, 0, 0, 0, 0)
     gone = bounds.lso - bounds.start - headers.covered + headers.emptied
     if headers.straddle:
         left = headers.straddle.width - records.straddling

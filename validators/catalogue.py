@@ -6,7 +6,26 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 
-from validators import aborted_read, duplicate, gap, order, phantom
+from validators import (
+    aborted_read,
+    aborted_volume,
+    duplicate,
+    fate_split,
+    gap,
+    hanging,
+    identity_change,
+    intruder,
+    late_append,
+    lso_stall,
+    marker_accounting,
+    order,
+    phantom,
+    reading_mismatch,
+    sequence_hole,
+    unstable_offsets,
+    wrong_attribution,
+    zombie_write,
+)
 from validators.finding import Witness
 from validators.ledger import Ledger
 
@@ -32,4 +51,9 @@ class Validator(Protocol):
         """What was found, as a clause: `3 of 100 ... are ...`."""
 
 
-VALIDATORS: tuple[Validator, ...] = (duplicate, gap, order, aborted_read, phantom)
+VALIDATORS: tuple[Validator, ...] = (
+    *(duplicate, gap, order, aborted_read, phantom),
+    *(reading_mismatch, fate_split, wrong_attribution, late_append, zombie_write, marker_accounting),
+    *(intruder, sequence_hole, identity_change, aborted_volume),
+    *(hanging, lso_stall, unstable_offsets),
+)

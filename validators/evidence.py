@@ -31,6 +31,20 @@ def evidence(rows: DataFrame, badness: Column, why: Column, explained_by: Column
     return given.select(*(F.col(name).cast(kind).alias(name) for name, kind in map(str.split, COLUMNS.split(", "))))
 
 
+def of_log(rows: DataFrame) -> DataFrame:
+    """Rows of the raw log, which know neither lineage nor headers, with nulls in their place."""
+    types = {
+        "source_topic": "string",
+        "source_partition": "int",
+        "source_offset": "long",
+        "output_index": "int",
+        "transactional_id": "string",
+        "sequence": "long",
+        "attempt": "int",
+    }
+    return rows.withColumns({name: F.lit(None).cast(kind) for name, kind in types.items()})
+
+
 def nothing(rows: DataFrame) -> DataFrame:
     """No evidence: what `find` gives when a count has said that there is nothing to find. Costs no job.
 

@@ -2,7 +2,8 @@
 
 Catalogue 2 and 3, Jepsen's `lost-write` and `unseen`. A hole has committed neighbours behind it; the lost tail is what
 lies beyond the last committed output of its source partition, which a check of neighbours can never see. An input
-whose output is still pending is explained by that: nothing is known of it yet.
+whose output is still pending is explained by that: nothing is known of it yet. One whose output the raw log commits, or
+the journal, is explained by the contradiction: `reading_mismatch`, `wrong_attribution`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from validators import reading_mismatch, wrong_attribution
 from validators.evidence import amount, evidence
 from validators.expectation import PENDING
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, Place, known_aborted
+from validators.ledger import Ledger, Place, is_hidden, known_aborted
 from validators.offsets import bits, by_partition, holds, members, minus, word
 
 NAME = "gap"
@@ -34,6 +36,7 @@ ABSENT = {
 
 def find(ledger: Ledger) -> DataFrame:
     fate = F.col("fate")
+    declared = (F.col("outcome") == Fate.ABORTED.value) & (F.col("declared") == Fate.COMMITTED.value)
     keys = [F.col("source_partition"), word("source_offset").alias("word")]
     outputs = (
         ledger.sink.where(F.col("place") == Place.INPUT.value)
@@ -43,6 +46,8 @@ def find(ledger: Ledger) -> DataFrame:
             # At or above the last stable offset, but the raw log has its ABORT marker already: nothing will come of it.
             bits("source_offset", (fate == Fate.PENDING.value) & ~known_aborted()).alias("pending"),
             bits("source_offset", (fate == Fate.ABORTED.value) | known_aborted()).alias("aborted"),
+            bits("source_offset", is_hidden()).alias("hidden"),
+            bits("source_offset", declared).alias("declared"),
         )
     )
     inputs = ledger.inputs.groupBy(*keys).agg(bits("source_offset").alias("inputs"))
@@ -67,7 +72,12 @@ def find(ledger: Ledger) -> DataFrame:
             **{name: F.lit(None).cast(kind) for name, kind in ABSENT.items()},
         }
     )
-    return evidence(rows, F.when(tail, 0).otherwise(1), F.concat(why, traces), F.when(pending, PENDING))
+    cause = (
+        F.when(pending, PENDING)
+        .when(holds("hidden", "source_offset"), reading_mismatch.NAME)
+        .when(holds("declared", "source_offset"), wrong_attribution.NAME)
+    )
+    return evidence(rows, F.when(tail, 0).otherwise(1), F.concat(why, traces), cause)
 
 
 def covered(ledger: Ledger) -> int:

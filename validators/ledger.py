@@ -34,11 +34,13 @@ from validators.balance import (
 from validators.coordinator import Coordinator
 from validators.finding import Balance, Bounds, Fate, PartitionBounds, Transactions, Witness
 from validators.identity import Identity, with_input, with_transaction
+from validators.named import TransactionalId, count_ids, named
 from validators.offsets import between, bits, bound, holds, look_up, minus, word
 from validators.readings import keep
 
-DECLARED_COLUMNS = "transactional_id string, sequence long, attempt int, task string, outcome string"
-"""The journal's transactions: `outcome` is what the worker was told, 'COMMITTED' or 'ABORTED'; else it is unknown."""
+DECLARED_COLUMNS = "transactional_id string, sequence long, attempt int, task string, outcome string, reason string"
+"""The journal's transactions: `outcome` is what the worker was told, 'COMMITTED' or 'ABORTED'; else it is unknown.
+`reason` says why it was aborted."""
 
 BROADCAST_ROWS_MAX = 100_000
 """A journal up to this long is sent to every task instead of shuffling the sink's records for it."""
@@ -75,6 +77,8 @@ class Cell(NamedTuple):
     """Committed records that were in no transaction, by the raw log."""
     heard: int
     """Committed records whose transaction's outcome the raw log or the journal tells."""
+    unstable: int
+    """Committed records whose transaction the raw log says was aborted."""
     last_source_offset: int | None
     """Of its committed records, the highest."""
     straddling: int
@@ -90,6 +94,8 @@ class Ledger:
     repeats: DataFrame
     """The later copies among the committed records with an input: partition, offset, copies (how many there are in
     all), first_partition, first_offset (where the first one is)."""
+    named: DataFrame
+    """The transactions that the records' headers name, one row a partition: the columns of validators/named.py."""
     inputs: DataFrame
     """One row per input of the judged range: source_partition, source_offset."""
     sink_bounds: Bounds
@@ -101,6 +107,14 @@ class Ledger:
     """None when it was not heard."""
     heard: frozenset[Witness]
     cells: tuple[Cell, ...]
+    headers: Mapping[int, Headers]
+    """What the batch headers say, by partition; empty when the raw log was not heard."""
+    ids: tuple[TransactionalId, ...]
+    """Of `named`, by transactional id."""
+    ends: Mapping[str, int]
+    """The raw log's transactions by outcome, each once a partition that it wrote to."""
+    hidden: int
+    """Records that the raw log commits and read_committed did not deliver."""
     repeats_count: int
     inputs_count: int
     balance: tuple[Balance, ...]
@@ -124,6 +138,10 @@ class Ledger:
         """Offsets, not records: at and above the last stable offset nothing is settled."""
         return sum(one.hw - one.lso for one in self.sink_bounds.partitions)
 
+    def marks(self, name: str) -> int:
+        """A count of the batch headers (a field of Headers), over all partitions."""
+        return sum(getattr(one, name) for one in self.headers.values())
+
     @property
     def matched(self) -> tuple[Cell, ...]:
         """The cells of records that have an input."""
@@ -135,7 +153,7 @@ SINK_COLUMNS = (
     # By the raw log; null where it was not heard, `outcome` also where there is none.
     *("transactional", "outcome"),
     # By the journal.
-    "declared",
+    *("declared", "reason"),
     *("source_topic", "source_partition", "source_offset", "output_index", "place"),
     *("transactional_id", "sequence", "attempt", "task", "total"),
     # Whether read_committed saw this offset, and a hash of what read_uncommitted saw there.
@@ -163,22 +181,25 @@ def build_ledger(
     here; what an interrupted judging left there is replaced.
     """
     began = time.monotonic()
-    words, inputs, headers = _together(
+    words, inputs, headers, ends = _together(
         lambda: keep(_words(committed, raw_log, sink_bounds), f"{evidence}/words"),
         lambda: _count_inputs(source, source_bounds),
         lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
+        lambda: _count_ends(raw_log, sink_bounds) if raw_log else {},
     )
     records = _with_fates(uncommitted, words, sink_bounds, raw_log is not None)
     records = _with_declared(with_transaction(records), declared)
     records = with_input(records, source, source_bounds.topic, identity)
     records = _with_places(records, source, source_bounds, inputs.dense)
     sink = keep(records.select(*SINK_COLUMNS), f"{evidence}/sink")
-    cells, doubts, transactions, repeats_count = _together(
+    groups = named(sink, raw_log, sink_bounds)
+    cells, counts, (names, ids), repeats_count = _together(
         lambda: _count_cells(sink, headers),
         lambda: _count_doubts(sink, words, sink_bounds, raw_log is not None),
-        lambda: _count_transactions(sink, raw_log, sink_bounds),
+        lambda: _keep_named(groups, f"{evidence}/named"),
         lambda: _count_repeats(sink),
     )
+    doubts, hidden = counts
     balance = tuple(_balance(one, cells, headers, raw_log is not None) for one in sink_bounds.partitions)
     heard = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
     others = {Witness.RAW_LOG: raw_log, Witness.JOURNAL: declared, Witness.COORDINATOR: coordinator}
@@ -187,6 +208,7 @@ def build_ledger(
     return Ledger(
         sink=sink,
         repeats=keep(repeats, f"{evidence}/repeats") if repeats_count else repeats.limit(0),
+        named=names,
         inputs=_inputs(source, source_bounds),
         sink_bounds=sink_bounds,
         source_bounds=source_bounds,
@@ -194,10 +216,14 @@ def build_ledger(
         coordinator=coordinator,
         heard=frozenset(heard),
         cells=cells,
+        headers=headers,
+        ids=ids,
+        ends=ends,
+        hidden=hidden,
         repeats_count=repeats_count,
         inputs_count=inputs.judged,
         balance=balance,
-        transactions=transactions,
+        transactions=_transactions(ids, ends),
         doubts=_doubts(doubts, inputs, balance),
         evidence=evidence,
         took_s=time.monotonic() - began,
@@ -213,6 +239,12 @@ def known_aborted() -> Column:
     """Whether the raw log or the journal says that the transaction of a row of the sink was aborted."""
     by = [F.coalesce(F.col(witness) == Fate.ABORTED.value, F.lit(False)) for witness in ("outcome", "declared")]
     return by[0] | by[1]
+
+
+def is_hidden() -> Column:
+    """Whether the raw log commits a row of the sink that read_committed did not deliver."""
+    stable = ~F.col("transactional") | (F.col("outcome") == Fate.COMMITTED.value)
+    return F.coalesce((F.col("fate") != Fate.PENDING.value) & ~F.col("visible") & stable, F.lit(False))
 
 
 def _together(*questions: Callable[[], Any]) -> list[Any]:
@@ -295,14 +327,17 @@ def _with_fates(uncommitted: DataFrame, words: DataFrame, bounds: Bounds, raw_lo
 
 
 def _with_declared(records: DataFrame, declared: DataFrame | None) -> DataFrame:
-    """Adds the outcome that the journal declares; null where it says nothing."""
+    """Adds the outcome that the journal declares and its reason; null where it says nothing."""
     if declared is None:
-        return records.withColumn("declared", F.lit(None).cast("string"))
+        return records.withColumns({one: F.lit(None).cast("string") for one in ("declared", "reason")})
     name = ["transactional_id", "sequence", "attempt", "task"]
     known = F.col("outcome").isin(Fate.COMMITTED.value, Fate.ABORTED.value)
-    told = declared.groupBy(*name).agg(F.collect_set(F.when(known, F.col("outcome"))).alias("said"))
+    told = declared.groupBy(*name).agg(
+        F.collect_set(F.when(known, F.col("outcome"))).alias("said"),
+        F.max(F.nullif("reason", F.lit(""))).alias("reason"),
+    )
     # A journal that says two things of one transaction says nothing.
-    told = told.select(*name, F.when(F.size("said") == 1, F.get("said", F.lit(0))).alias("declared"))
+    told = told.select(*name, F.when(F.size("said") == 1, F.get("said", F.lit(0))).alias("declared"), "reason")
     short = declared.limit(BROADCAST_ROWS_MAX + 1).count() <= BROADCAST_ROWS_MAX
     return records.join(F.broadcast(told) if short else told, name, "left")
 
@@ -379,6 +414,7 @@ def _count_cells(sink: DataFrame, headers: Mapping[int, Headers]) -> tuple[Cell,
         "pending": F.col("fate") == Fate.PENDING.value,
         "never_transactional": committed & ~F.col("transactional"),
         "heard": committed & known,
+        "unstable": committed & (F.col("outcome") == Fate.ABORTED.value),
         "straddling": straddling,
     }
     cells = sink.groupBy("partition", F.when(real(), F.col("source_partition")).alias("source_partition")).agg(
@@ -397,13 +433,12 @@ class Doubt(StrEnum):
     UNSEEN = "records visible to read_committed, but not to read_uncommitted"
     PAST_LSO = "records visible to read_committed at or above the last stable offset"
     UNCOVERED = "records below the last stable offset that are in no data batch of the raw log"
-    HIDDEN = "records committed by the raw log, yet invisible to read_committed"
 
 
-def _count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool) -> dict[Doubt, int]:
-    """Both readings and the raw log side by side, one row for 64 offsets."""
+def _count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool) -> tuple[dict[Doubt, int], int]:
+    """Both readings and the raw log side by side, one row for 64 offsets; and how many records are hidden, which is no
+    doubt but a finding (reading_mismatch): the readings agree with each other, and the raw log contradicts both."""
     settled = F.col("fate") != Fate.PENDING.value
-    stable = ~F.col("transactional") | (F.col("outcome") == Fate.COMMITTED.value)
     records = sink.groupBy("partition", word("offset").alias("word")).agg(
         bits("offset").alias("found"),
         F.count("*").alias("found_count"),
@@ -411,7 +446,7 @@ def _count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bo
         F.count_if(~between("partition", "offset", bounds, "hw")).alias(Doubt.OUTSIDE.name),
         F.count_if(~settled & F.col("visible")).alias(Doubt.PAST_LSO.name),
         F.count_if(F.lit(raw_log) & settled & F.col("transactional").isNull()).alias(Doubt.UNCOVERED.name),
-        F.count_if(settled & ~F.col("visible") & stable).alias(Doubt.HIDDEN.name),
+        F.count_if(is_hidden()).alias("hidden"),
     )
     unseen = minus(F.col("seen"), F.col("found"))
     repeated = reduce(
@@ -424,13 +459,14 @@ def _count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bo
         Doubt.REPEATED: repeated,
         Doubt.UNSEEN: F.bit_count(unseen),
         Doubt.UNEQUAL: unequal.cast("int"),
-        **{one: F.col(one.name) for one in (Doubt.OUTSIDE, Doubt.PAST_LSO, Doubt.UNCOVERED, Doubt.HIDDEN)},
+        **{one: F.col(one.name) for one in (Doubt.OUTSIDE, Doubt.PAST_LSO, Doubt.UNCOVERED)},
     }
     pairs = words.select("partition", "word", "seen", "seen_count", "seen_content").join(
         records, ["partition", "word"], "full"
     )
-    row = pairs.agg(*(F.coalesce(F.sum(count), F.lit(0)).alias(one.name) for one, count in counted.items())).collect()
-    return {doubt: row[0][doubt.name] for doubt in Doubt}
+    sums = {**{one.name: count for one, count in counted.items()}, "hidden": F.col("hidden")}
+    row = pairs.agg(*(F.coalesce(F.sum(count), F.lit(0)).alias(name) for name, count in sums.items())).collect()[0]
+    return {doubt: row[doubt.name] for doubt in Doubt}, row["hidden"]
 
 
 def _doubts(found: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance]) -> tuple[str, ...]:
@@ -456,23 +492,30 @@ HEADERS = "headers"
 """Who told of transactions, when it was the records themselves."""
 
 
-def _count_transactions(sink: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> Transactions:
+def _keep_named(groups: DataFrame, url: str) -> tuple[DataFrame, tuple[TransactionalId, ...]]:
+    kept = keep(groups, url)
+    return kept, count_ids(kept)
+
+
+def _count_ends(raw_log: RawLog, bounds: Bounds) -> dict[str, int]:
+    rows = raw_log.transactions.where(inside(bounds)).groupBy("outcome").count().collect()
+    return {row["outcome"]: row["count"] for row in rows}
+
+
+def inside(bounds: Bounds) -> Column:
+    """Whether a transaction of the raw log has data in the bounds."""
+    start, hw = bound("partition", bounds, "start"), bound("partition", bounds, "hw")
+    return (F.col("last_offset") >= start) & (F.col("first_offset") < hw)
+
+
+def _transactions(ids: Sequence[TransactionalId], ends: Mapping[str, int]) -> Transactions:
     """How many ended how: by the records' headers, else by the raw log, which counts each once a partition."""
-    fates = [F.bool_or(F.col("fate") == fate.value).alias(fate.value) for fate in (Fate.COMMITTED, Fate.PENDING)]
-    named = sink.where(F.col("transactional_id").isNotNull())
-    named = named.groupBy("transactional_id", "sequence", "attempt", "task").agg(*fates)
-    end = F.when(F.col(Fate.COMMITTED.value), "COMMITTED").when(F.col(Fate.PENDING.value), "OPEN").otherwise("ABORTED")
-    ends = named.select(F.lit(HEADERS).alias("told_by"), end.alias("outcome"))
-    if raw_log:
-        inside = (F.col("last_offset") >= bound("partition", bounds, "start")) & (
-            F.col("first_offset") < bound("partition", bounds, "hw")
+    if ids:
+        committed, aborted, unfinished = (
+            sum(getattr(one, end) for one in ids) for end in ("committed", "aborted", "open")
         )
-        logged = raw_log.transactions.where(inside)
-        ends = ends.unionByName(logged.select(F.lit(Witness.RAW_LOG.value).alias("told_by"), "outcome"))
-    rows = ends.groupBy("told_by", "outcome").count().collect()
-    counts = {(row["told_by"], row["outcome"]): row["count"] for row in rows}
-    told_by = next((one for one in (HEADERS, Witness.RAW_LOG.value) if any(one == key[0] for key in counts)), None)
-    if told_by is None:
-        return Transactions(None, None, None, None)
-    committed, aborted, unfinished = (counts.get((told_by, end), 0) for end in ("COMMITTED", "ABORTED", "OPEN"))
-    return Transactions(committed, aborted, unfinished, told_by)
+        return Transactions(committed, aborted, unfinished, HEADERS)
+    if ends:
+        committed, aborted, unfinished = (ends.get(end, 0) for end in ("COMMITTED", "ABORTED", "OPEN"))
+        return Transactions(committed, aborted, unfinished, Witness.RAW_LOG.value)
+    return Transactions(None, None, None, None)

@@ -4,7 +4,10 @@
 
 `3`      the output of input 3 of source partition 0; `1.3` of source partition 1; `3#1` its second output
 `C` `A`  the commit or abort marker of the transaction so far; a transaction without one is open
-`b:3`    the same, of producer b (`a` when none is named)
+`b:3`    the same, of producer b (`a` when none is named); `b1:3` at its epoch 1
+`3@2`    its header names the producer's second transaction, not the one it stands in; `3@b2` that of producer b; `3@`
+         has no such header
+`3^`     its sequence leaves one out
 `3!`     was in no transaction                  `?`  carries no lineage
 `3*`     visible to read_committed, whatever became of its transaction
 `3~`     hidden from read_committed, whatever became of its transaction
@@ -48,13 +51,24 @@ class Written:
 
     offset: int
     producer: str
+    """A letter, and its epoch where that is not 0."""
     text: str
     """What is left of the token: `C`, `A`, `_`, `x`, `?` or the input."""
     flags: str
+    named: str | None = None
+    """The transaction that its header names instead; empty: none."""
     sequence: int = 1
     end: str | None = None
     """The marker that ended its transaction."""
     marker_offset: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.producer[0]
+
+    @property
+    def epoch(self) -> int:
+        return int(self.producer[1:] or 0)
 
     @property
     def is_marker(self) -> bool:
@@ -89,10 +103,13 @@ class History:
         declared: Mapping[tuple[str, int], str] | None = None,
         identity: Identity = Identity.LINEAGE,
     ) -> Ledger:
-        """`declared`: outcomes of the journal by (transactional id, sequence)."""
+        """`declared`: outcomes of the journal by (transactional id, sequence), with the reason behind a colon."""
         journal = None
         if declared is not None:
-            rows = [(name, sequence, 1, "task", outcome) for (name, sequence), outcome in declared.items()]
+            rows = [
+                (name, sequence, 1, "task", *outcome.partition(":")[::2])
+                for (name, sequence), outcome in declared.items()
+            ]
             journal = spark.createDataFrame(rows, DECLARED_COLUMNS)
         raw = RawLog(
             spark.createDataFrame(self.batches, BATCH_COLUMNS),
@@ -122,18 +139,26 @@ def history(
     start: int = 0,
     keys: Mapping[tuple[int, int], bytes | None] | None = None,
     first: int = 0,
+    lso: int | None = None,
 ) -> History:
     """The history of a sink, line by line.
 
     `inputs`: how many the source has, per source partition; `holes`: (partition, offset) where it has none;
     `judged`: (start, end) per source partition, when less than all is judged; `start`: where the sink's log starts;
-    `keys`: of inputs that have another key than their place; `first`: the number of the first partition of both topics.
+    `keys`: of inputs that have another key than their place; `first`: the number of the first partition of both topics;
+    `lso`: of the sink's first partition, where the brokers' is not the one that its markers say.
     """
     counts = [inputs] if isinstance(inputs, int) else list(inputs)
     ranges = judged or [(0, count) for count in counts]
     lines = [_parse(line) for line in sink]
     made = History(
-        Bounds(SINK, tuple(_bounds(partition, line, start) for partition, line in enumerate(lines, first))),
+        Bounds(
+            SINK,
+            tuple(
+                _bounds(partition, line, start, lso if partition == first else None)
+                for partition, line in enumerate(lines, first)
+            ),
+        ),
         Bounds(SOURCE, tuple(PartitionBounds(first + p, *ranges[p], count) for p, count in enumerate(counts))),
     )
     named = keys or {}
@@ -165,23 +190,26 @@ def _parse(line: str) -> list[Written]:
     written = []
     for offset, token in enumerate(line.split()):
         producer, _, rest = token.rpartition(":")
-        text = rest.rstrip("!*~")
-        written.append(Written(offset, producer or "a", text, rest[len(text) :]))
+        body = rest.rstrip("!*~^")
+        text, at, named = body.partition("@")
+        written.append(Written(offset, producer or "a", text, rest[len(body) :], named if at else None))
     # Data and markers are folded per producer: data since the previous marker belongs to the next one.
     waiting: dict[str, list[Written]] = {}
     ended: dict[str, int] = {}
     for one in written:
-        one.sequence = ended.get(one.producer, 0) + 1
+        one.sequence = ended.get(one.name, 0) + 1
         if one.is_marker:
-            for earlier in waiting.pop(one.producer, []):
+            for earlier in waiting.pop(one.name, []):
                 earlier.end, earlier.marker_offset = one.text, one.offset
-            ended[one.producer] = one.sequence
+            ended[one.name] = one.sequence
         elif one.is_record and one.transactional:
-            waiting.setdefault(one.producer, []).append(one)
+            waiting.setdefault(one.name, []).append(one)
     return written
 
 
-def _bounds(partition: int, line: list[Written], start: int) -> PartitionBounds:
+def _bounds(partition: int, line: list[Written], start: int, lso: int | None) -> PartitionBounds:
+    if lso is not None:
+        return PartitionBounds(partition, start, lso, len(line))
     unsettled = (one.offset for one in line if one.is_record and one.transactional and one.end is None)
     return PartitionBounds(partition, start, next(unsettled, len(line)), len(line))
 
@@ -204,19 +232,22 @@ def _write(
         if (settled or "*" in one.flags) and "~" not in one.flags:
             made.committed.append(row)
     covered = (one for one in line if one.text != "_")
+    sequences: dict[str, int] = {}
     for _, run in itertools.groupby(covered, key=_batch_of(line)):
         batch = list(run)
+        row = _batch(partition, batch, first, sequences)
         if batch[-1].offset >= start:
-            made.batches.append(_batch(partition, batch))
+            made.batches.append(row)
     named = [one for one in line if one.is_record and one.transactional]
     for (producer, _), records in itertools.groupby(
-        sorted(named, key=lambda one: (one.producer, one.offset)), key=lambda one: (one.producer, one.sequence)
+        sorted(named, key=lambda one: (one.name, one.offset)), key=lambda one: (one.name, one.sequence)
     ):
         data = list(records)
         if data[-1].offset >= start:
-            outcome = {"C": "COMMITTED", "A": "ABORTED", None: "OPEN"}[data[0].end]
+            endless = "OPEN" if data[0].offset >= lso else "UNEXPLAINED"
+            outcome = {"C": "COMMITTED", "A": "ABORTED", None: endless}[data[0].end]
             places = (data[0].offset, data[-1].offset, len(data), outcome, data[0].marker_offset)
-            made.transactions.append((partition, _producer_id(producer), 0, *places))
+            made.transactions.append((partition, _producer_id(producer, first), data[-1].epoch, *places))
 
 
 def _record(
@@ -230,10 +261,12 @@ def _record(
         lineage = Lineage(SOURCE, first + int(source or 0), int(offset), int(index or 0))
         headers.append((LINEAGE_HEADER, format_lineage(lineage)))
         key = keys.get((int(source or 0), lineage.offset), f"{int(source or 0)}.{lineage.offset}".encode())
-    if one.transactional:
+    if one.transactional and one.named != "":
         same = [other for other in line if other.is_record and other.transactional]
-        total = sum((other.producer, other.sequence) == (one.producer, one.sequence) for other in same)
-        transaction = Transaction(f"{one.producer}-{partition}", one.sequence, 1, "task", total)
+        total = sum((other.name, other.sequence) == (one.name, one.sequence) for other in same)
+        named = one.named or str(one.sequence)
+        who, sequence = (one.name, named) if named.isdecimal() else (named[0], named[1:])
+        transaction = Transaction(f"{who}-{first}", int(sequence), 1, "task", total)
         headers.append((TRANSACTION_HEADER, format_transaction(transaction)))
     return partition, one.offset, BEGAN + timedelta(seconds=one.offset), key, one.text.encode(), headers
 
@@ -245,20 +278,30 @@ def _batch_of(line: list[Written]) -> Any:
         if one.is_marker:
             return one.offset, "marker"
         record = one if one.is_record else next(two for two in reversed(line[: one.offset]) if two.is_record)
+        skips = sum("^" in two.flags for two in line[: one.offset + 1])
         lost = sum(two.text == "_" for two in line[: one.offset])
-        return record.producer, record.sequence, record.transactional, lost
+        return record.producer, record.sequence, record.transactional, lost, skips
 
     return key
 
 
-def _batch(partition: int, batch: list[Written]) -> tuple[Any, ...]:
+def _batch(partition: int, batch: list[Written], story: int, sequences: dict[str, int]) -> tuple[Any, ...]:
+    """`story`: the number of its first partition; `sequences`: the next one of each producer and epoch, moved on."""
     first, last = batch[0], batch[-1]
     control = {"C": "COMMIT", "A": "ABORT"}.get(first.text)
     count = sum(one.text != "x" for one in batch)
     transactional = first.is_marker or first.transactional
-    identity = (_producer_id(first.producer) if transactional else -1, 0, 0)
+    sequence = -1
+    if transactional and not first.is_marker:
+        sequence = sequences.get(first.producer, 0) + ("^" in first.flags)
+        sequences[first.producer] = sequence + last.offset - first.offset + 1
+    identity = (
+        _producer_id(first.name, story) if transactional else -1,
+        first.epoch if transactional else -1,
+        sequence,
+    )
     return (partition, first.offset, last.offset, count, *identity, transactional, control, 0, 0, 100, "none", 0)
 
 
-def _producer_id(name: str) -> int:
-    return 1000 + ord(name)
+def _producer_id(name: str, story: int) -> int:
+    return 1000 * (1 + story) + ord(name)

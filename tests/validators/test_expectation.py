@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from validators.catalogue import VALIDATORS
-from validators.expectation import EXEMPT, REQUIRED, judge_rows, merge
+from validators.expectation import ADVISORY, CONTRADICTIONS, EXEMPT, NORMAL, REQUIRED, judge_rows, merge
 from validators.finding import Guarantee, Outcome
 
 KINDS = [validator.NAME for validator in VALIDATORS]
@@ -26,6 +26,13 @@ def test_a_kind_is_required_exempt_or_promised_by_nobody(guarantee: Guarantee) -
     assert {*REQUIRED[guarantee], *EXEMPT[guarantee]} <= set(KINDS)
 
 
+def test_every_kind_is_required_contradicting_or_advisory() -> None:
+    """Story: a new kind counts for the verdict in exactly one way, which somebody decided."""
+    exactly = Guarantee.EXACTLY_ONCE
+    assert sorted([*REQUIRED[exactly], *CONTRADICTIONS[exactly], *ADVISORY]) == sorted(KINDS)
+    assert set(ADVISORY) >= NORMAL
+
+
 @pytest.mark.parametrize(
     ("guarantee", "kind", "causes", "outcome"),
     [
@@ -40,6 +47,8 @@ def test_a_kind_is_required_exempt_or_promised_by_nobody(guarantee: Guarantee) -
         (Guarantee.EXACTLY_ONCE, "gap", {"pending": 2}, Outcome.UNKNOWN),
         (Guarantee.EXACTLY_ONCE, "gap", {"pending": 2, None: 1}, Outcome.VIOLATED),
         (Guarantee.EXACTLY_ONCE, "phantom", {"range": 9}, Outcome.HOLDS),
+        (Guarantee.EXACTLY_ONCE, "aborted_volume", {None: 9}, Outcome.HOLDS),
+        (Guarantee.EXACTLY_ONCE, "intruder", {None: 1}, Outcome.VIOLATED),
     ],
 )
 def test_a_row_is_judged_by_its_cause(

@@ -1,0 +1,57 @@
+"""Markers and transactions of the log add up: each transaction below the last stable offset has one marker.
+
+Catalogue 21. That markers take the offsets that no record has is part of the balance, where a remainder is a doubt.
+Found here: a transaction below the last stable offset without any marker (compaction dropped it, KAFKA-14055), and a
+COMMIT marker right behind an ABORT marker of the same producer. Other markers without data are normal: an empty
+transaction's, and a coordinator's that starts anew and writes its markers once more. Where offsets are gone, data may
+have stood between two markers: nothing is said of them there.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from validators.balance import settled
+from validators.evidence import amount, evidence, nothing, of_log
+from validators.finding import Fate, Witness
+from validators.ledger import Ledger, inside
+from validators.marks import marked
+
+NAME = "marker_accounting"
+QUESTION = "Has every transaction below the last stable offset exactly one marker?"
+UNIT = "transactions and markers"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+
+
+def find(ledger: Ledger) -> DataFrame:
+    rows = nothing(ledger.sink)
+    if ledger.raw_log is None:
+        return rows
+    if ledger.ends.get(Fate.UNEXPLAINED.value):
+        endless = ledger.raw_log.transactions.where(inside(ledger.sink_bounds))
+        endless = endless.where(F.col("outcome") == Fate.UNEXPLAINED.value).withColumn("offset", F.col("first_offset"))
+        why = F.format_string(
+            "A transaction of producer id %d, %d records, lies below the last stable offset, and no marker ends it.",
+            "producer_id",
+            "records",
+        )
+        rows = rows.unionByName(evidence(of_log(endless), F.col("records"), why))
+    whole = [one.partition for one in ledger.balance if not one.gone]
+    if ledger.marks("second_ends"):
+        ends = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("second_end"))
+        ends = ends.where(F.col("partition").isin(whole)).withColumn("offset", F.col("base_offset"))
+        why = F.format_string(
+            "A COMMIT marker of producer id %d right behind its ABORT marker: there is nothing left to commit.",
+            "producer_id",
+        )
+        rows = rows.unionByName(evidence(of_log(ends), F.lit(0), why))
+    return rows
+
+
+def covered(ledger: Ledger) -> int:
+    return sum(ledger.ends.values()) + ledger.marks("markers")
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "transactions and markers", "has no counterpart", "have no counterpart")
