@@ -62,6 +62,16 @@ KIND_TITLES: Mapping[str, str] = {
     "order": "Order",
     "aborted_read": "Aborted records visible",
     "phantom": "Outputs without an input",
+    "reading_mismatch": "Readings against the log",
+    "fate_split": "Transactions with two outcomes",
+    "wrong_attribution": "Markers of another transaction",
+    "late_append": "Records behind their marker",
+    "zombie_write": "Writes of replaced producers",
+    "marker_accounting": "Markers that do not add up",
+    "intruder": "Foreign batches in the sink",
+    "sequence_hole": "Holes in sequences",
+    "identity_change": "Changes of producer identity",
+    "aborted_volume": "Aborted volume",
 }
 
 WITNESS_WORDS: Mapping[Witness, str] = {
