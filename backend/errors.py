@@ -74,6 +74,10 @@ class TransactionAborted(SinkError):
     pass
 
 
+class NotDelivered(SinkError):
+    pass
+
+
 class OutcomeUnknown(SinkError):
     pass
 

@@ -212,7 +212,7 @@ def plain_producer_config(bootstrap: str, client: Mapping[str, str], idempotence
         **idempotent_producer_config(bootstrap, client),
         "linger.ms": 5,
         "batch.size": 1_000_000,
-        "enable.idempotence": idempotence,
+        "enable.idempotence": idempotence and acks == "all",
         "acks": acks,
         **({} if acks == "all" else {"retries": 0}),
     }

@@ -22,7 +22,10 @@ Partitions = Annotated[int | None, typer.Option(help="Partitions of the topics t
 PerTransaction = Annotated[int | None, typer.Option(help="Records per transaction.", metavar="N")]
 AbortProbability = Annotated[float | None, typer.Option(help="Abort a transaction on purpose: 0 to 1.", metavar="p")]
 AttemptsMax = Annotated[int | None, typer.Option(help="Tries per transaction before the run gives up.", metavar="N")]
-Fault = Annotated[list[str] | None, typer.Option(help="Go wrong on purpose: crash@transaction=3", metavar="SPEC")]
+Fault = Annotated[
+    list[str] | None,
+    typer.Option(help="Go wrong on purpose: crash@transaction=3 or crash@transaction=3,step=begun", metavar="SPEC"),
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of every draw; the same seed repeats the run.", metavar="S")]
 Rate = Annotated[float | None, typer.Option(help="Fill at this rate, in records per second.", metavar="R")]
 Scenario = Annotated[str | None, typer.Option(help="What to do with each record: squares.", metavar="NAME")]

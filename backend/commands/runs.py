@@ -55,7 +55,9 @@ STOP_WAIT_S = 60.0
 def run(
     plan_file: PlanFile = None,
     scenario: Scenario = None,
-    guarantee: Annotated[str | None, typer.Option(help="What to promise: exactly_once.", metavar="NAME")] = None,
+    guarantee: Annotated[
+        str | None, typer.Option(help="What to promise: exactly_once, at_least_once or at_most_once.", metavar="NAME")
+    ] = None,
     records: Records = None,
     partitions: Partitions = None,
     per_transaction: PerTransaction = None,

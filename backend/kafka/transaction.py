@@ -6,12 +6,12 @@ neither, because the transaction belongs to somebody else now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from backend.errors import Fenced, OutcomeUnknown, TransactionAborted
@@ -72,14 +72,10 @@ class TransactionalProducer:
 
     def produce(self, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, Any]]) -> None:
         """Queue one record; waits for room when the queue is full."""
-        while True:
-            try:
-                self.producer.produce(topic, value, key, headers=headers)
-                return
-            except BufferError:
-                self.producer.poll(0.05)
-            except KafkaException as error:
-                raise self._translated(error) from error
+        try:
+            enqueue(self.producer, topic, key, value, headers)
+        except KafkaException as error:
+            raise self._translated(error) from error
 
     def flush(self) -> None:
         """Send everything that is queued, so that an abort leaves it in the log (librdkafka purges the unsent)."""
@@ -126,6 +122,23 @@ class TransactionalProducer:
         if cause.txn_requires_abort():
             return TransactionAborted(f"{self.transactional_id}: {cause.str()} ({cause.name()}).")
         return error
+
+
+def enqueue(
+    producer: Producer,
+    topic: str,
+    key: bytes | None,
+    value: bytes | None,
+    headers: list[tuple[str, Any]],
+    delivered: Callable[[KafkaError | None, Message], None] = lambda _error, _message: None,
+) -> None:
+    """Queue one record; waits for room when the queue is full. Raises KafkaException."""
+    while True:
+        try:
+            producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
+            return
+        except BufferError:
+            producer.poll(0.05)
 
 
 def _retriable(error: BaseException) -> bool:

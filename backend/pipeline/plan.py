@@ -97,7 +97,11 @@ class RunPlan(BaseModel):
 
     model_config = _STRICT
     scenario: Annotated[str, AfterValidator(_scenario)] = next(iter(SCENARIOS))
-    guarantee: Literal["exactly_once"] = "exactly_once"
+    guarantee: Literal["exactly_once", "at_least_once", "at_most_once"] = "exactly_once"
+    idempotence: bool = True
+    """Whether at_least_once produces with an idempotent producer; exactly_once always does."""
+    acks: Literal["all", "0"] = "all"
+    """Whether at_most_once waits for the brokers at all."""
     records: Annotated[int, Field(ge=1)] = 10_000
     """How many integers to fill in; without meaning when the source is given or the run goes on until stopped."""
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 3
@@ -120,6 +124,10 @@ class RunPlan(BaseModel):
     def _agree(self) -> RunPlan:
         if self.source.topic is not None and self.source.topic == self.sink.topic:
             raise ValueError(f"source and sink are the same topic, {self.sink.topic}. Choose another sink.")
+        if not self.idempotence and self.guarantee == "exactly_once":
+            raise ValueError("exactly_once needs idempotence. Choose at_least_once to do without it.")
+        if self.acks == "0" and self.guarantee != "at_most_once":
+            raise ValueError(f"{self.guarantee} needs acks=all. Choose at_most_once to do without it.")
         return self
 
     @property

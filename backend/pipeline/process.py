@@ -21,6 +21,7 @@ from backend.pipeline.plan import RunPlan
 from backend.pipeline.scenarios import outputs, scenario
 from backend.pipeline.sink import FORMAT, REMEDY_SHUFFLED, KafkaTransactionalSink
 from backend.settings import spark_source_options
+from validators.finding import Guarantee
 
 POLL_S = 0.2
 TRIGGER = "100 milliseconds"
@@ -78,7 +79,7 @@ def process(
         settled = isinstance(cause, Fenced)
         raise cause from error
     finally:
-        if not settled:
+        if not settled and Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE:
             cluster.settle(names.transactional_ids(cluster.partitions(names.source)))
 
 
@@ -111,6 +112,9 @@ def start_query(rows: DataFrame, cluster: Cluster, plan: RunPlan, names: Names, 
         "group": names.group,
         "transactionalIdPrefix": names.prefix,
         "journal": names.journal,
+        "guarantee": plan.guarantee,
+        "idempotence": str(plan.idempotence).lower(),
+        "acks": plan.acks,
         "recordsPerTransaction": str(plan.per_transaction),
         "transactionTimeoutMs": str(plan.transaction_timeout_ms),
         "attemptsMax": str(plan.attempts_max),
@@ -172,6 +176,10 @@ def explained(error: PySparkException) -> TopicproofError:
         if isinstance(kind, type) and issubclass(kind, TopicproofError):
             return kind(match.group(2).strip())
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # The last line of a worker's traceback says what happened; Spark's own first line only that something did.
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    if "PYTHON_EXCEPTION" in text and raised:
+        return SparkError(f"The Spark query failed in a Python worker: {raised[0][:500]}")
     return SparkError(f"The Spark query failed: {lines[0][:500] if lines else type(error).__name__}")
 
 

@@ -21,9 +21,13 @@ both or neither. Per Spark task and source partition:
 
 SPARK-28908 asked for one commit over all tasks, which Kafka cannot give. Here no task needs another.
 
-What it cannot promise: the outputs of one Spark batch become visible partition by partition; the transformation must
-be deterministic; its side effects may happen more than once; duplicates in the source are duplicates; a source that
-was trimmed past the committed offset is lost, and SourceGap says so.
+The other two guarantees are real modes of the same sink, so that their damage can be shown; nothing fences their
+zombies. `at_least_once` produces, flushes, then commits the source offset: what dies between is produced again.
+`at_most_once` commits the source offset, then produces: what dies between is lost. Both skip what is committed.
+
+What exactly-once cannot promise: the outputs of one Spark batch become visible partition by partition; the
+transformation must be deterministic; its side effects may happen more than once; duplicates in the source are
+duplicates; a source that was trimmed past the committed offset is lost, and SourceGap says so.
 
 Use
 ---
@@ -40,6 +44,9 @@ headers and topic optional) or, for one-to-one, `key binary, value binary`.
 | topic | where outputs go that name no topic | required unless all do |
 | group | the consumer group whose offsets say what was processed | required |
 | transactionalIdPrefix | `<prefix>-<source topic>-<partition>` is the transactional id | required |
+| guarantee | exactly_once, at_least_once or at_most_once | exactly_once |
+| idempotence | at_least_once: whether the producer is idempotent | true |
+| acks | at_most_once: all, or 0 for a producer that nobody answers | all |
 | recordsPerTransaction, bytesPerTransaction | a transaction ends at the input that reaches either | 1000, 64000000 |
 | transactionTimeoutMs | after this the coordinator aborts an abandoned transaction | 60000 |
 | attemptsMax | how often a transaction is tried before the task gives up | 10 |
@@ -61,13 +68,14 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from backend.errors import (
     AttemptsExhausted,
     Fenced,
+    NotDelivered,
     OffsetMissing,
     OutcomeUnknown,
     ShuffledInput,
@@ -76,7 +84,8 @@ from backend.errors import (
     TransactionAborted,
     UsageError,
 )
-from backend.faults.crash import Crash, parse_fault
+from backend.faults.crash import Crash, Step, parse_fault
+from backend.kafka.plain import PlainProducer
 from backend.kafka.transaction import TransactionalProducer
 from backend.pipeline.journal import (
     Declared,
@@ -89,6 +98,7 @@ from backend.pipeline.journal import (
     read_journal,
 )
 from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, consumer_config
+from validators.finding import Guarantee
 from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 
 FORMAT = "kafka-transactional"
@@ -109,6 +119,9 @@ class SinkOptions:
     topic: str | None
     group: str
     prefix: str
+    guarantee: Guarantee
+    idempotence: bool
+    acks: str
     records_per_transaction: int
     bytes_per_transaction: int
     transaction_timeout_ms: int
@@ -138,6 +151,9 @@ class SinkOptions:
             topic=given.get("topic"),
             group=_required(given, "group"),
             prefix=_required(given, "transactionalIdPrefix"),
+            guarantee=Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE)),
+            idempotence=_one_of(given, "idempotence", ["true", "false"], "true") == "true",
+            acks=_one_of(given, "acks", ["all", "0"], "all"),
             records_per_transaction=_positive(given, "recordsPerTransaction", 1000),
             bytes_per_transaction=_positive(given, "bytesPerTransaction", 64_000_000),
             transaction_timeout_ms=_positive(given, "transactionTimeoutMs", TRANSACTION_TIMEOUT_MS),
@@ -153,6 +169,9 @@ _OPTIONS = (
     "topic",
     "group",
     "transactionalIdPrefix",
+    "guarantee",
+    "idempotence",
+    "acks",
     "recordsPerTransaction",
     "bytesPerTransaction",
     "transactionTimeoutMs",
@@ -243,10 +262,13 @@ class PartitionWriter:
         self.weight = self.size = 0
         self.receipt = Receipt(self.source, 0, 0, 0, 0)
         self.journal: JournalWriter | None = None
-        transactional_id = f"{sink.prefix}-{source_topic}-{source_partition}"
-        self.producer = TransactionalProducer(
-            sink.bootstrap, sink.client, transactional_id, sink.transaction_timeout_ms
-        )
+        self.name = f"{sink.prefix}-{source_topic}-{source_partition}"
+        """The transactional id; without transactions the name that the journal knows this writer by."""
+        self.producer: TransactionalProducer | PlainProducer
+        if sink.guarantee is Guarantee.EXACTLY_ONCE:
+            self.producer = TransactionalProducer(sink.bootstrap, sink.client, self.name, sink.transaction_timeout_ms)
+        else:
+            self.producer = PlainProducer(sink.bootstrap, sink.client, sink.idempotence, sink.acks)
         self.consumer = Consumer(consumer_config(sink.bootstrap, sink.client, sink.group, READ_COMMITTED))
         self.next_offset = self.sequence = self.expected = 0
         self.entries: list[Entry] = []
@@ -342,19 +364,20 @@ class PartitionWriter:
             attempt += 1
             try:
                 self._attempt(sequence, attempt)
-            except TransactionAborted as error:
+            except (TransactionAborted, NotDelivered) as error:
                 self._declare(sequence, attempt, Declared.ABORTED, str(error))
                 self.receipt.aborted += 1
+                if self.sink.guarantee is Guarantee.AT_MOST_ONCE:
+                    self._pass_on(sequence)
+                    return
                 continue
             except (OutcomeUnknown, Fenced) as error:
                 self._declare(sequence, attempt, Declared.UNKNOWN, str(error))
                 raise
             self._declare(sequence, attempt, Declared.COMMITTED, "")
-            self.sequence = sequence
-            self.next_offset = self.buffer[-1].offset + 1
             self.receipt.committed += 1
             self.receipt.inputs += len(self.buffer)
-            self.buffer, self.weight, self.size = [], 0, 0
+            self._pass_on(sequence)
             return
         raise AttemptsExhausted(
             f"Transaction {sequence} of {self.where} was aborted {attempt} times, as often as the plan allows; "
@@ -366,33 +389,75 @@ class PartitionWriter:
             self.journal = JournalWriter(self.sink.bootstrap, self.sink.client, self.sink.journal)
             self.opened.callback(self.journal.close)
             self.journal.append_acknowledged(
-                TaskStarted(self.task, self.producer.transactional_id, *self.source, sequence, self.next_offset)
+                TaskStarted(self.task, self.name, *self.source, sequence, self.next_offset)
             )
-        total = sum(len(row.outputs) for row in self.buffer)
-        transaction = f"{self.producer.transactional_id}/{sequence}/{attempt}/{self.task}/{total}".encode()
-        with self.producer.transaction():
-            for row in self.buffer:
-                for index, (topic, key, value, headers) in enumerate(row.outputs):
-                    lineage = f"{self.source[0]}/{self.source[1]}/{row.offset}/{index}".encode()
-                    self.producer.produce(
-                        topic, key, value, [*headers, (LINEAGE_HEADER, lineage), (TRANSACTION_HEADER, transaction)]
-                    )
-            self._inject(sequence, attempt)
-            following = self.buffer[-1].offset + 1
-            self.producer.send_offset(
-                TopicPartition(*self.source, following, metadata=str(sequence)),
-                self.consumer.consumer_group_metadata(),
-            )
+        if isinstance(self.producer, TransactionalProducer):
+            self._transact(self.producer, sequence, attempt)
+        elif self.sink.guarantee is Guarantee.AT_LEAST_ONCE:
+            self._step(Step.BEGUN, sequence)
+            self._produce(sequence, [])
+            self.producer.flush()
+            self._step(Step.PRODUCED, sequence)
+            self._draw(sequence, attempt)
+            self._commit_offset(sequence)
+            self._step(Step.OFFSET_SENT, sequence)
+        else:
+            self._step(Step.BEGUN, sequence)
+            self._commit_offset(sequence)
+            self._step(Step.OFFSET_SENT, sequence)
+            self._draw(sequence, attempt)
+            self._produce(sequence, [])
+            self.producer.flush()
+            self._step(Step.PRODUCED, sequence)
+        self._step(Step.COMMITTED, sequence)
 
-    def _inject(self, sequence: int, attempt: int) -> None:
-        """Between produce and commit: the faults of the plan, and an abort by the draw of the plan's seed."""
+    def _transact(self, producer: TransactionalProducer, sequence: int, attempt: int) -> None:
+        total = sum(len(row.outputs) for row in self.buffer)
+        transaction = f"{self.name}/{sequence}/{attempt}/{self.task}/{total}".encode()
+        with producer.transaction():
+            self._step(Step.BEGUN, sequence)
+            self._produce(sequence, [(TRANSACTION_HEADER, transaction)])
+            self._step(Step.PRODUCED, sequence)
+            self._draw(sequence, attempt)
+            producer.send_offset(self._following(sequence), self.consumer.consumer_group_metadata())
+            self._step(Step.OFFSET_SENT, sequence)
+
+    def _produce(self, sequence: int, more: list[tuple[str, bytes]]) -> None:
+        for number, row in enumerate(self.buffer):
+            if number == len(self.buffer) // 2:
+                self._step(Step.PRODUCING, sequence)
+            for index, (topic, key, value, headers) in enumerate(row.outputs):
+                lineage = f"{self.source[0]}/{self.source[1]}/{row.offset}/{index}".encode()
+                self.producer.produce(topic, key, value, [*headers, (LINEAGE_HEADER, lineage), *more])
+
+    def _following(self, sequence: int) -> TopicPartition:
+        """The source offset that follows the buffer, with the sequence for whoever takes over."""
+        return TopicPartition(*self.source, self.buffer[-1].offset + 1, metadata=str(sequence))
+
+    def _commit_offset(self, sequence: int) -> None:
+        try:
+            self.consumer.commit(offsets=[self._following(sequence)], asynchronous=False)
+        except KafkaException as error:
+            raise NotDelivered(f"{self.where}: its offset was not committed: {error.args[0].str()}.") from error
+
+    def _pass_on(self, sequence: int) -> None:
+        """The buffer is dealt with."""
+        self.sequence = sequence
+        self.next_offset = self.buffer[-1].offset + 1
+        self.buffer, self.weight, self.size = [], 0, 0
+
+    def _step(self, step: Step, sequence: int) -> None:
+        """Fire the plan's faults of this step."""
         for fault in self.sink.faults:
             claim = FaultFired(self.task, str(fault), *self.source, sequence)
-            if fault.transaction == sequence and not self._fired(claim):
+            if (fault.transaction, fault.step) == (sequence, step) and not self._fired(claim):
                 self.producer.flush()
                 if self.journal is not None:
                     self.journal.append_acknowledged(claim)
                 fault.fire()
+
+    def _draw(self, sequence: int, attempt: int) -> None:
+        """Abort by the draw of the plan's seed."""
         draw = random.Random(f"{self.sink.seed}/{self.source[1]}/{sequence}/{attempt}").random()
         if draw < self.sink.abort_probability:
             self.producer.flush()
@@ -413,7 +478,7 @@ class PartitionWriter:
         self.journal.append(
             TransactionEnded(
                 self.task,
-                self.producer.transactional_id,
+                self.name,
                 *self.source,
                 sequence,
                 attempt,
@@ -469,6 +534,13 @@ def _required(given: Mapping[str, str], name: str) -> str:
     if not value:
         raise UsageError(f"{FORMAT}: the option {name} is required.")
     return value
+
+
+def _one_of(given: Mapping[str, str], name: str, known: Sequence[str], default: str) -> str:
+    text = given.get(name.lower(), default)
+    if text not in known:
+        raise UsageError(f"{FORMAT}: {name} is {text!r}; it must be one of {', '.join(known)}.")
+    return text
 
 
 def _positive(given: Mapping[str, str], name: str, default: int) -> int:

@@ -1,0 +1,50 @@
+"""A producer outside any transaction: what at-least-once and at-most-once deliver with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from backend.errors import NotDelivered
+from backend.kafka.transaction import TIMEOUT_S, enqueue
+from backend.settings import plain_producer_config
+
+
+class PlainProducer:
+    """`idempotence`: a retry after a lost acknowledgement appends no second copy. `acks` "0": nobody acknowledges,
+    and nothing is tried again."""
+
+    def __init__(self, bootstrap: str, client: Mapping[str, str], idempotence: bool, acks: str) -> None:
+        self.producer = Producer(plain_producer_config(bootstrap, client, idempotence, acks))
+        self.failed: KafkaError | None = None
+
+    def __enter__(self) -> PlainProducer:
+        # A metadata answer first, as in TransactionalProducer.
+        self.producer.list_topics(timeout=TIMEOUT_S)
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.producer.close()
+
+    def produce(self, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, Any]]) -> None:
+        """Queue one record; waits for room when the queue is full. Raises NotDelivered."""
+        try:
+            enqueue(self.producer, topic, key, value, headers, self._delivered)
+        except KafkaException as error:
+            raise NotDelivered(f"A record for {topic} was refused: {error.args[0].str()}.") from error
+
+    def flush(self) -> None:
+        """Send everything that is queued. Raises NotDelivered when some of it was not acknowledged."""
+        left = self.producer.flush(TIMEOUT_S)
+        failed, self.failed = self.failed, None
+        if left > 0 or failed is not None:
+            why = failed.str() if failed is not None else "no answer in time"
+            raise NotDelivered(f"Records were not acknowledged: {why}.")
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        self.failed = self.failed or error

@@ -1,0 +1,85 @@
+"""The three guarantees, each a real mode of the sink: what a killed worker does to each, and what each may break."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from backend.faults.crash import Step
+from backend.history.store import State
+from backend.services import Services
+from backend.settings import Settings
+from tests.runs import Finished, read_all, run_to_end
+from validators.finding import Outcome
+
+RECORDS, PARTITIONS, PER_TRANSACTION = 3_000, 2, 500
+CHUNK = PER_TRANSACTION * PARTITIONS
+"""What one lost or repeated transaction of every partition comes to."""
+
+
+def run(settings: Settings, cluster: Services, guarantee: str, **plan: Any) -> Finished:
+    plan = {"records": RECORDS, "partitions": PARTITIONS, "per_transaction": PER_TRANSACTION, **plan}
+    return run_to_end(settings, cluster, guarantee=guarantee, **plan)
+
+
+def copies(cluster: Services, done: Finished) -> tuple[int, int]:
+    """How many outputs a plain client gets once too often, and how many never."""
+    got = Counter(message.value for message in read_all(cluster.bootstrap, done.sink))
+    expected = {str(n * n).encode() for n in range(RECORDS)}
+    assert set(got) <= expected
+    return sum(got.values()) - len(got), len(expected) - len(got)
+
+
+def found(done: Finished, kind: str) -> int:
+    return next(finding.primary for finding in done.report.findings if finding.kind == kind)
+
+
+@pytest.mark.parametrize("step", [*Step])
+def test_exactly_once_is_exact_wherever_its_worker_dies(settings: Settings, cluster: Services, step: Step) -> None:
+    """Story: the worker is killed at each step of its second transaction. The sink is exact all the same."""
+    done = run(settings, cluster, "exactly_once", faults=[f"crash@transaction=2,step={step}"])
+    assert done.report.verdict is Outcome.HOLDS, done.report.why
+    assert copies(cluster, done) == (0, 0)
+    assert done.run.progress["faults"] == PARTITIONS
+
+
+@pytest.mark.parametrize(
+    ("step", "repeated"),
+    [(Step.PRODUCING, CHUNK // 2), (Step.PRODUCED, CHUNK)],
+)
+def test_at_least_once_repeats_what_died_before_its_offset(
+    settings: Settings, cluster: Services, step: Step, repeated: int
+) -> None:
+    """Story: the worker dies with its records in the log and their offset not committed. They come again, which
+    at_least_once allows: the verdict counts them and holds."""
+    done = run(settings, cluster, "at_least_once", faults=[f"crash@transaction=2,step={step}"])
+    assert copies(cluster, done) == (repeated, 0)
+    assert found(done, "duplicate") == repeated
+    assert done.report.verdict is Outcome.HOLDS, done.report.why
+
+
+@pytest.mark.parametrize(("step", "lost"), [(Step.OFFSET_SENT, CHUNK), (Step.PRODUCING, CHUNK // 2)])
+def test_at_most_once_loses_what_died_after_its_offset(
+    settings: Settings, cluster: Services, step: Step, lost: int
+) -> None:
+    """Story: the worker dies with the offset committed and its records not produced. They never come, which
+    at_most_once allows: the verdict counts them and holds."""
+    done = run(settings, cluster, "at_most_once", faults=[f"crash@transaction=2,step={step}"])
+    assert copies(cluster, done) == (0, lost)
+    assert found(done, "gap") == lost
+    assert done.report.verdict is Outcome.HOLDS, done.report.why
+
+
+def test_a_failure_that_is_drawn_repeats_or_loses(settings: Settings, cluster: Services) -> None:
+    """Story: transactions fail by the draw of the seed. at_least_once repeats them, at_most_once in its producer form
+    (nobody acknowledges) loses them, and both say how many."""
+    again = run(settings, cluster, "at_least_once", abort_probability=0.4, seed=3, idempotence=False)
+    repeated, lost = copies(cluster, again)
+    assert (repeated, lost) == (found(again, "duplicate"), 0) and repeated > 0
+    never = run(settings, cluster, "at_most_once", abort_probability=0.4, seed=3, acks="0")
+    repeated, lost = copies(cluster, never)
+    assert (repeated, lost) == (0, found(never, "gap")) and lost > 0
+    assert {again.run.error, never.run.error} == {None}
+    assert {again.run.state, never.run.state} == {State.DONE}
