@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "process": runs.process,
     "check": runs.check,
     "inspect": topics.inspect,
+    "transactions": topics.transactions,
     "abort": topics.abort,
     "stop": runs.stop,
     "resume": runs.resume,

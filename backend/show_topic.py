@@ -1,11 +1,15 @@
-"""What a terminal shows of a topic: its balance, its transactions, what stands in the way, who writes and who waits."""
+"""What a terminal shows of topics: balance, transactions, what stands in the way, who writes and who waits."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from backend.kafka.inspect import ProducerView, TopicView
+from backend.kafka.transactions import TransactionsOfCluster
 from backend.show import plain
 from validators.coordinator import OpenTransaction
 from validators.finding import Fate
@@ -14,6 +18,8 @@ ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
 """Fates that are shown although no offset has them."""
 PRODUCERS_MAX = 20
 """The last ones to write; `--json` has all."""
+IDS_MAX = 100
+"""Those under way come first; `--json` has all."""
 TEXTS = {"group", "state", "outcome", "producer", "transactional id", "note", "who"}
 """Columns of words, which stand to the left. Names may be cut into several lines, numbers never."""
 
@@ -33,6 +39,28 @@ def print_topic(out: Console, view: TopicView) -> None:
     _groups(out, view)
     for question in view.not_heard:
         _say(out, f"[yellow]not heard[/] {plain(question)}")
+
+
+def print_transactions(out: Console, view: TransactionsOfCluster) -> None:
+    """What `topicproof transactions` shows."""
+    for topic, opened in view.open.items():
+        _open(out, f"Open on {plain(topic)}", topic, opened)
+    if not view.open:
+        _say(out, "No transaction is open on any topic.")
+    states = Counter(each.state for each in view.ids)
+    counts = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
+    table = _table("transactional id", "state", "producer", "age", "timeout", "partitions")
+    for each in view.ids[:IDS_MAX]:
+        table.add_row(
+            plain(each.transactional_id),
+            each.state,
+            f"{each.producer_id}" + ("" if each.producer_epoch is None else f":{each.producer_epoch}"),
+            "" if each.age_ms is None else _seconds(each.age_ms),
+            "" if each.timeout_ms is None else _seconds(each.timeout_ms),
+            f"{len(each.partitions):,}" if each.partitions else "",
+        )
+    shown = f", the first {IDS_MAX} here" if len(view.ids) > IDS_MAX else ""
+    _section(out, "Transactional ids", table, f": {counts or 'none'}{shown}")
 
 
 def _partitions(out: Console, view: TopicView, fates: list[Fate]) -> None:
@@ -68,10 +96,15 @@ def _transactions(out: Console, view: TopicView) -> None:
 
 
 def _in_the_way(out: Console, view: TopicView) -> None:
-    if not view.open and not view.unstable:
-        return
+    if view.open:
+        _open(out, "In the way of read_committed", view.topic, view.open)
+    for offset in view.unstable:
+        _say(out, f"[{'red' if offset.stuck else 'yellow'}]{plain(offset.why)}[/]")
+
+
+def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction]) -> None:
     table = _table("p", "from", "records", "withheld", "age", "timeout", "state", "who")
-    for each in view.open:
+    for each in opened:
         table.add_row(
             str(each.partition),
             *(f"{n:,}" for n in (each.start_offset, each.records, each.withheld)),
@@ -80,16 +113,13 @@ def _in_the_way(out: Console, view: TopicView) -> None:
             _state(each),
             plain(each.name),
         )
-    _section(out, "In the way of read_committed", table)
-    for each in view.open:
+    _section(out, title, table)
+    for each in opened:
         if each.hanging or each.overdue:
             _say(out, f"[red]{plain(each.why)}[/]")
         if each.hanging:
-            _say(
-                out, f"  What its abort would lose: topicproof abort {view.topic} {each.partition} {each.start_offset}"
-            )
-    for offset in view.unstable:
-        _say(out, f"[{'red' if offset.stuck else 'yellow'}]{plain(offset.why)}[/]")
+            command = f"topicproof abort {plain(topic)} {each.partition} {each.start_offset}"
+            _say(out, f"  What its abort would lose: {command}")
 
 
 def _state(each: OpenTransaction) -> str:

@@ -10,7 +10,21 @@ import pytest
 
 from backend import cli
 
-COMMANDS = ("up", "fill", "run", "process", "check", "inspect", "abort", "stop", "resume", "runs", "show", "clean")
+COMMANDS = (
+    "up",
+    "fill",
+    "run",
+    "process",
+    "check",
+    "inspect",
+    "transactions",
+    "abort",
+    "stop",
+    "resume",
+    "runs",
+    "show",
+    "clean",
+)
 
 
 def call(*arguments: str) -> int:

@@ -24,9 +24,10 @@ from backend.kafka.abort import abort as abort_transaction
 from backend.kafka.abort import plan_abort
 from backend.kafka.cluster import Cluster
 from backend.kafka.inspect import inspect_topic
+from backend.kafka.transactions import cluster_transactions
 from backend.pipeline.fill import fill as fill_topic
 from backend.services import services
-from backend.show_topic import print_topic
+from backend.show_topic import print_topic, print_transactions
 
 
 def fill(
@@ -73,6 +74,21 @@ def inspect(
     emit(json_, view.to_json())
     if json_ is None:
         print_topic(out, view)
+
+
+def transactions(
+    bootstrap: Bootstrap = None, config: Config = None, brokers: Brokers = None, json_: Json = None
+) -> None:
+    """What is open or hanging on any topic of the cluster, and every transactional id that its coordinators know.
+
+    Example: `topicproof transactions --bootstrap broker:9092`
+    """
+    settings = settings_of(bootstrap, config, brokers)
+    with services(settings, spark=False, say=say) as found:
+        view = cluster_transactions(found.bootstrap, settings.client)
+    emit(json_, view.to_json())
+    if json_ is None:
+        print_transactions(out, view)
 
 
 def abort(

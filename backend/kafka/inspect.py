@@ -71,7 +71,7 @@ class TransactionView:
     transactional_id: str | None
     """By a coordinator that still knows the producer, or by the coordinators' log."""
     reason: str | None
-    """Why it was aborted (`reasons`): declared, timeout or fenced; None where it was not, or nothing proves it."""
+    """Why it was aborted (`reasons`): declared, timeout, fenced, operator; None: it was not, or not proven."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,15 @@ import pandas as pd
 import pytest
 from confluent_kafka import Producer
 
+from backend.kafka.abort import abort, plan_abort
+from backend.kafka.coordinator import producers
 from backend.kafka.fates import transactions
 from backend.kafka.rawlog import connect, fetch_bounds, scan
 from backend.kafka.reasons import abort_reasons, transactional_ids
 from backend.kafka.transaction_state import TOPIC, StateEntry, decode, partition_of, read_states
 from backend.settings import transactional_producer_config
 from tests.conftest import wait_until
+from tests.kafka.hanging import hang
 from tests.kafka.topics import Writer
 from validators.finding import Bounds
 
@@ -34,7 +37,7 @@ def test_the_three_reasons_of_an_abort_are_told_apart(bootstrap: str, new_topic:
     """A aborts itself, B is taken over by a successor, C is forgotten until its time is over. D commits."""
     topic = new_topic()
     writer = Writer(bootstrap, topic)
-    Writer(bootstrap, topic, options={"transaction.timeout.ms": 1_000}).write("C1")
+    Writer(bootstrap, topic, options={"transaction.timeout.ms": 4_000}).write("C1")
     writer.write("A1 A- D1 D+ B1")
     successor = Producer(transactional_producer_config(bootstrap, {}, writer.transactional_id("B")))
     successor.init_transactions()
@@ -51,6 +54,19 @@ def test_the_three_reasons_of_an_abort_are_told_apart(bootstrap: str, new_topic:
         writer.transactional_id("D"): None,
     }
     assert abort_reasons(topic, found, ())[1:] == ["declared", None, None], "without the coordinators' log"
+
+
+def test_an_operators_abort_is_told_from_a_producers(bootstrap: str, new_topic: NewTopic) -> None:
+    """A committed, a late write of it hung, and an operator aborted that. Nobody else decided so."""
+    topic = new_topic()
+    writer = Writer(bootstrap, topic)
+    writer.write("A2 A+")
+    (of_a,) = producers(bootstrap, {}, topic).to_dict("records")
+    hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
+    abort(bootstrap, {}, plan_abort(bootstrap, {}, topic, 0, 3))
+    found, _ = found_in(bootstrap, topic)
+    states = states_of(bootstrap, [writer.transactional_id("A")])
+    assert abort_reasons(topic, found, states) == [None, "operator"]
 
 
 def test_the_coordinators_log_tells_the_life_of_a_transaction(bootstrap: str, new_topic: NewTopic) -> None:
@@ -131,9 +147,10 @@ def test_a_client_whose_every_end_raises_the_epoch(
 ) -> None:
     """A Java client of transaction version 2. Its aborts look like fences, and what follows tells them apart."""
     row = {"partition": 0, "producer_id": 7, "producer_epoch": 3, "marker_epoch": 4, "outcome": "ABORTED"}
-    table = pd.DataFrame([row | {"marker_timestamp": 70_010}])
+    table = pd.DataFrame([row | {"marker_timestamp": updated_ms + 3}])
     states = [entry("Ongoing", 3, 1_000, client_version), entry("PrepareAbort", 4, updated_ms, 2)]
     states += [entry("CompleteAbort", 4, updated_ms + 5, 2)]
     states += [entry(then, 4, updated_ms + 9, 2)] if then else []
     assert abort_reasons("t", table, states) == [reason]
-    assert abort_reasons("another", table, states) == [None]
+    assert abort_reasons("another", table, states) == ["operator"], "decided for another topic"
+    assert abort_reasons("another", table, ()) == [None]
