@@ -43,6 +43,7 @@ LABELLED_SHARE = 0.02
 LABELLED = (Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
 ROWS_PX: Mapping[float, int] = {4: 32, 8: 26, 16: 18, float("inf"): 12}
 """Up to so many partitions, a row of the strip is so high."""
+LANE_PX = 17
 TICKS_MAX = 12
 _AXIS_PX = 34
 _ROWS_PX_MIN = 66
@@ -207,7 +208,7 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int] |
         cliponaxis=False,
     )
     figure.update_layout(
-        height=90 + next(px for most, px in ROWS_PX.items() if len(lanes) <= most) * max(2, len(lanes)),
+        height=90 + LANE_PX * max(2, len(lanes)),
         margin={"l": 0, "r": 8, "t": 0, "b": 0},
         legend={
             "orientation": "h",

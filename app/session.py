@@ -24,8 +24,11 @@ from backend.kafka.cluster import Cluster
 from backend.kafka.coordinator import PRODUCER_COLUMNS, OpenTransaction, ask_open_transactions, ask_producers
 from backend.kafka.describe import ClusterView, Placement, Setting, describe_cluster, describe_topic
 from backend.kafka.lag import GroupLag, group_lags
-from backend.kafka.rawlog import connect, knock
+from backend.kafka.rawlog import connect, fetch_bounds, knock
+from backend.kafka.reasons import abort_reasons, transactional_ids
 from backend.kafka.records import Record, read_window
+from backend.kafka.transaction_state import TOPIC as STATE_TOPIC
+from backend.kafka.transaction_state import read_states
 from backend.services import Services, services
 from backend.settings import Settings, read_settings
 from validators.report import Report
@@ -165,14 +168,12 @@ class Coordination:
 
     opened: tuple[OpenTransaction, ...]
     producers: pd.DataFrame
+    names: Mapping[int, str]
+    """Transactional ids by producer id, as far as they are still remembered."""
+    reasons: Mapping[tuple[int, int], str]
+    """Why a transaction was aborted (`reasons`), by partition and first offset; without those that nothing proves."""
     not_heard: str | None
-    """Why they did not answer; then the rest is empty and says nothing."""
-
-    @property
-    def names(self) -> dict[int, str]:
-        """Transactional ids by producer id, as far as they are still remembered."""
-        known = self.producers.dropna(subset=["transactional_id"])
-        return dict(zip(known["producer_id"], known["transactional_id"], strict=True))
+    """Who did not answer, and why; what they would have said is missing above."""
 
 
 def coordination(found: Settings, kafka: Services, seen: Snapshot) -> Coordination:
@@ -191,9 +192,25 @@ def _coordination(
     try:
         with connect(bootstrap, _client) as kafka:
             opened = ask_open_transactions(kafka, topic, _seen.bounds, _seen.ranges)
-            return Coordination(opened, ask_producers(kafka, topic), None)
+            producers = ask_producers(kafka, topic)
     except ClusterError as error:
-        return Coordination((), pd.DataFrame(columns=list(PRODUCER_COLUMNS)), str(error))
+        return Coordination((), pd.DataFrame(columns=list(PRODUCER_COLUMNS)), {}, {}, str(error))
+    remembered = producers.dropna(subset=["transactional_id"])
+    names = dict(zip(remembered["producer_id"], remembered["transactional_id"], strict=True))
+    ended = _seen.transactions
+    if ended.empty:
+        return Coordination(opened, producers, names, {}, None)
+    # The log of an id is in one partition; where a name is not known, all of them must be read.
+    known = set(ended["producer_id"]) <= names.keys()
+    try:
+        bounds = fetch_bounds(bootstrap, _client, STATE_TOPIC)
+        states = read_states(bootstrap, _client, bounds, set(names.values()) if known else None)
+    except ClusterError as error:
+        return Coordination(opened, producers, names, {}, f"The coordinators' own log: {error}")
+    places = zip(ended["partition"], ended["first_offset"], strict=True)
+    found = zip(places, abort_reasons(topic, ended, states), strict=True)
+    reasons = {place: reason for place, reason in found if reason is not None}
+    return Coordination(opened, producers, transactional_ids(states) | names, reasons, None)
 
 
 def searched(
@@ -231,11 +248,12 @@ def topic_view(
 def lags(
     bootstrap: str,
     topic: str,
-    taken_at: datetime,  # noqa: ARG001 - part of the key
+    taken_at: datetime,
     _client: Mapping[str, str],
     _seen: Snapshot,
 ) -> tuple[GroupLag, ...]:
-    return group_lags(bootstrap, _client, topic, _seen.bounds, _seen.ranges)
+    opened = _coordination(bootstrap, topic, taken_at, _client, _seen).opened
+    return group_lags(bootstrap, _client, topic, _seen.bounds, _seen.ranges, opened)
 
 
 def committed_instead(found: Settings, kafka: Services, seen: Snapshot, aborted: Record) -> int | None:

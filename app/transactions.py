@@ -10,7 +10,7 @@ from pandas.io.formats.style import Styler
 
 from app.place import Selection
 from app.tables import TINTS
-from app.wording import data_size, outcome_label, span
+from app.wording import ABORT_WORDS, data_size, outcome_label, span
 from backend.kafka.coordinator import OpenTransaction
 from backend.kafka.fates import ABORTED, OPEN, UNEXPLAINED
 from validators.finding import Fate
@@ -61,10 +61,12 @@ def table(
     parts: Mapping[tuple[int, int], tuple[int, ...]],
     names: Mapping[int, str],
     opened: Sequence[OpenTransaction],
+    reasons: Mapping[tuple[int, int], str],
 ) -> pd.DataFrame:
-    """One row a transaction and partition. `parts` are all partitions of a transaction, by partition and first offset;
-    `names` are transactional ids by producer id."""
-    reasons = {(one.partition, one.start_offset): one for one in opened}
+    """One row a transaction and partition. `parts` are all partitions of a transaction, and `reasons` why it was
+    aborted, by partition and first offset; `names` are transactional ids by producer id."""
+    open_at = {(one.partition, one.start_offset): one for one in opened}
+    places = list(zip(shown["partition"], shown["first_offset"], strict=True))
     return pd.DataFrame(
         {
             "outcome": shown["outcome"].map(outcome_label),
@@ -83,34 +85,28 @@ def table(
             "producer id": shown["producer_id"],
             "epoch": shown["producer_epoch"],
             "marker": shown["marker_offset"],
-            "partitions": [
-                ", ".join(map(str, parts[place]))
-                for place in zip(shown["partition"], shown["first_offset"], strict=True)
-            ],
+            "partitions": [", ".join(map(str, parts[place])) for place in places],
             "why": [
-                why(row, reasons.get((int(row["partition"]), int(row["first_offset"]))))
-                for row in shown.to_dict("records")
+                why(outcome, open_at.get(place), reasons.get(place))
+                for outcome, place in zip(shown["outcome"], places, strict=True)
             ],
         }
     )
 
 
-def why(row: Mapping[Any, Any], opened: OpenTransaction | None) -> str:
-    """Why a transaction has not committed, as far as the coordinator and the log tell."""
-    if row["outcome"] == OPEN:
+def why(outcome: str, opened: OpenTransaction | None, reason: str | None) -> str:
+    """Why a transaction has not committed, as far as the coordinators and the log tell."""
+    if outcome == OPEN:
         if opened is None:
             return "no marker within the bounds"
         if opened.hanging:
             return "hanging: no coordinator knows of it"
         return f"{opened.state}: open for {span(opened.age_ms)} of at most {span(opened.timeout_ms or 0)}"
-    if row["outcome"] == UNEXPLAINED:
+    if outcome == UNEXPLAINED:
         return "no marker, although it lies below the last stable offset"
-    if row["outcome"] != ABORTED or pd.isna(row["marker_epoch"]):
-        return ""
-    if row["marker_epoch"] == row["producer_epoch"]:
-        return "aborted by its producer"
-    # A fence and a timeout raise the epoch of the marker, and so does every end by a client of version 2 (KIP-890).
-    return "the marker has a new epoch: fenced, timed out, or ended by a client of transaction version 2"
+    if outcome == ABORTED:
+        return ABORT_WORDS[reason] if reason is not None else "not known: the coordinators’ log does not tell any more"
+    return ""
 
 
 def tinted(listed: pd.DataFrame, shown: pd.DataFrame, chosen: tuple[int, int] | None) -> Styler:

@@ -15,6 +15,7 @@ from backend.history.store import ENDED, Run, State
 from backend.kafka.browse import Search, Stop
 from backend.kafka.coordinator import OpenTransaction
 from backend.kafka.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED
+from backend.kafka.reasons import DECLARED, FENCED, OPERATOR, TIMEOUT
 from backend.kafka.records import Record
 from validators.finding import Check, Fate, Finding, Outcome, Witness
 from validators.report import Report
@@ -46,6 +47,13 @@ TRANSACTION_WORDS: Mapping[str, Word] = {
     ABORTED: FATE_WORDS[Fate.ABORTED],
     OPEN: Word("open", "open", "◔", "yellow", "no marker yet: it holds back whatever comes after it"),
     UNEXPLAINED: FATE_WORDS[Fate.UNEXPLAINED],
+}
+
+ABORT_WORDS: Mapping[str, str] = {
+    DECLARED: "its producer aborted it",
+    TIMEOUT: "timed out: its coordinator aborted it",
+    FENCED: "fenced: another producer took its transactional id over",
+    OPERATOR: "an operator aborted it",
 }
 
 OUTCOME_WORDS: Mapping[Outcome, Word] = {

@@ -363,16 +363,13 @@ def groups(kafka: Services, seen: Snapshot, look: Look) -> None:
         st.info("No consumer group has a committed offset on this topic.", icon=":material/group_off:")
         return
     stuck = [lag for lag in lags if lag.stuck]
+    for lag in stuck:
+        st.warning(
+            wording.plain(" ".join(p.why for p in lag.partitions if p.stuck)),
+            title=f"Group {wording.plain(lag.group)} is stuck behind an open transaction",
+            icon=":material/lock_clock:",
+        )
     if stuck:
-        told = session.coordination(settings, kafka, seen)
-        for lag in stuck:
-            held = {p.partition for p in lag.partitions if p.stuck}
-            causes = [one for one in told.opened if one.partition in held]
-            st.warning(
-                wording.plain(" ".join(one.why for one in causes) or "Its partitions hold an open transaction."),
-                title=f"Group {wording.plain(lag.group)} is stuck behind an open transaction",
-                icon=":material/lock_clock:",
-            )
         st.page_link(
             "views/transactions.py",
             label="Open transactions",

@@ -94,11 +94,10 @@ def standing(kafka: Services, seen: Snapshot, told: Coordination) -> None:
     if told.not_heard is not None:
         st.warning(
             wording.plain(told.not_heard),
-            title="The transaction coordinators were not heard: who is open, and since when, is not known",
+            title="The transaction coordinators were not heard: what they know is missing here",
             icon=":material/hearing_disabled:",
         )
-        return
-    if not told.opened:
+    if not told.opened and told.not_heard is None:
         st.markdown(":green-badge[:material/check: nothing is open] No transaction holds anything back.")
         return
     ordered = sorted(told.opened, key=lambda one: (not one.hanging, -one.age_ms))
@@ -247,7 +246,7 @@ def detail(kafka: Services, seen: Snapshot, told: Coordination, chosen: tuple[in
                 f"{'open for' if marker is None else 'took'} {wording.span(row['duration_ms'])}."
             )
             opened = next((one for one in told.opened if (one.partition, one.start_offset) == chosen), None)
-            reason = transactions.why(row, opened)
+            reason = transactions.why(row["outcome"], opened, told.reasons.get(chosen))
             if reason:
                 st.markdown(wording.plain(reason[0].upper() + reason[1:]) + ".")
             known = told.names.get(row["producer_id"])
@@ -287,7 +286,7 @@ def listing(seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coo
         if cells and cells[0][0] < len(places):
             go(replace(selection, chosen=places[cells[0][0]]))
 
-    listed = transactions.table(shown, seen.parts, told.names, told.opened)
+    listed = transactions.table(shown, seen.parts, told.names, told.opened, told.reasons)
     st.dataframe(
         transactions.tinted(listed, shown, selection.chosen),
         hide_index=True,

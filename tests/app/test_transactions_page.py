@@ -75,7 +75,8 @@ def test_the_transactions_of_a_run(open_page: OpenPage, at_home: Settings, finis
     assert len(table) and set(table["outcome"]) == {"✕ aborted"}
     assert f"✕ **{len(table):,}** aborted" in said
     assert int(table["records"].sum()) == finished.report.fates["aborted"]
-    assert all(name.startswith(finished.run.id) for name in table["transactional id"].dropna())
+    assert table["transactional id"].str.startswith(finished.run.id).all()
+    assert "its producer aborted it" in set(table["why"])
     assert app.get("plotly_chart")
     assert len(app.query_params["topic"]) and "outcome" in app.query_params
 
@@ -102,7 +103,11 @@ def test_open_transactions_are_on_top_and_one_is_shown_in_detail(
     assert f"{topic}-C (Ongoing) is open for" in said and "withholds 6 records of partition 1 from offset 0" in said
     assert "Its producer may still end it" in said
     assert "Partition 0, offset 4" in said and "its marker is at 6" in said
-    assert app.dataframe[0].value["outcome"].tolist() == ["◔ open", "✕ aborted", "● committed"]
+    assert "Its producer aborted it." in said
+    table = app.dataframe[0].value
+    assert table["outcome"].tolist() == ["◔ open", "✕ aborted", "● committed"]
+    assert table["transactional id"].tolist() == [f"{topic}-{who}" for who in "CBA"]
+    assert table["why"].tolist()[1:] == ["its producer aborted it", ""]
     writer.write("C+")
     app.button(key="refresh").click().run()
     assert not app.exception and "nothing is open" in texts(app) and "● **2** committed" in texts(app)

@@ -137,14 +137,46 @@ def test_a_click_on_the_strip_and_on_a_row_is_an_address(address: str, window: P
     window.wait_for_url(clicked)
 
 
+def test_from_a_transaction_and_a_record_to_compare(address: str, window: Page, written: str, artifacts: Path) -> None:
+    """Story: somebody sees an open transaction on top of the timeline, picks a bar, then finds an aborted record by its
+    key and follows the link: Compare says why nobody who reads committed gets it."""
+    window.goto(f"{address}/transactions?topic={written}")
+    expect(window.get_by_text("withholds 50 records of partition 0")).to_be_visible()
+    bars = window.locator(".stPlotlyChart .barlayer .point")
+    # Two ended transactions and an open one a partition.
+    expect(bars).to_have_count(9)
+    settled(window)
+    window.screenshot(path=artifacts / "transactions.png", full_page=True)
+    table = window.locator("[data-testid=stDataFrame]:visible").first
+    table.click(position={"x": 60, "y": 28 * 2 + 14})
+    window.wait_for_url("**/transactions?*transaction=*")
+    expect(window.get_by_role("link", name="Compare at its first offset")).to_be_visible()
+    settled(window)
+    window.screenshot(path=artifacts / "transaction.png", full_page=True)
+
+    window.get_by_role("link", name="Topics").click()
+    expect(window.get_by_role("heading", name="Topics", level=1)).to_be_visible()
+    window.goto(f"{address}/topics?topic={written}&partition=1")
+    window.get_by_role("textbox", name="Key contains").fill("b42")
+    window.get_by_role("textbox", name="Key contains").press("Enter")
+    window.wait_for_url("**/topics?*key=b42*")
+    expect(window.get_by_role("heading", name="Offset 343")).to_be_visible()
+    expect(window.get_by_text("1 record in 652 of 652 offsets from 0 on")).to_be_visible()
+    settled(window)
+    window.screenshot(path=artifacts / "topics.png", full_page=True)
+    window.get_by_role("link", name="Compare both levels").click()
+    window.wait_for_url("**/compare?*partition=1*offset=343*")
+    expect(window.get_by_text("Not delivered: its transaction was aborted (marker at 501)")).to_be_visible()
+
+
 def test_both_themes_at_two_widths(address: str, browser: Browser, written: str, artifacts: Path) -> None:
     """Story: somebody looks at the screenshots. Every page, light and dark, narrow and wide, shows no exception."""
     for scheme, width in (("light", 1280), ("dark", 1920)):
         window = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=scheme)  # type: ignore[arg-type]
-        for name in ("", "compare", "verdict"):
-            window.goto(f"{address}/{name}" + (f"?topic={written}" if name == "compare" else ""))
+        for name in ("", "compare", "transactions", "topics", "verdict"):
+            window.goto(f"{address}/{name}" + (f"?topic={written}" if name not in ("", "verdict") else ""))
             expect(window.get_by_role("heading", level=1)).to_be_visible()
-            if name == "compare":
+            if name in ("compare", "transactions"):
                 expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible()
             settled(window)
             window.screenshot(path=artifacts / f"{name or 'run'}-{scheme}-{width}.png")

@@ -52,7 +52,8 @@ def test_a_search_stops_at_its_limits_and_goes_on(
     monkeypatch.setattr(browse, "FOUND_MAX", 25)
     monkeypatch.setattr(browse, "SCAN_OFFSETS_MAX", 40)
     monkeypatch.setattr(browse, "TOLD_EVERY", 10)
-    stops, offsets, told, first = [], [], [], 0
+    stops: list[Stop] = []
+    offsets, told, first = [], [], 0
     while not stops or stops[-1] is not Stop.END:
         answer = search(bootstrap, {}, seen.bounds, seen.ranges, 0, first, Wanted(), lambda *each: told.append(each))
         stops.append(answer.stop)
