@@ -9,7 +9,7 @@ once however the topic is split.
 
 Options:
 
-- `kafka.bootstrap.servers`, and `kafka.` before any client property in librdkafka's names
+- the address and any other client property, in librdkafka's names with `kafka.` before them
 - `topic`
 - `bounds`: offsets as JSON, `{"0": [start, end]}` with the end exclusive. Without it, whatever the topic holds when
   Spark plans the query; so two queries over one frame may differ on a topic that grows.
