@@ -16,6 +16,8 @@ from validators.evidence import COLUMNS, nothing
 CLEANUP_MS = 10_000
 """How often a coordinator looks for transactions beyond their timeout, by default
 (`transaction.abort.timed.out.transaction.cleanup.interval.ms`): one may be that much older."""
+STUCK_MS = 10_000
+"""A marker that is on its way for longer than this is stuck, not slow: it is tried again every few ms."""
 PREPARED = ("PrepareCommit", "PrepareAbort")
 """The outcome is decided and on its way to the partitions as markers. It should take milliseconds."""
 
@@ -45,6 +47,8 @@ class OpenTransaction:
     withheld: int
     """Data records from its first one on: its own, and those of others that wait behind it."""
     hanging: bool
+    decided_ms: int | None = None
+    """How long ago its coordinator decided how it ends; None: it has not, or its log was not read."""
 
     @property
     def name(self) -> str:
@@ -59,7 +63,8 @@ class OpenTransaction:
     @property
     def stuck(self) -> bool:
         """It was decided, but after all this time its marker is not here."""
-        return self.overdue and self.state in PREPARED
+        late = self.overdue if self.decided_ms is None else self.decided_ms > STUCK_MS
+        return not self.hanging and self.state in PREPARED and late
 
     @property
     def why(self) -> str:
@@ -76,9 +81,10 @@ class OpenTransaction:
         limit = f"{(self.timeout_ms or 0) / 1000:.1f} s"
         if self.stuck:
             end = "commit" if self.state == PREPARED[0] else "abort"
+            when = "" if self.decided_ms is None else f" {self.decided_ms / 1000:.1f} s ago"
             return (
                 f"Stuck: {self.transactional_id} ({self.state}) began {age} ago (timeout {limit}), its coordinator "
-                f"decided to {end} it, but the marker is not here, and it {effect}."
+                f"decided to {end} it{when}, but the marker is not here, and it {effect}."
             )
         late = ", which is over" if self.overdue else ""
         return f"{self.transactional_id} ({self.state}) is open for {age} of at most {limit}{late} and {effect}."

@@ -10,15 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pandas as pd
 from kafka import TopicPartition
-from kafka.errors import TransactionalIdNotFoundError
+from kafka.errors import KafkaError, TransactionalIdNotFoundError
 
+from backend.errors import ClusterError
 from backend.kafka.fates import fate_ranges, records_between
 from backend.kafka.rawlog import Connection, connect
+from backend.kafka.transaction_state import TOPIC as STATE_TOPIC
+from backend.kafka.transaction_state import read_states
+from validators.coordinator import PREPARED, STUCK_MS
 from validators.coordinator import OpenTransaction as OpenTransaction
 from validators.finding import Bounds, Fate, PartitionBounds
 
@@ -108,8 +112,9 @@ def ask_open_transactions(
         behind = _behind(bounds, found)
         ranges = fate_ranges(kafka.scan(topic, behind), behind)
     ends = {p.partition: p.hw for p in bounds.partitions}
+    decided = _decided(kafka, transactions.values(), int(time.time() * 1000))
     now_ms = int(time.time() * 1000)
-    return tuple(
+    opened = (
         open_transaction(
             each,
             transactions.get(each.producer_id),
@@ -120,6 +125,7 @@ def ask_open_transactions(
         )
         for each in found
     )
+    return tuple(replace(each, decided_ms=decided.get(each.transactional_id or "")) for each in opened)
 
 
 def ask_producers(kafka: Connection, topic: str) -> pd.DataFrame:
@@ -216,6 +222,23 @@ def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[i
                 frozenset((place.topic, place.partition) for place in told.topic_partitions),
             )
     return found
+
+
+def _decided(kafka: Connection, transactions: Collection[_Transaction], now_ms: int) -> dict[str, int]:
+    """How many ms ago the decided ones were decided, by transactional id: only the coordinators' log tells.
+
+    It is read only for those that may be stuck; that it may not be read leaves their own age to judge by.
+    """
+    names = {
+        each.transactional_id for each in transactions if each.state in PREPARED and now_ms - each.began_ms > STUCK_MS
+    }
+    if not names:
+        return {}
+    try:
+        states = read_states(kafka.bootstrap, kafka.client, kafka.bounds(STATE_TOPIC), names)
+    except (KafkaError, ClusterError):
+        return {}
+    return {each.transactional_id: max(0, now_ms - each.updated_ms) for each in states if each.state in PREPARED}
 
 
 def _behind(bounds: Bounds, found: Collection[_Producer]) -> Bounds:

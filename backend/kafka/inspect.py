@@ -186,7 +186,7 @@ def inspect_topic(bootstrap: str, client: Mapping[str, str], topic: str) -> Topi
         unstable = hear("unstable offsets", lambda: ask_unstable_offsets(kafka, topic, partitions), none_unstable)[1]
         ended = transactions(batches, bounds)
         names = dict(zip(writers["producer_id"], writers["transactional_id"], strict=True))
-        states = hear("the coordinators' log", lambda: _states(kafka, client, ended, names), no_states)
+        states = hear("the coordinators' log", lambda: _states(kafka, ended, names), no_states)
     counts = balance(ranges, bounds)
     plain = ranges[~ranges["transactional"] & ranges["control"].isna()]
     return TopicView(
@@ -230,15 +230,15 @@ def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsV
     )
 
 
-def _states(
-    kafka: Connection, client: Mapping[str, str], ended: pd.DataFrame, names: Mapping[int, str | None]
-) -> tuple[StateEntry, ...]:
+def _states(kafka: Connection, ended: pd.DataFrame, names: Mapping[int, str | None]) -> tuple[StateEntry, ...]:
     """What the coordinators' log holds of the producers of these transactions; of all, where a name is not known."""
     wanted = {names.get(producer_id) for producer_id in ended["producer_id"].unique()}
     if not wanted:
         return ()
     known = {name for name in wanted if name is not None}
-    return read_states(kafka.bootstrap, client, kafka.bounds(STATE_TOPIC), known if len(known) == len(wanted) else None)
+    return read_states(
+        kafka.bootstrap, kafka.client, kafka.bounds(STATE_TOPIC), known if len(known) == len(wanted) else None
+    )
 
 
 def _known(names: Mapping[int, str | None]) -> dict[int, str]:

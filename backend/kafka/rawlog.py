@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -131,7 +131,7 @@ def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
                 each.close()
             raise
         try:
-            yield Connection(bootstrap, admin, opened[0])
+            yield Connection(bootstrap, admin, opened[0], client)
         finally:
             admin.close()
     except KafkaError as error:
@@ -187,6 +187,8 @@ class Connection:
     admin: Any
     """kafka-python's admin client, for the questions it already knows."""
     net: Any
+    client: Mapping[str, str] = field(repr=False)
+    """The client properties it was made with, for a question that takes a client of another kind."""
 
     def bounds(self, topic: str) -> Bounds:
         """See `fetch_bounds`."""

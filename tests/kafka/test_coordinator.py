@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin._transactions import TransactionDescription, TransactionState
 
 from backend.errors import TopicError
 from backend.kafka.coordinator import open_transactions, producers
 from backend.kafka.fates import fate_ranges
 from backend.kafka.rawlog import fetch_bounds, scan
+from backend.kafka.transaction_state import StateEntry
 from backend.settings import TRANSACTION_TIMEOUT_MS
 from tests.conftest import wait_until
 from tests.kafka.hanging import GHOST, NOT_VERIFIED, append_late, hang
 from tests.kafka.topics import Writer
-from validators.coordinator import CLEANUP_MS, OpenTransaction
+from validators.coordinator import CLEANUP_MS, STUCK_MS, OpenTransaction
 from validators.finding import PartitionBounds
 
 NewTopic = Callable[..., str]
@@ -99,6 +103,32 @@ def test_a_transaction_that_does_not_end_in_time_is_said(state: str, age_ms: int
     found = OpenTransaction(0, 7, 0, 0, 12, "payments", state, age_ms, TRANSACTION_TIMEOUT_MS, 1, 3, False)
     assert says in found.why
     assert found.overdue == (age_ms == OVERDUE) and found.stuck == found.why.startswith("Stuck: ")
+
+
+@pytest.mark.parametrize(("decided_ms", "stuck"), [(STUCK_MS + 1, True), (30, False)])
+def test_a_decision_is_as_old_as_the_coordinators_log_says(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch, decided_ms: int, stuck: bool
+) -> None:
+    """A transaction of a minute was decided long ago, or just now. Only the first is stuck, long before its timeout."""
+    topic = new_topic()
+    writer = Writer(bootstrap, topic)
+    writer.write("A1")
+    now_ms = int(time.time() * 1000)
+    name, place = writer.transactional_id("A"), frozenset({(topic, 0)})
+    (of_a,) = producers(bootstrap, {}, topic).to_dict("records")
+    decided = StateEntry(
+        name, of_a["producer_id"], -1, 0, 900_000, "PrepareCommit", place, now_ms - decided_ms, now_ms - 60_000, None
+    )
+    told = TransactionDescription(
+        0, TransactionState.PREPARE_COMMIT, of_a["producer_id"], 0, 900_000, now_ms - 60_000, {TopicPartition(topic, 0)}
+    )
+    # No broker can be made to keep a marker back, so the coordinator's answer and its log are played.
+    monkeypatch.setattr(KafkaAdminClient, "describe_transactions", lambda *_: {name: told})
+    monkeypatch.setattr("backend.kafka.coordinator.read_states", lambda *_: (decided,))
+    (found,) = open_transactions(bootstrap, {}, topic)
+    assert (found.stuck, found.overdue, found.hanging) == (stuck, False, False)
+    assert found.decided_ms is not None and found.decided_ms >= decided_ms
+    assert found.why.startswith(f"Stuck: {name} (PrepareCommit)") == stuck
 
 
 def test_producers_of_a_topic(bootstrap: str, new_topic: NewTopic) -> None:
