@@ -12,9 +12,9 @@ from backend.kafka.records import as_text
 DETAIL_CHARACTERS = 4_000
 
 
-def payload(name: str, value: bytes | None) -> None:
-    """What is in it, up to a length that a browser shows at once."""
-    st.caption(f"{name}: {wording.size(value)}")
+def payload(name: str, value: bytes | None, cut: bool = False) -> None:
+    """What is in it, up to a length that a browser shows at once; `cut`: there is more than `value`."""
+    st.caption(f"{name}: {'the first ' if cut else ''}{wording.size(value)}")
     if value is not None:
         st.code(as_text(value, DETAIL_CHARACTERS), language=None, wrap_lines=True)
 

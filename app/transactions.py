@@ -18,6 +18,7 @@ from validators.finding import Fate
 PAGE = 500
 """How many transactions are drawn and listed at once."""
 LANES_MAX = 24
+PRODUCERS_MAX = 500
 TINT_OF: Mapping[str, Fate] = {ABORTED: Fate.ABORTED, OPEN: Fate.PENDING, UNEXPLAINED: Fate.UNEXPLAINED}
 
 
@@ -33,6 +34,12 @@ def matching(found: pd.DataFrame, selection: Selection) -> pd.DataFrame:
     return found[fits].sort_values(
         ["first_timestamp", "first_offset", "partition"], ascending=[False, False, True], kind="stable"
     )
+
+
+def producer_ids(found: pd.DataFrame, chosen: int | None) -> list[int]:
+    """Producer ids to choose from: those that began a transaction last, and the one that is chosen."""
+    latest = found.sort_values("first_timestamp", ascending=False, kind="stable")["producer_id"].unique()
+    return sorted({*latest[:PRODUCERS_MAX].tolist(), *([] if chosen is None else [chosen])})
 
 
 def timed(shown: pd.DataFrame, now_ms: int) -> pd.DataFrame:
@@ -81,15 +88,15 @@ def table(
                 span(int(ms)) + (" so far" if outcome == OPEN else "")
                 for ms, outcome in zip(shown["duration_ms"], shown["outcome"], strict=True)
             ],
+            "why": [
+                why(outcome, open_at.get(place), reasons.get(place))
+                for outcome, place in zip(shown["outcome"], places, strict=True)
+            ],
             "transactional id": shown["producer_id"].map(names),
             "producer id": shown["producer_id"],
             "epoch": shown["producer_epoch"],
             "marker": shown["marker_offset"],
             "partitions": [", ".join(map(str, parts[place])) for place in places],
-            "why": [
-                why(outcome, open_at.get(place), reasons.get(place))
-                for outcome, place in zip(shown["outcome"], places, strict=True)
-            ],
         }
     )
 

@@ -255,22 +255,26 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
         st.page_link("views/compare.py", label="Compare both levels", icon=":material/compare:", query_params=place)
         parts = {"key": row.key, "value": row.value}
         for part, value in parts.items():
-            payload(part.capitalize(), value)
+            payload(part.capitalize(), value, cut(value))
         with st.container(horizontal=True, gap="small"):
             for part, value in parts.items():
                 if value:
-                    cut = len(value) == KEPT_BYTES_MAX
                     download(
-                        f"Whole {part}" if cut else f"Save {part}",
+                        f"Whole {part}" if cut(value) else f"Save {part}",
                         f"{name}-{row.partition}-{row.offset}.{part}",
                         value,
-                        partial(whole, part) if cut else None,
+                        partial(whole, part) if cut(value) else None,
                     )
         if row.headers:
             st.caption(wording.count(len(row.headers), "header"))
             st.dataframe(
                 tables.header_table(row.headers), hide_index=True, placeholder="null", alt="The headers of the record"
             )
+
+
+def cut(value: bytes | None) -> bool:
+    """Whether the search kept only the beginning of it."""
+    return value is not None and len(value) == KEPT_BYTES_MAX
 
 
 def tail(kafka: Services, seen: Snapshot, look: Look) -> None:

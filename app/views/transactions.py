@@ -149,11 +149,12 @@ def controls(seen: Snapshot, selection: Selection) -> None:
     )
     columns[1].selectbox(
         "Producer id",
-        sorted(int(one) for one in found["producer_id"].unique()),
+        transactions.producer_ids(found, selection.producer),
         index=None,
         placeholder="every one",
         key="producer_of",
         on_change=changed,
+        help=f"The {transactions.PRODUCERS_MAX:,} that began a transaction last, at most.",
     )
     there = set(found["outcome"]) | set(selection.outcomes)
     columns[2].pills(
@@ -307,6 +308,7 @@ def listing(seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coo
             "begin (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss.SSS", width=175),
             "end (UTC)": st.column_config.DatetimeColumn(format="HH:mm:ss.SSS", width=100),
             "duration": st.column_config.TextColumn(width=95, alignment="right"),
+            "why": st.column_config.TextColumn(width=262),
             "producer id": st.column_config.NumberColumn(format="%d", width=85),
             "epoch": st.column_config.NumberColumn(width=55),
             "marker": st.column_config.NumberColumn(width=75),

@@ -32,6 +32,8 @@ SCAN_S_MAX = 10.0
 KEPT_BYTES_MAX = 1_000_000
 """Of one key, value or header: what is longer is cut, and can be fetched alone."""
 LATEST_S_MAX = 5.0
+LATEST_KEPT_BYTES_MAX = 1_000
+"""Of one key, value or header among the newest records: they are many, read again and again, and only listed."""
 DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
 """What a record can be; a marker is none, and nothing is left of what is gone."""
 POLL_S = 0.1
@@ -73,7 +75,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Row:
-    """A record, with its key, value and headers cut where they are longer than `KEPT_BYTES_MAX`."""
+    """A record, with its key, value and headers cut where they are very long: `KEPT_BYTES_MAX` in a search."""
 
     partition: int
     offset: int
@@ -201,7 +203,7 @@ def latest(
             if message.error() is not None or offset >= ends.get(partition, 0):
                 ends.pop(partition, None)
                 continue
-            rows.append(_row(message, by_partition[partition]))
+            rows.append(_row(message, by_partition[partition], LATEST_KEPT_BYTES_MAX))
     if ends:
         raise ClusterError(
             f"The newest records of {bounds.topic} did not come within {LATEST_S_MAX:.0f} s from "
@@ -308,7 +310,7 @@ def _of(bounds: Bounds, partition: int) -> PartitionBounds:
     raise TopicError(f"Topic {bounds.topic} has no partition {partition}; it has {len(bounds.partitions)}.")
 
 
-def _row(message: Message, fates: _Fates) -> Row:
+def _row(message: Message, fates: _Fates, kept: int = KEPT_BYTES_MAX) -> Row:
     headers = headers_of(message)
     key, value = _bytes(message.key()), _bytes(message.value())
     fate, producer = fates.of(message.offset() or 0)
@@ -316,17 +318,13 @@ def _row(message: Message, fates: _Fates) -> Row:
         partition=message.partition() or 0,
         offset=message.offset() or 0,
         timestamp_ms=message.timestamp()[1],
-        key=_cut(key),
-        value=_cut(value),
-        headers=tuple((name, _cut(one)) for name, one in headers),
+        key=key and key[:kept],
+        value=value and value[:kept],
+        headers=tuple((name, one and one[:kept]) for name, one in headers),
         size=len(key or b"") + len(value or b"") + sum(len(name) + len(one or b"") for name, one in headers),
         fate=fate,
         producer_id=producer,
     )
-
-
-def _cut(value: bytes | None) -> bytes | None:
-    return None if value is None else value[:KEPT_BYTES_MAX]
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
