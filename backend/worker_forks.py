@@ -30,6 +30,7 @@ from backend.worker_python import LENGTH_BYTES
 MODULES = (
     "pyspark.sql.connect.session",
     "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.lookup_data_sources",
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
     "pyspark.worker",
