@@ -100,14 +100,15 @@ def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
     The parts of a transaction have one producer id and epoch. A marker of the next epoch (KIP-890: a Java client's, a
     fence's, a timeout's) was the last of its epoch, so its parts belong together. Otherwise one epoch holds many
     transactions (librdkafka), and time decides: the coordinator lets a transaction write only when every marker of the
-    one before is written. So in the order of markers a part begins the next transaction if its partition has a part
-    already, or if data of it were made after the first of the markers. A part without a marker joins ended ones only
-    if their data were made at one time: it may have been left hanging long before.
+    one before is written, and markers of one transaction are written at nearly one time. So in the order of markers a
+    part begins the next transaction if its partition has a part already, or if it was begun nearer to the first of the
+    markers than its own marker is to it (or after it). A part without a marker joins ended ones only if their data were
+    made at one time: it may have been left hanging long before.
 
-    Headers alone cannot tell apart two transactions of one epoch that share no partition when all data of the second
-    were made before the first got its marker (within the few ms of a commit, or with timestamps of the writer's
-    choice): they are taken as one. A writer's clock that is ahead, or leaders' clocks that differ, can part one
-    transaction in two. And nothing tells of parts in other topics, or of those that were deleted or compacted away.
+    Headers alone cannot tell apart for certain two transactions of one epoch that share no partition. A commit returns
+    before its markers are written, so the next data may be made some ms before them; timestamps may be of the writer's
+    choice, and clocks may differ. Then two may be taken as one, and called SPLIT if they ended differently, or one as
+    two. And nothing tells of parts in other topics, or of those that were deleted or compacted away.
     """
     order = transactions.assign(marker=transactions["marker_timestamp"].astype("Float64").fillna(np.inf).astype(float))
     order = order.sort_values(["producer_id", "producer_epoch", "marker", "partition"], kind="stable")
@@ -321,9 +322,11 @@ def _numbers(order: pd.DataFrame) -> list[int]:
         last_of_epoch,
         strict=True,
     ):
-        later = last > first_marker and not complete
-        left = marker == np.inf > first_marker and (first > newest or last < oldest)
-        if of != (producer, epoch) or partition in seen or later or left:
+        if marker == np.inf > first_marker:
+            apart = first > newest or last < oldest or last > first_marker
+        else:
+            apart = marker - first_marker > first_marker - first
+        if of != (producer, epoch) or partition in seen or (apart and not complete):
             number, of, seen = number + 1, (producer, epoch), set()
             first_marker, oldest, newest = marker, first, last
         seen.add(partition)

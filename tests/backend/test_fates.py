@@ -242,8 +242,11 @@ def test_a_transaction_over_partitions_is_one_row() -> None:
             [["A", 0, "OPEN"], ["A", 1, "COMMITTED"], ["A", 0, 1, "COMMITTED"]],
         ),
         (["A0 p0 0-0 made 1-2 open", "A0 p1 0-0 made 3-4 +5"], [["A", 0, "OPEN"], ["A", 1, "COMMITTED"]]),
-        # What headers cannot tell: the second was made while the first got its marker, and they share no partition.
-        (["A0 p0 0-0 made 1-2 +5", "A0 p1 0-0 made 5-5 +9"], [["A", 0, 1, "COMMITTED"]]),
+        # Begun while the first got its marker, which its own marker is farther from.
+        (["A0 p0 0-0 made 1-2 +5", "A0 p1 0-0 made 4-4 -9"], [["A", 0, "COMMITTED"], ["A", 1, "ABORTED"]]),
+        (["A0 p0 0-0 made 1-2 +5", "A0 p1 0-0 made 2-2 +7"], [["A", 0, 1, "COMMITTED"]]),
+        # What headers cannot tell: the times are the writer's choice, and the two share no partition.
+        (["A0 p0 0-0 made 1-1 +90", "A0 p1 0-0 made 1-1 -99"], [["A", 0, 1, "SPLIT"]]),
         ([], []),
     ],
 )
