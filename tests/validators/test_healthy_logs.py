@@ -1,0 +1,58 @@
+"""Nothing is found in a healthy log, whoever wrote it: Kafka's Java client, or librdkafka whatever befalls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from backend.judge import Question, judge_topics
+from backend.kafka.rawlog import fetch_bounds
+from backend.settings import Settings, transactional_producer_config
+from tests.conftest import wait_until
+from tests.kafka.test_oracle import COPIED_RECORDS, copy
+from tests.kafka.topics import Writer
+from validators.finding import Outcome
+from validators.identity import Identity
+
+
+def test_java_and_librdkafka_write_healthy_logs(
+    bootstrap: str, settings: Settings, new_topic: Callable[..., str], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: Kafka's own copier (transaction version 2: an epoch a transaction) copies a topic and aborts at random.
+    Beside it a producer of librdkafka (version 1) aborts what it flushed, what it only queued, and nothing at all; then
+    a successor fences it. Only aborted records are told of."""
+    source, sink = new_topic(), new_topic(partitions=2)
+    Writer(bootstrap, source).write(f"n{COPIED_RECORDS}")
+    copier = copy(bootstrap, settings, source, sink)
+    for fenced in (True, False):
+        producer = Producer(transactional_producer_config(bootstrap, {}, f"{sink}-other"))
+        producer.list_topics()
+        producer.init_transactions(10)
+        for flushed, queued in ((50, 0), (0, 200), (7, 500), (0, 0), (9, 0)):
+            producer.begin_transaction()
+            produce(producer, sink, flushed)
+            producer.flush()
+            produce(producer, sink, queued)
+            producer.abort_transaction(10)
+        if fenced:
+            producer.begin_transaction()
+            produce(producer, sink, 1)
+            producer.flush()
+    assert copier.wait(60) == 0
+    wait_until(lambda: all(p.lso == p.hw for p in fetch_bounds(bootstrap, {}, sink).partitions), 20, "every marker")
+
+    question = Question(fetch_bounds(bootstrap, {}, source), sink, identity=Identity.KEY)
+    report = judge_topics(spark, bootstrap, {}, question, tmp_path)
+    assert report.verdict is Outcome.HOLDS, report.why
+    assert {finding.kind for finding in report.findings if finding.count} == {"aborted_volume"}
+    looked_at = {check.kind: check.records for check in report.checked}
+    for kind in ("reading_mismatch", "zombie_write", "sequence_hole", "marker_accounting"):
+        assert looked_at[kind] > 0, kind
+
+
+def produce(producer: Producer, sink: str, count: int) -> None:
+    for _ in range(count):
+        producer.produce(sink, b"never committed", b"other", partition=1)
