@@ -13,6 +13,7 @@ TopicproofError                 exit_code 3: could not do, or could not judge
     ├── ShuffledInput           rows of several source partitions, or falling offsets, within one task
     ├── AttemptsExhausted       a transaction was aborted as often as the plan allows
     ├── TransactionAborted      the transaction was aborted and may be replayed (never leaves the sink)
+    ├── NotDelivered            outside of a transaction, the brokers did not take records or an offset
     ├── OutcomeUnknown          a commit's answer never came; the next attempt settles it from the log
     └── Fenced                  another producer took this transactional id over
 """
