@@ -21,7 +21,7 @@ from backend.history.store import History, Run
 from backend.judge import REPORT
 from backend.kafka.browse import Search, offset_at, search
 from backend.kafka.cluster import Cluster
-from backend.kafka.coordinator import PRODUCER_COLUMNS, OpenTransaction, ask_open_transactions, ask_producers
+from backend.kafka.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers
 from backend.kafka.describe import ClusterView, Placement, Setting, describe_cluster, describe_topic
 from backend.kafka.lag import GroupLag, group_lags
 from backend.kafka.rawlog import connect, fetch_bounds, knock
@@ -31,6 +31,7 @@ from backend.kafka.transaction_state import TOPIC as STATE_TOPIC
 from backend.kafka.transaction_state import read_states
 from backend.services import Services, services
 from backend.settings import Settings, read_settings
+from validators.coordinator import OpenTransaction
 from validators.report import Report
 
 REOPENED_AGE_MAX_S = 5.0

@@ -11,8 +11,8 @@ from pandas.io.formats.style import Styler
 from app.place import Selection
 from app.tables import TINTS
 from app.wording import ABORT_WORDS, data_size, outcome_label, span
-from backend.kafka.coordinator import OpenTransaction
 from backend.kafka.fates import ABORTED, OPEN, UNEXPLAINED
+from validators.coordinator import OpenTransaction
 from validators.finding import Fate
 
 PAGE = 500

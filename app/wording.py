@@ -13,10 +13,10 @@ from typing import Any
 
 from backend.history.store import ENDED, Run, State
 from backend.kafka.browse import Search, Stop
-from backend.kafka.coordinator import OpenTransaction
 from backend.kafka.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED
 from backend.kafka.reasons import DECLARED, FENCED, OPERATOR, TIMEOUT
 from backend.kafka.records import Record
+from validators.coordinator import PREPARED, OpenTransaction
 from validators.finding import Check, Fate, Finding, Outcome, Witness
 from validators.report import Report
 
@@ -288,6 +288,8 @@ def open_word(one: OpenTransaction) -> Word:
     """How an open transaction stands."""
     if one.hanging:
         return Word("hanging", "hanging", ":material/lock_clock:", "red")
+    if one.stuck:
+        return Word("stuck", "stuck", ":material/lock_clock:", "orange")
     if one.overdue:
         return Word("overdue", "overdue", ":material/timer_off:", "orange")
     return Word("open", "open", ":material/hourglass_top:", "yellow")
@@ -300,11 +302,12 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
             f"No client and no coordinator will end it; an operator can: topicproof abort {topic} {one.partition} "
             f"{one.start_offset} --bootstrap {bootstrap} says what would be lost, and with --yes does it."
         )
-    if one.state in ("PrepareCommit", "PrepareAbort"):
+    if one.stuck:
         return (
-            "Its end is decided and the markers are being written, which takes milliseconds. If it stays so, a broker "
-            "that leads one of its partitions does not answer: look at the brokers' logs."
+            "A broker that leads one of its partitions, or its coordinator, does not answer: look at the brokers' logs."
         )
+    if one.state in PREPARED:
+        return "Its end is decided and the markers are being written, which takes milliseconds. Take new bounds."
     left_ms = (one.timeout_ms or 0) - one.age_ms
     if left_ms < 0:
         return "Its time is up: its coordinator aborts it at its next look, every 10 s unless configured otherwise."

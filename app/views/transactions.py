@@ -14,9 +14,9 @@ from app import charts, session, topic, transactions, wording
 from app.place import Selection, read_selection, write_selection
 from app.session import Coordination
 from app.snapshot import Snapshot
-from backend.kafka.coordinator import OpenTransaction
 from backend.kafka.fates import ABORTED, SPLIT
 from backend.services import Services
+from validators.coordinator import OpenTransaction
 
 OPEN_SHOWN = 4
 ROW_PX = 28

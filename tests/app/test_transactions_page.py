@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from app import transactions
 from app.place import Selection, read_selection, write_selection
-from app.wording import TRANSACTION_WORDS
+from app.wording import TRANSACTION_WORDS, open_advice, open_word
 from backend.kafka.fates import TRANSACTION_COLUMNS
 from backend.settings import Settings
 from tests.app.conftest import OpenPage, texts
 from tests.kafka.topics import Writer
 from tests.runs import Finished
+from validators.coordinator import OpenTransaction
 from validators.finding import Bounds, PartitionBounds
 
 BOUNDS = Bounds("squares", (PartitionBounds(0, 0, 20, 20), PartitionBounds(1, 0, 8, 12)))
@@ -60,7 +61,29 @@ def test_the_latest_come_first_and_conditions_add_up() -> None:
     assert aborted["first_offset"].tolist() == [6]
     assert transactions.matching(FOUND, Selection("squares", partition=1, producer=7)).empty
     assert transactions.timed(FOUND, 10_000)["duration_ms"].tolist() == [10, 50, 7_000]
+    assert transactions.producer_ids(FOUND, 9) == [7, 8, 9]
     assert transactions.lanes(FOUND).tolist() == ["p0 · 7", "p0 · 7", "p1 · 8"]
+
+
+@pytest.mark.parametrize(
+    ("state", "age_ms", "decided_ms", "hanging", "word", "advice"),
+    [
+        ("Ongoing", 12_000, None, False, "open", "the coordinator aborts it in 48.0 s"),
+        ("Ongoing", 61_000, None, False, "open", "Its time is up"),
+        ("Ongoing", 90_000, None, False, "overdue", "Its time is up"),
+        ("PrepareCommit", 500, 100, False, "open", "the markers are being written"),
+        ("PrepareCommit", 90_000, 80_000, False, "stuck", "look at the brokers' logs"),
+        (None, 90_000, None, True, "hanging", "topicproof abort squares 1 8 --bootstrap broker:9092 says"),
+    ],
+)
+def test_each_open_transaction_has_its_word_and_its_advice(
+    state: str | None, age_ms: int, decided_ms: int | None, hanging: bool, word: str, advice: str
+) -> None:
+    """Story: transactions are open for as many reasons as there are things to do about them."""
+    timeout_ms = None if hanging else 60_000
+    one = OpenTransaction(1, 8, 2, -1, 8, "squares-1", state, age_ms, timeout_ms, 4, 4, hanging, decided_ms)
+    assert open_word(one).word == word
+    assert advice in open_advice(one, "squares", "broker:9092")
 
 
 def test_the_transactions_of_a_run(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
