@@ -1,9 +1,9 @@
 """How fast the raw log's batch headers are scanned, and in how much memory. Run as `make bench-scan`.
 
-Two topics of 20 million records, one in batches of 500 and one of 1,250, are written to an embedded Kafka that is
-thrown away afterwards (or to the one of TOPICPROOF_BOOTSTRAP, where the topics are deleted). Each scan runs in a
-process of its own, so that its peak of memory is its own. Processor time is shown beside the time on the clock: on a
-machine with few cores the broker, and whatever else runs there, takes its share of the latter.
+Two topics of 20 million records, one in batches of 500 and one of 1,250, are written to a Kafka that is thrown away
+afterwards. Each scan runs in a process of its own, so that its peak of memory is its own. Processor time is shown
+beside the time on the clock: on a machine with few cores the broker, and whatever else runs there, takes its share of
+the latter.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
 
+from backend.jars import BROKER, jar_files
+from backend.kafka.broker import EmbeddedKafka
 from backend.kafka.cluster import Cluster
 from backend.kafka.rawlog import fetch_bounds, scan
-from backend.services import services
 from backend.settings import idempotent_producer_config, read_settings
 from validators.finding import Bounds, PartitionBounds
 
@@ -60,13 +61,17 @@ class Figures:
 
 def main() -> None:
     console, errors = Console(), Console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix="topicproof-bench-") as home:
-        settings = read_settings(home=Path(home))
-        found = []
-        with services(settings, spark=False, say=errors.print) as cluster:
+    found = []
+    with tempfile.TemporaryDirectory(prefix="topicproof-bench-") as folder:
+        kafka = EmbeddedKafka(Path(folder), jar_files(read_settings(), BROKER))
+        errors.print("starting Apache Kafka")
+        kafka.start()
+        try:
             for size in BATCHES:
-                with filled_topic(cluster.bootstrap, size, errors) as topic:
-                    found += [scan_alone(cluster.bootstrap, topic, records) for records in SCANNED]
+                with filled_topic(kafka.bootstrap, size, errors) as topic:
+                    found += [scan_alone(kafka.bootstrap, topic, records) for records in SCANNED]
+        finally:
+            kafka.stop()
     console.print(as_table(found))
     console.print_json(json.dumps([asdict(one) for one in found]))
 
