@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from validators.evidence import amount, evidence, nothing
+from validators.evidence import amount, evidence
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger, inside
 from validators.offsets import bound, by_partition
@@ -21,9 +21,9 @@ UNIT = "transactions of a partition"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
     if ledger.raw_log is None or not ledger.ends.get(Fate.ABORTED.value):
-        return nothing(ledger.sink)
+        return None
     aborted = ledger.raw_log.transactions.where(inside(ledger.sink_bounds))
     aborted = aborted.where(F.col("outcome") == Fate.ABORTED.value).select(
         "partition",

@@ -41,8 +41,9 @@ class Validator(Protocol):
     WITNESSES: tuple[tuple[Witness, ...], ...]
     """Who must have been heard: of each group, at least one."""
 
-    def find(self, ledger: Ledger) -> DataFrame:
-        """The rows, with the columns of validators/evidence.py. Lazy: nothing is computed yet."""
+    def find(self, ledger: Ledger) -> DataFrame | None:
+        """The rows, with the columns of validators/evidence.py. Lazy: nothing is computed yet. None when the ledger's
+        counts say already that there is nothing to find."""
 
     def covered(self, ledger: Ledger) -> int:
         """The denominator: how many were looked at. 0 can never hold."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
-from validators.evidence import COLUMNS, nothing
+from validators.evidence import COLUMNS
 
 CLEANUP_MS = 10_000
 """How often a coordinator looks for transactions beyond their timeout, by default
@@ -147,7 +147,7 @@ def row(each: OpenTransaction, why: str, explained_by: str | None = None) -> Row
     return Row(each.partition, each.start_offset, each.name, explained_by, each.withheld, why)
 
 
-def told(sink: DataFrame, rows: Iterable[Row]) -> DataFrame:
-    """The rows as evidence. `sink` is the ledger's, for its session."""
+def told(sink: DataFrame, rows: Iterable[Row]) -> DataFrame | None:
+    """The rows as evidence, None if there is none. `sink` is the ledger's, for its session."""
     found = [(one.partition, one.offset, None, None, None, None, *one[2:]) for one in rows]
-    return sink.sparkSession.createDataFrame(found, COLUMNS) if found else nothing(sink)
+    return sink.sparkSession.createDataFrame(found, COLUMNS) if found else None

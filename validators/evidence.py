@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -45,12 +48,9 @@ def of_log(rows: DataFrame) -> DataFrame:
     return rows.withColumns({name: F.lit(None).cast(kind) for name, kind in types.items()})
 
 
-def nothing(rows: DataFrame) -> DataFrame:
-    """No evidence: what `find` gives when a count has said that there is nothing to find. Costs no job.
-
-    `rows` is the ledger's sink.
-    """
-    return evidence(rows.limit(0), F.lit(0), F.lit(""))
+def together(frames: Sequence[DataFrame]) -> DataFrame | None:
+    """Rows of evidence in one frame; None if there is no frame."""
+    return reduce(lambda some, more: some.unionByName(more), frames) if frames else None
 
 
 def amount(count: int, covered: int, noun: str, one: str, many: str) -> str:

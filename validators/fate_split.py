@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from validators import named
-from validators.evidence import amount, evidence, nothing
+from validators.evidence import amount, evidence
 from validators.finding import Witness
 from validators.ledger import Ledger
 
@@ -21,10 +21,10 @@ UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
     """One row per transaction, at its first aborted record."""
     if not any(one.split for one in ledger.ids):
-        return nothing(ledger.sink)
+        return None
     one = Window.partitionBy(*named.NAME)
     stable, unstable = F.col("stable") > 0, F.col("unstable") > 0
     rows = ledger.named.where(F.col("producer_id").isNotNull()).withColumns(

@@ -19,7 +19,7 @@ UNIT = "partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
     opened = ledger.coordinator.open if ledger.coordinator else ()
     return told(ledger.sink, (row(each, each.why) for each in opened if each.hanging))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from validators.evidence import amount, evidence, nothing
+from validators.evidence import amount, evidence
 from validators.finding import Witness
 from validators.ledger import Ledger
 
@@ -23,10 +23,10 @@ EPOCHS_USED_UP = 32_766
 """The last epoch that a coordinator gives out before it takes a new producer id: the largest int16, less one."""
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
     """One row per transactional id whose epoch changed, and one per new producer id, at its first record."""
     if not any(one.changed for one in ledger.ids):
-        return nothing(ledger.sink)
+        return None
     epoch = F.col("producer_epoch")
     first = ("partition", "offset", "source_topic", "source_partition", "source_offset", "output_index", "attempt")
     rows = (

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from validators.balance import settled
-from validators.evidence import amount, evidence, nothing, of_log
+from validators.evidence import amount, evidence, of_log
 from validators.finding import Witness
 from validators.ledger import Ledger
 
@@ -21,9 +21,9 @@ UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
     if ledger.raw_log is None or not _suspicious(ledger):
-        return nothing(ledger.sink)
+        return None
     data = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("control").isNull() & (F.col("count") > 0))
     owners = _owners(ledger)
     rows = data.join(owners, "producer_id", "left").withColumn("offset", F.col("base_offset"))

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from validators import named
-from validators.evidence import amount, evidence, nothing
+from validators.evidence import amount, evidence
 from validators.finding import Witness
 from validators.ledger import Ledger
 
@@ -22,10 +22,10 @@ UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
     """One row per transaction of the raw log that late records stand in, at the first of them."""
     if ledger.raw_log is None or not any(one.strangers for one in ledger.ids):
-        return nothing(ledger.sink)
+        return None
     rows = named.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("first_began") < F.col("began")))
     why = F.format_string("%d records of a transaction that a marker had ended before stand behind it.", "records")

@@ -22,7 +22,7 @@ TIMEOUT_MS = 60_000
 """Kafka's default, for a transaction whose own timeout nobody knows."""
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
     return told(ledger.sink, (row(each, _why(each), _cause(each)) for each in _stalls(ledger)))
 
 

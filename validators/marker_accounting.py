@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from validators.balance import settled
-from validators.evidence import amount, evidence, nothing, of_log
+from validators.evidence import amount, evidence, of_log, together
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger, inside
 from validators.marks import marked
@@ -24,10 +24,10 @@ UNIT = "transactions and markers"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 
-def find(ledger: Ledger) -> DataFrame:
-    rows = nothing(ledger.sink)
+def find(ledger: Ledger) -> DataFrame | None:
+    found: list[DataFrame] = []
     if ledger.raw_log is None:
-        return rows
+        return None
     if ledger.ends.get(Fate.UNEXPLAINED.value):
         endless = ledger.raw_log.transactions.where(inside(ledger.sink_bounds))
         endless = endless.where(F.col("outcome") == Fate.UNEXPLAINED.value).withColumn("offset", F.col("first_offset"))
@@ -36,7 +36,7 @@ def find(ledger: Ledger) -> DataFrame:
             "producer_id",
             "records",
         )
-        rows = rows.unionByName(evidence(of_log(endless), F.col("records"), why))
+        found.append(evidence(of_log(endless), F.col("records"), why))
     whole = [one.partition for one in ledger.balance if not one.gone]
     if ledger.marks("second_ends"):
         ends = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("second_end"))
@@ -45,8 +45,8 @@ def find(ledger: Ledger) -> DataFrame:
             "A COMMIT marker of producer id %d right behind its ABORT marker: there is nothing left to commit.",
             "producer_id",
         )
-        rows = rows.unionByName(evidence(of_log(ends), F.lit(0), why))
-    return rows
+        found.append(evidence(of_log(ends), F.lit(0), why))
+    return together(found)
 
 
 def covered(ledger: Ledger) -> int:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from validators import aborted_read
-from validators.evidence import amount, evidence, nothing
+from validators.evidence import amount, evidence
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger, is_hidden
 
@@ -24,9 +24,9 @@ UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG,))
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.hidden and not sum(cell.unstable for cell in ledger.cells):
-        return nothing(ledger.sink)
+        return None
     delivered = (F.col("fate") == Fate.COMMITTED.value) & (F.col("outcome") == Fate.ABORTED.value)
     rows = ledger.sink.where(is_hidden() | delivered)
     why = F.when(is_hidden(), "Committed by the raw log, yet read_committed did not deliver it.").otherwise(

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import Row, Window
 from pyspark.sql import functions as F
 
 from validators.catalogue import VALIDATORS, Validator
+from validators.evidence import together
 from validators.expectation import (
     CONTRADICTIONS,
     EXEMPT,
@@ -275,8 +276,11 @@ def _find(validators: Sequence[Validator], ledger: Ledger) -> dict[str, _Found]:
 
 
 def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[str, _Found]:
-    every = [one.find(ledger).select(F.lit(one.NAME).alias("kind"), "*") for one in validators]
-    rows = keep(_union(every), url)
+    every = [(one.NAME, rows) for one in validators if (rows := one.find(ledger)) is not None]
+    found = together([rows.select(F.lit(name).alias("kind"), "*") for name, rows in every])
+    if found is None:
+        return {one.NAME: _Found({}) for one in validators}
+    rows = keep(found, url)
     counts = rows.groupBy("kind", "explained_by").count().collect()
     worst = Window.partitionBy("kind").orderBy(
         F.col("explained_by").isNotNull(),
@@ -292,13 +296,6 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
         )
         for one in validators
     }
-
-
-def _union(frames: Sequence[DataFrame]) -> DataFrame:
-    union = frames[0]
-    for frame in frames[1:]:
-        union = union.unionByName(frame)
-    return union
 
 
 def _example(row: Row) -> Example:

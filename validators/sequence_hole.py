@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from validators.balance import settled
-from validators.evidence import amount, evidence, nothing, of_log
+from validators.evidence import amount, evidence, of_log
 from validators.finding import Witness
 from validators.ledger import Ledger
 from validators.marks import marked
@@ -23,9 +23,9 @@ UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
     if ledger.raw_log is None or not ledger.marks("holes"):
-        return nothing(ledger.sink)
+        return None
     rows = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("hole"))
     rows = rows.withColumn("offset", F.col("base_offset"))
     why = F.format_string(

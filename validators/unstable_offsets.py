@@ -21,7 +21,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
 NONE = Coordinator(0, (), 0, ())
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
     """A row of an offset has no place in the sink: it lies in `__consumer_offsets`."""
     heard = ledger.coordinator or NONE
     decided = (row(each, each.why) for each in heard.open if each.stuck)

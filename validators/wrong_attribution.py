@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from validators import fate_split, late_append, named
-from validators.evidence import amount, evidence, nothing
+from validators.evidence import amount, evidence, together
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger
 
@@ -23,13 +23,10 @@ UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 
-def find(ledger: Ledger) -> DataFrame:
-    rows = nothing(ledger.sink)
-    if any(one.strangers for one in ledger.ids):
-        rows = rows.unionByName(_mixed(ledger))
-    if any(one.misdeclared for one in ledger.ids):
-        rows = rows.unionByName(_misdeclared(ledger))
-    return rows
+def find(ledger: Ledger) -> DataFrame | None:
+    found = [_mixed(ledger)] if any(one.strangers for one in ledger.ids) else []
+    found += [_misdeclared(ledger)] if any(one.misdeclared for one in ledger.ids) else []
+    return together(found)
 
 
 def _mixed(ledger: Ledger) -> DataFrame:

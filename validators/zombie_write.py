@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from validators.balance import settled
-from validators.evidence import amount, evidence, nothing, of_log
+from validators.evidence import amount, evidence, of_log, together
 from validators.finding import Witness
 from validators.ledger import Ledger
 from validators.marks import marked
@@ -23,18 +23,17 @@ UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 
-def find(ledger: Ledger) -> DataFrame:
-    rows = nothing(ledger.sink)
+def find(ledger: Ledger) -> DataFrame | None:
+    found: list[DataFrame] = []
     if ledger.raw_log is not None and ledger.marks("stale"):
         stale = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("stale"))
         why = F.format_string(
             "%d records of producer id %d at epoch %d behind its epoch %d: it was fenced.",
             *("count", "producer_id", "producer_epoch", "epoch_before"),
         )
-        rows = rows.unionByName(evidence(of_log(stale.withColumn("offset", F.col("base_offset"))), F.col("count"), why))
-    for earlier, later in _overlaps(ledger):
-        rows = rows.unionByName(_first_of(ledger, earlier, later))
-    return rows
+        found.append(evidence(of_log(stale.withColumn("offset", F.col("base_offset"))), F.col("count"), why))
+    found += [_first_of(ledger, earlier, later) for earlier, later in _overlaps(ledger)]
+    return together(found)
 
 
 def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:

@@ -57,8 +57,9 @@ def rows(
     validator: Validator, ledger: Ledger, *opened: OpenTransaction, unstable: tuple[UnstableOffset, ...] = ()
 ) -> Rows:
     heard = Coordinator(3, opened, 4, unstable)
-    found = validator.find(replace(ledger, coordinator=heard)).collect()
-    return [(one["partition"], one["offset"], one["transaction"], one["explained_by"]) for one in found]
+    found = validator.find(replace(ledger, coordinator=heard))
+    told = found.collect() if found is not None else []
+    return [(one["partition"], one["offset"], one["transaction"], one["explained_by"]) for one in told]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,9 @@ def test_an_offset_that_does_not_become_stable_is_told(holder: OpenTransaction, 
 
 def test_a_sentence_names_who_blocks_and_what_waits(ledger: Ledger) -> None:
     """An operator reads the row. It says since when, by whom, and how many records of others wait."""
-    (row,) = lso_stall.find(replace(ledger, coordinator=Coordinator(1, (LATE,), 0, ()))).collect()
+    found = lso_stall.find(replace(ledger, coordinator=Coordinator(1, (LATE,), 0, ())))
+    assert found is not None
+    (row,) = found.collect()
     assert row["why"] == (
         "The last stable offset stands at 12 for 90 s: payments (producer 7) holds it, "
         "and 3 records of others wait behind it."
