@@ -2,7 +2,8 @@
 
 Catalogue 24. Judged where records carry transaction headers at all: then the pipeline owns the sink. Found is each
 batch that was in no transaction, each of a producer id that wrote none of these headers, and each of one whose headers
-name several transactional ids: a producer has one, so these are copies of another log.
+name several transactional ids: a producer has one, so these are copies of another log. In a log without any
+transaction the pipeline itself writes in none (at_least_once), and a batch tells nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    if ledger.raw_log is None or not _suspicious(ledger):
+    if ledger.raw_log is None or not ledger.ends or not _suspicious(ledger):
         return None
     data = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("control").isNull() & (F.col("count") > 0))
     owners = _owners(ledger)
@@ -72,8 +73,8 @@ def _owners(ledger: Ledger) -> DataFrame:
 
 
 def covered(ledger: Ledger) -> int:
-    """Data batches, in a sink whose records carry our headers."""
-    return ledger.marks("batches") if ledger.ids else 0
+    """Data batches, in a sink with transactions whose records carry our headers."""
+    return ledger.marks("batches") if ledger.ids and ledger.ends else 0
 
 
 def says(count: int, records: int) -> str:

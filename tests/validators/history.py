@@ -261,7 +261,7 @@ def _record(
         lineage = Lineage(SOURCE, first + int(source or 0), int(offset), int(index or 0))
         headers.append((LINEAGE_HEADER, format_lineage(lineage)))
         key = keys.get((int(source or 0), lineage.offset), f"{int(source or 0)}.{lineage.offset}".encode())
-    if one.transactional and one.named != "":
+    if one.named or (one.named is None and one.transactional):
         same = [other for other in line if other.is_record and other.transactional]
         total = sum((other.name, other.sequence) == (one.name, one.sequence) for other in same)
         named = one.named or str(one.sequence)

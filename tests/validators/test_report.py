@@ -211,3 +211,11 @@ def test_a_topic_without_transactions_is_judged_too(spark: SparkSession, tmp_pat
     assert exactly.why == "Could not be judged: aborted_read: Nothing to look at: there are no records."
     said = {one.kind: one.why for one in exactly.not_checked}
     assert said["fate_split"] == "Nothing to look at: there are no transactions."
+
+
+def test_a_pipeline_without_transactions_is_no_intruder_in_its_own_sink(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: our own pipeline at least once: its headers name its chunks, and no batch is in a transaction."""
+    ledger = history("0@1! 1@1! 2@2!", inputs=3).ledger(spark, tmp_path)
+    report = judge(ledger, Guarantee.AT_LEAST_ONCE)
+    assert report.verdict is Outcome.HOLDS and ledger.ids
+    assert {one.outcome for one in report.findings} == {Outcome.HOLDS, Outcome.UNKNOWN}
