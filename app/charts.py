@@ -218,6 +218,7 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int] |
             "itemclick": False,
             "itemdoubleclick": False,
         },
+        showlegend=True,
         barmode="overlay",
         bargap=0.3,
         dragmode=False,
