@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from validators.evidence import amount, evidence
+from validators.evidence import amount, evidence, records
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger, inside
 from validators.offsets import bound, by_partition
@@ -35,8 +35,8 @@ def find(ledger: Ledger) -> DataFrame | None:
     offsets = by_partition("partition", {one.partition: one.offsets for one in ledger.balance})
     reason = F.when(F.col("declared") == Fate.ABORTED.value, F.coalesce("reason", F.lit("aborted by its worker")))
     why = F.format_string(
-        "%d aborted records of producer id %d, %.1f %% of the partition: %s.",
-        "amount",
+        "%s of producer id %d, %.1f %% of the partition: %s.",
+        records("amount", "aborted"),
         "writer",
         100 * F.col("amount") / offsets,
         F.coalesce(reason, F.lit("no witness tells why")),

@@ -30,8 +30,9 @@ TRANSACTION_COLUMNS = (
     "outcome string, marker_offset long"
 )
 """The raw log's `transactions`: one row per transaction and partition, offsets of its data, `outcome` 'COMMITTED',
-'ABORTED' or 'OPEN'. Data and markers are folded per (partition, producer id) in offset order; epochs do not match:
-the markers of Java clients, fences and timeouts carry the data's epoch + 1 (KIP-890)."""
+'ABORTED', 'OPEN', or 'UNEXPLAINED' for one below the last stable offset without a marker. Data and markers are folded
+per (partition, producer id) in offset order; epochs do not match: the markers of Java clients, fences and timeouts
+carry the data's epoch + 1 (KIP-890)."""
 
 
 @dataclass(frozen=True)

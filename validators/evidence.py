@@ -58,5 +58,11 @@ def amount(count: int, covered: int, noun: str, one: str, many: str) -> str:
     return f"{f'{count:,}' if count else 'none'} of {covered:,} {noun} {one if count < 2 else many}"
 
 
+def records(count: str, kind: str = "") -> Column:
+    """`1 record`, `20 aborted records`, of the count in a column."""
+    noun = f"{kind} record".strip()
+    return F.format_string(f"%d {noun}%s", count, F.when(F.col(count) == 1, "").otherwise("s"))
+
+
 def _transaction() -> Column:
     return F.when(F.col("transactional_id").isNotNull(), F.concat_ws("/", "transactional_id", "sequence", "attempt"))

@@ -65,7 +65,12 @@ def find(ledger: Ledger) -> DataFrame:
         .when(tail, "Lost tail: neither this input nor any later one of its partition has a committed output.")
         .otherwise("A hole: later inputs of this partition have committed outputs, this one has none.")
     )
-    traces = F.when(aborted, " Its output was aborted.").otherwise("")
+    hidden = holds("hidden", "source_offset")
+    traces = (
+        F.when(hidden, " The raw log commits its output, and read_committed did not deliver it.")
+        .when(aborted, " Its output was aborted.")
+        .otherwise("")
+    )
     rows = missing.withColumns(
         {
             "source_topic": F.lit(ledger.source_bounds.topic),
@@ -74,7 +79,7 @@ def find(ledger: Ledger) -> DataFrame:
     )
     cause = (
         F.when(pending, PENDING)
-        .when(holds("hidden", "source_offset"), reading_mismatch.NAME)
+        .when(hidden, reading_mismatch.NAME)
         .when(holds("declared", "source_offset"), wrong_attribution.NAME)
     )
     return evidence(rows, F.when(tail, 0).otherwise(1), F.concat(why, traces), cause)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from validators.balance import settled
-from validators.evidence import amount, evidence, of_log
+from validators.evidence import amount, evidence, of_log, records
 from validators.finding import Witness
 from validators.ledger import Ledger
 
@@ -30,15 +30,15 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = data.join(owners, "producer_id", "left").withColumn("offset", F.col("base_offset"))
     ids = F.coalesce("ids", F.lit(0))
     why = (
-        F.when(~F.col("transactional"), F.format_string("%d records in no transaction.", "count"))
+        F.when(~F.col("transactional"), F.format_string("%s in no transaction.", records("count")))
         .when(
             ids == 0,
-            F.format_string("%d records of producer id %d, which writes no header of ours.", "count", "producer_id"),
+            F.format_string("%s of producer id %d, which writes no header of ours.", records("count"), "producer_id"),
         )
         .otherwise(
             F.format_string(
-                "%d records of producer id %d, whose headers name %d transactional ids: copies of another log.",
-                *("count", "producer_id", "ids"),
+                "%s of producer id %d, whose headers name %d transactional ids: copies of another log.",
+                *(records("count"), "producer_id", "ids"),
             )
         )
     )
@@ -46,9 +46,9 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _suspicious(ledger: Ledger) -> bool:
-    records = sum(cell.committed + cell.aborted + cell.pending for cell in ledger.cells)
+    found = sum(cell.committed + cell.aborted + cell.pending for cell in ledger.cells)
     named = sum(one.records for one in ledger.ids)
-    strange = records != named or any(one.strangers for one in ledger.ids) or ledger.marks("plain") > 0
+    strange = found != named or any(one.strangers for one in ledger.ids) or ledger.marks("plain") > 0
     return named > 0 and strange
 
 

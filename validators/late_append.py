@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from validators import named
-from validators.evidence import amount, evidence
+from validators.evidence import amount, evidence, records
 from validators.finding import Witness
 from validators.ledger import Ledger
 
@@ -28,7 +28,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     rows = named.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("first_began") < F.col("began")))
-    why = F.format_string("%d records of a transaction that a marker had ended before stand behind it.", "records")
+    why = F.format_string("Behind the marker of their transaction: %s.", records("records"))
     return evidence(rows, F.col("records"), why)
 
 

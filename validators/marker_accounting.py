@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from validators.balance import settled
-from validators.evidence import amount, evidence, of_log, together
+from validators.evidence import amount, evidence, of_log, records, together
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger, inside
 from validators.marks import marked
@@ -32,9 +32,9 @@ def find(ledger: Ledger) -> DataFrame | None:
         endless = ledger.raw_log.transactions.where(inside(ledger.sink_bounds))
         endless = endless.where(F.col("outcome") == Fate.UNEXPLAINED.value).withColumn("offset", F.col("first_offset"))
         why = F.format_string(
-            "A transaction of producer id %d, %d records, lies below the last stable offset, and no marker ends it.",
+            "A transaction of producer id %d, %s, lies below the last stable offset, and no marker ends it.",
             "producer_id",
-            "records",
+            records("records"),
         )
         found.append(evidence(of_log(endless), F.col("records"), why))
     whole = [one.partition for one in ledger.balance if not one.gone]

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from validators.balance import settled
-from validators.evidence import amount, evidence, of_log, together
+from validators.evidence import amount, evidence, of_log, records, together
 from validators.finding import Witness
 from validators.ledger import Ledger
 from validators.marks import marked
@@ -28,8 +28,8 @@ def find(ledger: Ledger) -> DataFrame | None:
     if ledger.raw_log is not None and ledger.marks("stale"):
         stale = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("stale"))
         why = F.format_string(
-            "%d records of producer id %d at epoch %d behind its epoch %d: it was fenced.",
-            *("count", "producer_id", "producer_epoch", "epoch_before"),
+            "%s of producer id %d at epoch %d behind its epoch %d: it was fenced.",
+            *(records("count"), "producer_id", "producer_epoch", "epoch_before"),
         )
         found.append(evidence(of_log(stale.withColumn("offset", F.col("base_offset"))), F.col("count"), why))
     found += [_first_of(ledger, earlier, later) for earlier, later in _overlaps(ledger)]
