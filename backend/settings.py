@@ -242,6 +242,50 @@ def kafka_python_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, 
     }
 
 
+def java_client(client: Mapping[str, str]) -> dict[str, str]:
+    """Kafka's Java client properties for the same cluster, translated from librdkafka's names; others pass as they are.
+
+    Certificates and keys are PEM on both sides (KIP-651). Raises UsageError when a key file cannot be read.
+    """
+    java = {name: value for name, value in client.items() if name not in _NOT_JAVA}
+    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms"))
+    if mechanism is not None:
+        java["sasl.mechanism"] = mechanism
+    if "sasl.username" in client:
+        module = "scram.ScramLoginModule" if (mechanism or "").startswith("SCRAM") else "plain.PlainLoginModule"
+        user, password = (_quoted(client.get(name, "")) for name in ("sasl.username", "sasl.password"))
+        java["sasl.jaas.config"] = (
+            f"org.apache.kafka.common.security.{module} required username={user} password={password};"
+        )
+    if "ssl.ca.location" in client:
+        java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": client["ssl.ca.location"]}
+    if "ssl.certificate.location" in client:
+        java |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": _read(client["ssl.certificate.location"]),
+            "ssl.keystore.key": _read(client.get("ssl.key.location", client["ssl.certificate.location"])),
+        }
+    return java
+
+
+_NOT_JAVA = {
+    *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"),
+    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"),
+}
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except OSError as error:
+        raise UsageError(f"The client property file {path} cannot be read: {error.strerror}.") from error
+
+
 def clients_of_spark_options(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Address and client properties out of the options of a Spark data source, where each begins with `kafka.`.
 
@@ -256,7 +300,7 @@ def clients_of_spark_options(options: Mapping[str, str]) -> tuple[str, dict[str,
 def spark_source_options(bootstrap: str, client: Mapping[str, str], isolation: str) -> dict[str, str]:
     """Options of Spark's Kafka source, with fetch sizes that were measured to double its speed."""
     return {
-        **{f"kafka.{name}": value for name, value in client.items()},
+        **{f"kafka.{name}": value for name, value in java_client(client).items()},
         "kafka.bootstrap.servers": bootstrap,
         "kafka.isolation.level": isolation,
         "kafka.max.poll.records": "50000",
