@@ -59,6 +59,9 @@ def fill(
 
 def inspect(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    check_crc: Annotated[
+        bool, typer.Option("--check-crc", help="Hold every record batch against its checksum as well.")
+    ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
@@ -70,7 +73,7 @@ def inspect(
     """
     settings = settings_of(bootstrap, config, brokers)
     with services(settings, spark=False, say=say) as found:
-        view = inspect_topic(found.bootstrap, settings.client, topic)
+        view = inspect_topic(found.bootstrap, settings.client, topic, check_crc)
     emit(json_, view.to_json())
     if json_ is None:
         print_topic(out, view)

@@ -116,8 +116,8 @@ def batch_positions(data: memoryview, where: str) -> list[int]:
 def require_crc(data: memoryview, positions: Sequence[int], where: str) -> None:
     """Hold every batch against its CRC-32C, which covers all that follows it in the batch (KIP-98).
 
-    Raises ClusterError naming the first batch that differs. kafka-python computes it in Python, at some 5 MB/s, unless
-    the package crc32c is installed, which takes no time beside the network.
+    Raises ClusterError naming the first batch that differs. kafka-python computes it by the package crc32c, which takes
+    no time beside the network; in Python it would be 5 MB/s.
     """
     for at in positions:
         header = np.frombuffer(data[at : at + HEADER.itemsize], HEADER)[0]

@@ -154,15 +154,16 @@ class TopicView:
         return told
 
 
-def inspect_topic(bootstrap: str, client: Mapping[str, str], topic: str) -> TopicView:
+def inspect_topic(bootstrap: str, client: Mapping[str, str], topic: str, check_crc: bool = False) -> TopicView:
     """Look at a topic once. The log must be readable; what the coordinators do not answer is listed as not heard.
 
-    Raises TopicError for a missing topic, ClusterError when no broker answers.
+    `check_crc` holds every batch against its checksum. Raises TopicError for a missing topic, ClusterError when no
+    broker answers or a batch is corrupt.
     """
     with connect(bootstrap, client) as kafka:
         bounds = kafka.bounds(topic)
         taken_at = datetime.now(UTC)
-        batches = kafka.scan(topic, bounds)
+        batches = kafka.scan(topic, bounds, check_crc=check_crc)
         ranges = fate_ranges(batches, bounds)
         not_heard: list[str] = []
 

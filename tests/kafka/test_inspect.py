@@ -32,7 +32,7 @@ def test_a_topic_is_shown_with_all_that_stands_in_its_way(bootstrap: str, new_to
     consumer = Consumer(consumer_config(bootstrap, {}, f"{topic}-group", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
     consumer.close()
-    view = inspect_topic(bootstrap, {}, topic)
+    view = inspect_topic(bootstrap, {}, topic, check_crc=True)
     assert view.bounds.offsets == sum(view.fates.values()) == 12
     assert {fate: count for fate, count in view.fates.items() if count} == {
         Fate.COMMITTED: 5,
