@@ -15,7 +15,7 @@ from backend.pipeline.plan import RunPlan, make_plan
 from backend.pipeline.scenarios import SCENARIOS
 from validators.finding import Outcome
 
-POLL_S = 1.0
+POLL_S, DETAILS_S = 1.0, 3.0
 RECENT = 12
 RATES_KEPT = 60
 
@@ -79,14 +79,13 @@ def form() -> None:
         }
         crash = right.number_input(
             "Crash in transaction",
-            min_value=1,
+            min_value=0,
             value=2,
             key="plan_crash",
-            placeholder="never",
             help="The worker is killed with SIGKILL in this transaction of every source partition, once, between "
-            "produce and commit (crash@transaction=N). Empty: never.",
+            "produce and commit (crash@transaction=N). 0: never.",
         )
-        fields["faults"] = () if crash is None else (f"crash@transaction={crash}",)
+        fields["faults"] = (f"crash@transaction={crash}",) if crash else ()
         fields["seed"] = left.number_input(
             "Seed",
             value=1,
@@ -124,7 +123,7 @@ def open_run(run_id: str) -> None:
 
 
 def live(run_id: str) -> None:
-    """One run as it is now. While it goes on, this part of the page looks again every second."""
+    """Where a run stands. While it goes on, this part of the page looks again every second, so it is kept light."""
     with session.said():
         run = session.history(settings).get(run_id)
     polled = st.session_state.get("polled") == run_id
@@ -137,6 +136,12 @@ def live(run_id: str) -> None:
         if run.progress.get("trouble") and run.alive:
             st.warning(wording.plain(run.progress["trouble"]), title="The last look could not see everything")
     conclusion(run)
+
+
+def details(run_id: str) -> None:
+    """Its figures, its sink and what it said: drawn anew less often, because drawing takes the time the run needs."""
+    with session.said():
+        run = session.history(settings).get(run_id)
     if run.kind == "run":
         figures(run)
         sink(run)
@@ -346,6 +351,7 @@ def page() -> None:
         if shown is not None:
             st.session_state["polled"] = shown.id if shown.alive else None
             st.fragment(live, run_every=POLL_S if shown.alive else None)(shown.id)
+            st.fragment(details, run_every=DETAILS_S if shown.alive else None)(shown.id)
             st.divider()
         recent(found)
 
