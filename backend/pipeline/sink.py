@@ -99,7 +99,7 @@ from backend.pipeline.journal import (
 )
 from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, consumer_config
 from validators.finding import Guarantee
-from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
+from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER, Transaction, format_transaction
 
 FORMAT = "kafka-transactional"
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
@@ -145,6 +145,8 @@ class SinkOptions:
         probability = float(given.get("abortprobability", "0"))
         if not 0 <= probability <= 1:
             raise UsageError(f"{FORMAT}: abortProbability is {probability}; it must lie between 0 and 1.")
+        if "/" in given.get("transactionalidprefix", ""):
+            raise UsageError(f"{FORMAT}: transactionalIdPrefix holds a slash, which separates the parts of a header.")
         return cls(
             bootstrap=_required(given, "kafka.bootstrap.servers"),
             client={n[6:]: v for n, v in given.items() if n.startswith("kafka.") and n != "kafka.bootstrap.servers"},
@@ -413,7 +415,7 @@ class PartitionWriter:
 
     def _transact(self, producer: TransactionalProducer, sequence: int, attempt: int) -> None:
         total = sum(len(row.outputs) for row in self.buffer)
-        transaction = f"{self.name}/{sequence}/{attempt}/{self.task}/{total}".encode()
+        transaction = format_transaction(Transaction(self.name, sequence, attempt, self.task, total))
         with producer.transaction():
             self._step(Step.BEGUN, sequence)
             self._produce(sequence, [(TRANSACTION_HEADER, transaction)])
