@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import yaml
 
 from backend.errors import EvidenceError, SetupError
+from backend.fork_client import ask
 from backend.history.store import History
 from backend.pipeline.plan import RunPlan
-from backend.settings import BROKER_START_TIMEOUT_S, ROOT, SPARK_START_TIMEOUT_S, Settings
+from backend.settings import BROKER_START_TIMEOUT_S, ROOT, SPARK_START_TIMEOUT_S, Settings, socket_path
 
+MODULE = "backend.cli"
 PLAN, LOG = "plan.yaml", "process.log"
 LINES_SHOWN = 15
 _POLL_S = 0.1
@@ -64,34 +69,59 @@ def said(settings: Settings, run_id: str) -> str:
 
 def _start(settings: Settings, arguments: list[str], log: Path, say: Callable[[str], None]) -> str:
     """Start the command line detached and wait until its process owns a run; gives the run's id."""
-    _STARTED[:] = [one for one in _STARTED if one.poll() is None]
     with log.open("ab") as output:
         said_before = output.tell()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "backend.cli", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            cwd=ROOT,
-            env={**os.environ, **settings.environment()},
-        )
-    _STARTED.append(process)
+        process = _fork(settings, arguments, output) or _spawn(settings, arguments, output)
     history = History(settings)
     try:
         return _await_run(history, process, log, said_before, say)
     finally:
         history.engine.dispose()
+        process.let_go()
 
 
-def _await_run(
-    history: History, process: subprocess.Popen[bytes], log: Path, said_before: int, say: Callable[[str], None]
-) -> str:
+@dataclass(frozen=True)
+class _Started:
+    pid: int
+    ended: Callable[[], bool]
+    let_go: Callable[[], None]
+
+
+def _fork(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Started | None:
+    """From the process that has done the imports; None where there is none: Spark was given by address."""
+    environment = {**os.environ, **settings.environment()}
+    with Path(os.devnull).open() as nothing:
+        streams = [nothing.fileno(), output.fileno(), output.fileno()]
+        try:
+            connection, pid = ask(
+                str(socket_path(settings.spark)), [MODULE, *arguments], environment, str(ROOT), streams, detached=True
+            )
+        except OSError:
+            return None
+    return _Started(pid, lambda: bool(select.select([connection], [], [], 0)[0]), connection.close)
+
+
+def _spawn(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Started:
+    _STARTED[:] = [one for one in _STARTED if one.poll() is None]
+    process = subprocess.Popen(
+        [sys.executable, "-m", MODULE, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        cwd=ROOT,
+        env={**os.environ, **settings.environment()},
+    )
+    _STARTED.append(process)
+    return _Started(process.pid, lambda: process.poll() is not None, lambda: None)
+
+
+def _await_run(history: History, process: _Started, log: Path, said_before: int, say: Callable[[str], None]) -> str:
     mark = f"{socket.gethostname()}:{process.pid}:"
     deadline = time.monotonic() + BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S
     heard = ""
     while True:
-        ended = process.poll() is not None
+        ended = process.ended()
         for run in history.list(limit=20):
             if (run.owner or "").startswith(mark):
                 return run.id

@@ -203,7 +203,7 @@ class Keeper:
                 waiting.append(pool.submit(self.kafka.start))
             if want["spark"] and not _alive(self.spark):
                 say("starting Spark")
-                self.spark = EmbeddedSpark(self.settings.services / "spark", jar_files(self.settings, SPARK))
+                self.spark = EmbeddedSpark(self.settings.spark, jar_files(self.settings, SPARK))
                 waiting.append(pool.submit(self.spark.start))
             try:
                 for one in waiting:

@@ -68,6 +68,11 @@ class Settings:
         """Folder of the embedded services: data, logs, and what is running."""
         return self.home / "services"
 
+    @property
+    def spark(self) -> Path:
+        """Folder of the embedded Spark server."""
+        return self.services / "spark"
+
     def environment(self) -> dict[str, str]:
         """The variables that make a child process read these same settings."""
         given = {

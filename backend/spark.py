@@ -28,10 +28,10 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backend.errors import SetupError, SparkError
+from backend.forks import write_executable
 from backend.java import java
 from backend.kafka.broker import LOG_LINES_SHOWN, end_process, free_ports, require_disk_space
 from backend.settings import ROOT, SPARK_START_TIMEOUT_S, socket_path
-from backend.worker_forks import write_executable
 
 SESSION_TIMEOUT_S = 60
 """A session whose client was killed, and with it the query it left behind, ends after this long."""
@@ -109,7 +109,7 @@ class EmbeddedSpark:
         write_executable(self.python, address)
         with self.log.open("wb") as output:
             self.forks = subprocess.Popen(
-                [sys.executable, "-m", "backend.worker_forks", str(address)],
+                [sys.executable, "-m", "backend.forks", str(address)],
                 # Never written to: its end tells that this process has ended, however it did.
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -180,8 +180,6 @@ def connect(remote: str) -> SparkSession:
         channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
     except PySparkException as error:
         raise SparkError(f"{remote} is no address of a Spark Connect server. Check SPARK_REMOTE.") from error
-    # Functions of columns ask this variable whether to build for Connect; SparkSession.builder would have set it.
-    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     # As `SparkSession.builder.remote` does, which takes no channel: what `pyspark.sql.functions` build is for Connect.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     session = ConnectSession.builder.channelBuilder(channel).create()

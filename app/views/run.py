@@ -16,6 +16,8 @@ from backend.pipeline.scenarios import SCENARIOS
 from validators.finding import Outcome
 
 POLL_S, DETAILS_S = 1.0, 3.0
+CHARTS_AFTER_S = 10.0
+"""Drawing costs a browser on the same cores as much as a second of the run, and a run that is soon over needs none."""
 RECENT = 12
 RATES_KEPT = 60
 
@@ -126,16 +128,16 @@ def live(run_id: str) -> None:
     """Where a run stands. While it goes on, this part of the page looks again every second, so it is kept light."""
     with session.said():
         run = session.history(settings).get(run_id)
-    polled = st.session_state.get("polled") == run_id
-    if polled and not run.alive:
-        st.session_state["polled"] = None
-        st.rerun()
     head(run)
     if run.kind == "run":
         progress(run)
         if run.progress.get("trouble") and run.alive:
             st.warning(wording.plain(run.progress["trouble"]), title="The last look could not see everything")
     conclusion(run)
+    if st.session_state.get("polled") == run_id and not run.alive:
+        # The verdict is on the screen; now the rest of the page may be drawn anew.
+        st.session_state["polled"] = None
+        st.rerun()
 
 
 def details(run_id: str) -> None:
@@ -234,7 +236,8 @@ def figures(run: Run) -> None:
         kept = st.session_state.setdefault("rates", {}).setdefault(run.id, [])
         kept.append(rate)
         del kept[:-RATES_KEPT]
-        columns[3].metric("Inputs per second", f"{rate:,.0f}", border=True, height="stretch", chart_data=kept)
+        history = None if young(run) else kept
+        columns[3].metric("Inputs per second", f"{rate:,.0f}", border=True, height="stretch", chart_data=history)
     else:
         took = (run.ended_at - run.created_at).total_seconds() if run.ended_at else None
         columns[3].metric(
@@ -257,12 +260,19 @@ def sink(run: Run) -> None:
         f"**{wording.plain(run.facts['sink'])}** · {said_so}"
         + (": withheld from read\\_committed consumers until their transactions end." if above else ".")
     )
+    if young(run):
+        return
     st.plotly_chart(
         charts.withheld(seen),
         key="withheld",
         config={"displayModeBar": False},
         alt=f"Last stable offset against high watermark of every partition of {run.facts['sink']}: {said_so}",
     )
+
+
+def young(run: Run) -> bool:
+    """Whether it goes on and has only just begun."""
+    return run.alive and run.age_s < CHARTS_AFTER_S
 
 
 def conclusion(run: Run) -> None:

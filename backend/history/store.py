@@ -89,6 +89,11 @@ class Run:
     error: str | None = None
 
     @property
+    def age_s(self) -> float:
+        """Seconds since it was created."""
+        return (_now() - self.created_at).total_seconds()
+
+    @property
     def alive(self) -> bool:
         """Whether its owner still works on it."""
         return self.owner is not None and _holds(self.owner, self.renewed_at)

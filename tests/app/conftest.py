@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+import psutil
 import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from backend.history.store import History
 from backend.services import Services
 from backend.settings import ROOT, Settings
 from tests.runs import SMALL, Finished, run_to_end
@@ -51,11 +54,14 @@ def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest
 
 
 @pytest.fixture
-def at_home(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The pages read the session's home."""
+def at_home(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """The pages read the session's home. A run that a failed test left would go on for ever: it is ended."""
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
-    return settings
+    yield settings
+    for run in History(settings).list(limit=20):
+        if run.alive and (process := int((run.owner or "").split(":")[1])) != os.getpid():
+            psutil.Process(process).kill()
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 from backend.errors import EvidenceError, SetupError
 from backend.launch import start_resume, start_run
 from backend.pipeline.plan import make_plan
-from backend.settings import read_settings
+from backend.settings import read_settings, socket_path
+from tests.backend.test_forks import forking
 
 
 def test_a_process_that_ends_first_is_heard(tmp_path: Path) -> None:
@@ -24,6 +25,16 @@ def test_a_process_that_ends_first_is_heard(tmp_path: Path) -> None:
     assert "Traceback" not in str(caught.value)
     with pytest.raises(SetupError, match="There is no run gone-1"):
         start_resume(settings, "gone-1")
+
+
+def test_a_warm_process_is_heard_as_well(tmp_path: Path) -> None:
+    """Story: the same, and the run's process is forked from one that has done the imports."""
+    settings = replace(read_settings(home=tmp_path), bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1")
+    with (
+        forking(socket_path(settings.spark)),
+        pytest.raises(SetupError, match=r"It said: ClusterError: .*127\.0\.0\.1:1"),
+    ):
+        start_run(settings, make_plan({"records": 10}))
 
 
 def test_a_home_that_cannot_be_written_is_said(tmp_path: Path) -> None:

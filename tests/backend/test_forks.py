@@ -1,4 +1,4 @@
-"""Spark's Python processes come from a process that has done the imports, and do without it when it is gone."""
+"""Spark's Python processes and runs are forked from one that has done the imports, and can do without it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from backend.forks import write_executable
 from backend.settings import ROOT, socket_path
-from backend.worker_forks import write_executable
 from tests.conftest import wait_until
 
 ASKED = """
@@ -28,17 +29,23 @@ def executable(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def forks(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    address = socket_path(tmp_path)
-    command = [sys.executable, "-m", "backend.worker_forks", str(address)]
+@contextmanager
+def forking(address: Path) -> Iterator[None]:
+    """A process that forks at `address`; it ends, and leaves nothing, when nobody needs it any more."""
+    command = [sys.executable, "-m", "backend.forks", str(address)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
         wait_until(address.exists, 30, "the socket")
-        yield process
+        yield
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(20) == 0
     assert not address.exists()
+
+
+@pytest.fixture
+def forks(tmp_path: Path) -> Iterator[None]:
+    with forking(socket_path(tmp_path)):
+        yield
 
 
 def ask(executable: Path, *arguments: str) -> str:

@@ -1,0 +1,60 @@
+"""Asks for a fork (see forks.py). As a program it is what Spark starts as its Python, and lives as long as the fork.
+
+It knows the standard library alone, so that it starts in a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+
+LENGTH_BYTES = 8
+
+
+def ask(
+    address: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    streams: Sequence[int],
+    detached: bool = False,
+) -> tuple[socket.socket, int]:
+    """Have `arguments` (a module and what it is told) run in a fork; gives a connection that ends with it, and its pid.
+
+    `streams`: the descriptors of its standard streams. `detached`: it outlives the process that forks it.
+    Raises OSError when nobody forks at `address`.
+    """
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(address)
+        asked = {"arguments": [*arguments], "environment": {**environment}, "folder": folder, "detached": detached}
+        text = json.dumps(asked).encode()
+        socket.send_fds(connection, [len(text).to_bytes(LENGTH_BYTES, "big")], [*streams])
+        connection.sendall(text)
+        answer = connection.recv(LENGTH_BYTES)
+        if not answer:
+            raise OSError
+    except OSError:
+        connection.close()
+        raise
+    return connection, int.from_bytes(answer, "big")
+
+
+def main(address: str, python: str, arguments: list[str]) -> None:
+    """`arguments` are Python's own; whatever is not `-m module` is left to `python`."""
+    try:
+        if arguments[:1] != ["-m"]:
+            raise OSError
+        connection, _ = ask(address, arguments[1:], os.environ, os.getcwd(), [0, 1, 2])  # noqa: PTH109  slow to import
+    except OSError:
+        os.execv(python, [python, *arguments])
+    for stream in range(3):
+        os.close(stream)
+    connection.recv(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,0 +1,73 @@
+"""From a click to a verdict: a run of 10,000 records, started and read in a real browser. Run as `make bench-click`.
+
+Kafka, Spark and the dashboard are started in a home that is thrown away afterwards. The first runs warm them and are
+not counted. Each counted time is what a person waits, from the click on *Start the run* until the page shows the
+verdict, on cores that the browser shares with everything else.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect, sync_playwright
+from rich.console import Console
+
+from backend.dashboard import dashboard
+from backend.kafka.broker import free_ports
+from backend.services import services
+from backend.settings import read_settings
+
+RECORDS = 10_000
+WARMING, COUNTED = 5, 9
+PATIENCE_MS = 120_000
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+
+
+def click_to_verdict(browser: Browser, address: str) -> float:
+    """Seconds from the click until the verdict is on the page."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(address)
+    for label, value in (("Records", RECORDS), ("Crash in transaction", 0)):
+        field = page.get_by_role("spinbutton", name=label, exact=True)
+        field.fill(str(value))
+        field.press("Tab")
+    expect(page.get_by_test_id("stStatusWidget")).to_have_count(0, timeout=PATIENCE_MS)
+    began = time.monotonic()
+    page.get_by_role("button", name="Start the run").click()
+    verdict = page.get_by_text(re.compile(rf"{RECORDS:,} of {RECORDS:,} inputs committed exactly once")).first
+    page.wait_for_url("**/?run=*")
+    expect(verdict).to_be_visible(timeout=PATIENCE_MS)
+    took = time.monotonic() - began
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+    page.close()
+    return took
+
+
+def main() -> None:
+    out = Console()
+    with tempfile.TemporaryDirectory() as home:
+        settings = read_settings(home=Path(home))
+        with (
+            services(settings, out.print),
+            dashboard(settings, free_ports(1)[0]) as address,
+            sync_playwright() as driver,
+        ):
+            browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+            times = []
+            for number in range(WARMING + COUNTED):
+                took = click_to_verdict(browser, address)
+                warming = number < WARMING
+                out.print(f"{took:5.1f} s{' (warming)' if warming else ''}")
+                times += [] if warming else [took]
+            browser.close()
+    out.print(f"{RECORDS:,} records: median {statistics.median(times):.1f} s, worst {max(times):.1f} s of {len(times)}")
+
+
+if __name__ == "__main__":
+    main()
