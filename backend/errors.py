@@ -14,6 +14,7 @@ TopicproofError                 exit_code 3: could not do, or could not judge
     ├── AttemptsExhausted       a transaction was aborted as often as the plan allows
     ├── TransactionAborted      the transaction was aborted and may be replayed (never leaves the sink)
     ├── NotDelivered            outside of a transaction, the brokers did not take records or an offset
+    ├── InjectedError           raised on purpose by a fault of the plan; Spark runs the task again
     ├── OutcomeUnknown          a commit's answer never came; the next attempt settles it from the log
     └── Fenced                  another producer took this transactional id over
 """
@@ -76,6 +77,10 @@ class TransactionAborted(SinkError):
 
 
 class NotDelivered(SinkError):
+    pass
+
+
+class InjectedError(SinkError):
     pass
 
 

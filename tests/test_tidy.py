@@ -13,6 +13,7 @@ import pytest
 
 from backend import errors
 from backend.errors import TopicproofError
+from backend.faults.kinds import KINDS
 from backend.settings import ROOT
 from validators.catalogue import VALIDATORS
 from validators.finding import Fate
@@ -65,14 +66,15 @@ def test_every_error_is_in_the_tree_of_the_docstring() -> None:
     assert [name for name in names if name not in (errors.__doc__ or "")] == []
 
 
-def test_the_readme_names_every_fate_kind_and_command() -> None:
-    """Story: a newcomer reads the README. Every fate, every kind of finding and every command appears there."""
+def test_the_readme_names_every_fate_kind_fault_and_command() -> None:
+    """Story: a newcomer reads the README. Every fate, kind of finding, fault and command appears there."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     fates = [fate.value for fate in Fate]
     kinds = [validator.NAME for validator in VALIDATORS]
     from tests.test_cli import COMMANDS
 
-    missing = [word for word in [*fates, *kinds, *COMMANDS] if not re.search(rf"`?{word}\b", text)]
+    faults = [f"{kind.name}@" for kind in KINDS]
+    missing = [word for word in [*fates, *kinds, *faults, *COMMANDS] if not re.search(rf"`?{word}\b", text)]
     assert missing == []
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from backend.errors import UsageError
+from backend.faults.kinds import KINDS
 from backend.settings import Settings, read_settings
 
 Bootstrap = Annotated[
@@ -24,7 +25,11 @@ AbortProbability = Annotated[float | None, typer.Option(help="Abort a transactio
 AttemptsMax = Annotated[int | None, typer.Option(help="Tries per transaction before the run gives up.", metavar="N")]
 Fault = Annotated[
     list[str] | None,
-    typer.Option(help="Go wrong on purpose: crash@transaction=3 or crash@transaction=3,step=begun", metavar="SPEC"),
+    typer.Option(
+        help="Go wrong on purpose, such as crash@transaction=3,step=begun. "
+        + " ".join(f"{kind.name}: {kind.says}" for kind in KINDS),
+        metavar="KIND@WHERE",
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of every draw; the same seed repeats the run.", metavar="S")]
 Rate = Annotated[float | None, typer.Option(help="Fill at this rate, in records per second.", metavar="R")]

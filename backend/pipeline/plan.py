@@ -10,7 +10,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from backend.errors import TopicproofError, UsageError
-from backend.faults.crash import parse_fault
+from backend.faults.kinds import parse_fault
 from backend.pipeline.scenarios import SCENARIOS, scenario
 from backend.settings import TRANSACTION_TIMEOUT_MS
 

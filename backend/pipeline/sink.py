@@ -52,7 +52,7 @@ headers and topic optional) or, for one-to-one, `key binary, value binary`.
 | attemptsMax | how often a transaction is tried before the task gives up | 10 |
 | journal | topic for what the sink declares | none |
 | abortProbability, seed | abort on purpose, drawn from (seed, partition, sequence, attempt) | 0, 0 |
-| faults | faults to fire, separated by spaces | none |
+| faults | faults to fire (backend/faults/kinds.py), separated by spaces; they need a journal | none |
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ from pyspark.sql.types import StructType
 from backend.errors import (
     AttemptsExhausted,
     Fenced,
+    InjectedError,
     NotDelivered,
     OffsetMissing,
     OutcomeUnknown,
@@ -84,7 +85,9 @@ from backend.errors import (
     TransactionAborted,
     UsageError,
 )
-from backend.faults.crash import Crash, Step, parse_fault
+from backend.faults import crash
+from backend.faults.fault import Fault, Side, Step
+from backend.faults.kinds import CRASH, ERROR, parse_fault
 from backend.kafka.plain import PlainProducer
 from backend.kafka.transaction import TransactionalProducer
 from backend.pipeline.journal import (
@@ -129,7 +132,8 @@ class SinkOptions:
     journal: str | None
     abort_probability: float
     seed: int
-    faults: tuple[Crash, ...]
+    faults: tuple[Fault, ...]
+    """Those of side worker; the others are fired by the run's own process."""
 
     @property
     def injects(self) -> bool:
@@ -145,6 +149,9 @@ class SinkOptions:
         probability = float(given.get("abortprobability", "0"))
         if not 0 <= probability <= 1:
             raise UsageError(f"{FORMAT}: abortProbability is {probability}; it must lie between 0 and 1.")
+        faults = tuple(parse_fault(text) for text in given.get("faults", "").split())
+        if faults and "journal" not in given:
+            raise UsageError(f"{FORMAT}: faults need the option journal: without it each would fire again and again.")
         if "/" in given.get("transactionalidprefix", ""):
             raise UsageError(f"{FORMAT}: transactionalIdPrefix holds a slash, which separates the parts of a header.")
         return cls(
@@ -163,7 +170,7 @@ class SinkOptions:
             journal=given.get("journal"),
             abort_probability=probability,
             seed=int(given.get("seed", "0")),
-            faults=tuple(parse_fault(text) for text in given.get("faults", "").split()),
+            faults=tuple(fault for fault in faults if fault.kind.side is Side.WORKER),
         )
 
 
@@ -373,7 +380,7 @@ class PartitionWriter:
                     self._pass_on(sequence)
                     return
                 continue
-            except (OutcomeUnknown, Fenced) as error:
+            except (OutcomeUnknown, Fenced, InjectedError) as error:
                 self._declare(sequence, attempt, Declared.UNKNOWN, str(error))
                 raise
             self._declare(sequence, attempt, Declared.COMMITTED, "")
@@ -456,7 +463,14 @@ class PartitionWriter:
                 self.producer.flush()
                 if self.journal is not None:
                     self.journal.append_acknowledged(claim)
-                fault.fire()
+                    self.entries.append(claim)
+                self._fire(fault)
+
+    def _fire(self, fault: Fault) -> None:
+        if fault.kind is CRASH:
+            crash.crash()
+        elif fault.kind is ERROR:
+            crash.error(fault, self.where)
 
     def _draw(self, sequence: int, attempt: int) -> None:
         """Abort by the draw of the plan's seed."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backend.faults.crash import Step
+from backend.faults.fault import Step
 from backend.history.store import State
 from backend.services import Services
 from backend.settings import Settings

@@ -1,0 +1,131 @@
+"""Faults: `KIND@key=value,key=value`, such as `crash@transaction=3,step=begun`, and what may stand there.
+
+A kind says what goes wrong, its keys say where. The kinds are data (kinds.py): the command line, the Run page and the
+checks of a plan know them from there, and a family's own file knows only how to do the damage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from backend.errors import UsageError
+
+
+class Step(StrEnum):
+    """Where a worker stands in a transaction, or in what stands for one under the other guarantees."""
+
+    BEGUN = "begun"
+    PRODUCING = "producing"
+    """Half of the records are in the log."""
+    PRODUCED = "produced"
+    """All records are in the log; nothing is committed."""
+    OFFSET_SENT = "offset_sent"
+    """The next source offset is part of the transaction; without transactions it is committed."""
+    COMMITTED = "committed"
+    """The answer to the commit is there; nobody has been told yet."""
+
+
+class Side(StrEnum):
+    """Who does the damage."""
+
+    WORKER = "worker"
+    """The sink, inside a task: in transaction N of every source partition, once, claimed in the journal before."""
+    RUN = "run"
+    """The run's own process, once, when the journal shows N committed transactions."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a kind: a whole number from `least`, or one of `words`."""
+
+    name: str
+    default: str | None = None
+    """None: it must be given."""
+    words: Sequence[str] = ()
+    least: int = 1
+
+    def __str__(self) -> str:
+        form = "|".join(self.words) if self.words else "N"
+        return f"{self.name}={form}" + ("" if self.default is None else f" ({self.default} unless said)")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What may go wrong on purpose."""
+
+    name: str
+    says: str
+    """One sentence for help and pages."""
+    side: Side
+    keys: tuple[Key, ...]
+
+
+TRANSACTION = Key("transaction")
+
+
+def step_key(*steps: Step, default: Step = Step.PRODUCED) -> Key:
+    return Key("step", default.value, tuple(step.value for step in steps or Step))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of a plan. `str` gives it back in its shortest form, by which the journal knows it."""
+
+    kind: Kind
+    place: Mapping[str, str]
+    """Every key of the kind with its value, defaults included."""
+
+    @property
+    def transaction(self) -> int:
+        return self.number("transaction")
+
+    @property
+    def step(self) -> Step:
+        return Step(self.place["step"])
+
+    def number(self, key: str) -> int:
+        return int(self.place[key])
+
+    def word(self, key: str) -> str:
+        return self.place[key]
+
+    def __str__(self) -> str:
+        said = [f"{key.name}={self.place[key.name]}" for key in self.kind.keys if self.place[key.name] != key.default]
+        return f"{self.kind.name}@{','.join(said)}"
+
+
+def parse(text: str, kinds: Sequence[Kind]) -> Fault:
+    """Raises UsageError for anything that is not a fault of one of `kinds`, naming what is known."""
+    name, at, where = text.strip().partition("@")
+    kind = next((kind for kind in kinds if kind.name == name), None)
+    if kind is None or not at:
+        known = "; ".join(f"{kind.name}@{_keys(kind)}" for kind in kinds)
+        raise UsageError(f"Unknown fault {text!r}. Known: {known}. For example crash@transaction=3.")
+    given: dict[str, str] = {}
+    for part in where.split(","):
+        key, equals, value = part.partition("=")
+        if not equals or key in given:
+            raise UsageError(f"Fault {text!r}: expected key=value, each key once, and found {part!r}.")
+        given[key] = value
+    unknown = [key for key in given if key not in {key.name for key in kind.keys}]
+    if unknown:
+        raise UsageError(f"Fault {text!r}: unknown key {unknown[0]!r}. {name} takes {_keys(kind)}.")
+    return Fault(kind, {key.name: _value(text, key, given.get(key.name)) for key in kind.keys})
+
+
+def _keys(kind: Kind) -> str:
+    return ", ".join(str(key) for key in kind.keys)
+
+
+def _value(text: str, key: Key, given: str | None) -> str:
+    value = key.default if given is None else given
+    if value is None:
+        raise UsageError(f"Fault {text!r}: {key.name} is missing; say {key}.")
+    if key.words and value not in key.words:
+        raise UsageError(f"Fault {text!r}: unknown {key.name} {value!r}. Known: {', '.join(key.words)}.")
+    if not key.words and not (re.fullmatch(r"[0-9]{1,9}", value) and int(value) >= key.least):
+        raise UsageError(f"Fault {text!r}: {key.name} is {value!r}; it must be a whole number from {key.least}.")
+    return value if key.words else str(int(value))
