@@ -29,6 +29,7 @@ app = typer.Typer(
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "up": up,
     "fill": topics.fill,
+    "floor": topics.floor,
     "run": runs.run,
     "process": runs.process,
     "check": runs.check,

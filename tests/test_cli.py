@@ -13,6 +13,7 @@ from backend import cli
 COMMANDS = (
     "up",
     "fill",
+    "floor",
     "run",
     "process",
     "check",

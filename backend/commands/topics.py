@@ -1,4 +1,4 @@
-"""Topics: fill one, look at one, and end a transaction that nothing else ends."""
+"""Topics: fill one, say where a group begins in one, look at one, and end a transaction that nothing else ends."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from backend.kafka.cluster import Cluster
 from backend.kafka.inspect import inspect_topic
 from backend.kafka.transactions import cluster_transactions
 from backend.pipeline.fill import fill as fill_topic
+from backend.pipeline.floor import commit_floor
 from backend.services import services
 from backend.show_topic import print_topic, print_transactions
 
@@ -55,6 +56,27 @@ def fill(
         count = fill_topic(cluster, topic, None if until_stopped else records, rate, stop.is_set)
     emit(json_, {"topic": topic, "records": count, "bootstrap": found.bootstrap})
     out.print(f"{topic} holds {count:,} integers.")
+
+
+def floor(
+    group: Annotated[str, typer.Option(help="The consumer group, as the sink's option group says.", metavar="G")],
+    topic: Annotated[str, typer.Option(help="The source topic.", metavar="T")],
+    latest: Annotated[bool, typer.Option("--latest", help="Begin at the end of the topic, not at its start.")] = False,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    brokers: Brokers = None,
+    json_: Json = None,
+) -> None:
+    """Commit where a group begins, once before the first start of a program of your own that uses the sink.
+
+    Example: `topicproof floor --group loud-run --topic quiet --bootstrap broker:9092`
+    """
+    settings = settings_of(bootstrap, config, brokers)
+    with services(settings, spark=False, say=say) as found:
+        offsets = commit_floor(Cluster(found.bootstrap, settings.client), group, topic, latest)
+    emit(json_, {"group": group, "topic": topic, "offsets": offsets})
+    begins = ", ".join(f"{topic}-{partition} at {offset:,}" for partition, offset in offsets.items())
+    out.print(f"Group {group} begins with {begins}.", highlight=False)
 
 
 def inspect(

@@ -1,0 +1,103 @@
+"""The README's ten-line program, run as it stands there: a PySpark program of somebody else that uses the sink."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from backend import cli
+from backend.errors import ClusterError, TopicError
+from backend.kafka.cluster import Cluster
+from backend.pipeline.floor import commit_floor
+from backend.pipeline.journal import FaultFired, read_journal
+from backend.services import Services
+from backend.settings import ROOT, idempotent_producer_config
+from tests.runs import read_all
+
+RECORDS, PARTITIONS = 3_000, 2
+
+
+def program(words: Mapping[str, str]) -> str:
+    """The README's ten lines, with its reader's own words in place of those of the README."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"## The sink in your own program.*?```python\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    lines = found[1]
+    assert len(lines.splitlines()) == 10
+    for old, new in words.items():
+        assert old in lines, f"the README no longer says {old}"
+        lines = lines.replace(old, new)
+    return lines
+
+
+def begin(cluster: Services, group: str, topic: str) -> int:
+    """`topicproof floor`, as the README says; gives its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["floor", "--group", group, "--topic", topic, "--bootstrap", cluster.bootstrap])
+    return int(ended.value.code or 0)
+
+
+def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
+    cluster: Services, new_topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody copies the program out of the README, puts in words of their own, and asks for a crash: each
+    worker is killed -9 in its second transaction, with all of its records in the log. A plain read_committed consumer
+    still gets every record once, in order. Started again, the program adds nothing."""
+    quiet, loud, journal = new_topic(PARTITIONS), new_topic(PARTITIONS), new_topic(1)
+    producer = Producer(idempotent_producer_config(cluster.bootstrap, {}))
+    for number in range(RECORDS):
+        producer.produce(quiet, f"word {number:04}", str(number))
+    assert producer.flush(10) == 0
+    crash = f'"journal": "{journal}", "recordsPerTransaction": "500", "faults": "crash@transaction=2"'
+    text = program(
+        {
+            "broker:9092": cluster.bootstrap,
+            '"loud"': f'"{loud}"',
+            "loud-run": f"{loud}-run",
+            '"quiet"': f'"{quiet}"',
+            '"file:/var/loud"': f'"{(tmp_path / "checkpoint").as_uri()}", {crash}',
+        }
+    )
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
+    assert begin(cluster, f"{loud}-run", quiet) == 0
+    for _start in range(2):
+        answer = subprocess.run(
+            [sys.executable, "-c", text],
+            env={**os.environ, "SPARK_REMOTE": cluster.spark_remote, "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert answer.returncode == 0, answer.stderr
+        got = read_all(cluster.bootstrap, loud)
+        assert sorted(message.value or b"" for message in got) == [b"WORD %04d" % n for n in range(RECORDS)]
+        for partition in range(PARTITIONS):
+            values = [message.value or b"" for message in got if message.partition == partition]
+            assert values == sorted(values)
+    killed = [entry for entry in read_journal(cluster.bootstrap, {}, journal) if isinstance(entry, FaultFired)]
+    assert len(killed) == PARTITIONS
+    assert begin(cluster, f"{loud}-run", quiet) == ClusterError.exit_code, "a floor is committed once"
+
+
+def test_a_group_that_has_begun_is_left_where_it_is(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    """Story: `floor` is said twice, the second time after records came and for the end of the topic. The second one is
+    refused and moves nothing. A topic that does not exist is refused by its name."""
+    topic, cluster = new_topic(2), Cluster(bootstrap)
+    assert commit_floor(cluster, f"{topic}-run", topic) == {0: 0, 1: 0}
+    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    producer.produce(topic, b"late", partition=1)
+    assert producer.flush(10) == 0
+    with pytest.raises(ClusterError, match=rf"has begun already \({topic}-0 at 0, {topic}-1 at 0\)"):
+        commit_floor(cluster, f"{topic}-run", topic, latest=True)
+    assert cluster.committed(f"{topic}-run", topic) == {0: 0, 1: 0}
+    assert commit_floor(cluster, f"{topic}-other", topic, latest=True) == {0: 0, 1: 1}
+    with pytest.raises(TopicError, match="There is no topic nowhere"):
+        commit_floor(cluster, "nobody", "nowhere")
