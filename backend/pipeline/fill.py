@@ -1,4 +1,7 @@
-"""Fill: the integers from 0 on, as text, key and value alike, by an idempotent producer outside any transaction."""
+"""Fill: the integers from 0 on, as text, by an idempotent producer outside any transaction.
+
+The key is the integer; so is the value, unless a scenario makes one of its own.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,11 @@ def fill(
     stopped: Callable[[], bool] = lambda: False,
     filled: Callable[[int], None] = lambda _count: None,
     present: Iterable[int] = (),
+    value: Callable[[int], bytes] | None = None,
 ) -> int:
     """Append the integers that are missing of 0..records-1 (or on and on, when `records` is None) until `stopped`.
+
+    The key is the integer as text, the value is made by `value`; None: the same text.
 
     `rate` is in records per second; `filled` hears how many are there now; `present` are the integers that an earlier,
     killed fill already wrote. Gives how many are there at the end. Raises ClusterError when one was not acknowledged.
@@ -46,7 +52,7 @@ def fill(
         if number in there:
             continue
         text = str(number).encode()
-        _produce(producer, topic, text, delivered)
+        _produce(producer, topic, text, value(number) if value is not None else text, delivered)
         count, sent = count + 1, sent + 1
         if rate is not None:
             _wait_for_turn(producer, started + sent / rate, stopped)
@@ -64,7 +70,7 @@ def fill(
 
 
 def numbers_in(cluster: Cluster, topic: str) -> set[int]:
-    """The integers a topic of ours holds. Raises TopicError when it holds something else."""
+    """The integers that are keys of a topic of ours. Raises TopicError when it holds something else."""
     bounds = cluster.bounds(topic)
     ends = {p.partition: p.hw for p in bounds.partitions if p.hw > p.start}
     consumer = Consumer(consumer_config(cluster.bootstrap, cluster.client, f"{topic}-fill", READ_UNCOMMITTED))
@@ -79,7 +85,7 @@ def numbers_in(cluster: Cluster, topic: str) -> set[int]:
             if error is not None:
                 ends.pop(message.partition() or 0, None)
                 continue
-            found.add(_number(topic, message.value()))
+            found.add(_number(topic, message.key()))
     except KafkaException as error:
         raise ClusterError(f"Topic {topic} could not be read: {error}.") from error
     finally:
@@ -95,18 +101,18 @@ def _connect(producer: Producer, topic: str) -> None:
         raise ClusterError(f"Topic {topic} could not be looked up: {error.args[0].str()}.") from error
 
 
-def _number(topic: str, value: bytes | None) -> int:
-    if value is None or not value.isdigit():
-        raise TopicError(f"Topic {topic} holds something else than integers. Fill another one.")
-    return int(value)
+def _number(topic: str, key: bytes | None) -> int:
+    if key is None or not key.isdigit():
+        raise TopicError(f"Topic {topic} holds something else than a fill writes. Fill another one.")
+    return int(key)
 
 
 def _produce(
-    producer: Producer, topic: str, text: bytes, delivered: Callable[[KafkaError | None, Message], None]
+    producer: Producer, topic: str, key: bytes, value: bytes, delivered: Callable[[KafkaError | None, Message], None]
 ) -> None:
     while True:
         try:
-            producer.produce(topic, text, text, on_delivery=delivered)
+            producer.produce(topic, value, key, on_delivery=delivered)
             return
         except BufferError:
             producer.poll(0.05)

@@ -20,11 +20,22 @@ from backend.kafka.cluster import Cluster
 from backend.pipeline.journal import Declared, Entry, FaultFired, JournalReader, TransactionEnded
 from backend.pipeline.plan import RunPlan
 from backend.pipeline.process import Names
+from backend.pipeline.scenarios import Stage, scenario
 from backend.services import Services
 from backend.settings import Settings
 
 TICK_S = 0.5
 RATE_WINDOW_S = 5.0
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """One of a run's stages. In offsets."""
+
+    name: str
+    processed: int
+    there: int
+    """What its sources hold by now."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class Progress:
     stage: str
     filled: int = 0
     processed: int = 0
-    """Inputs whose outputs are committed."""
+    """Inputs of the first stage whose outputs are committed."""
     total: int | None = None
     """Inputs there will be; None while nobody knows."""
     committed: int = 0
@@ -44,7 +55,9 @@ class Progress:
     records_per_s: float = 0.0
     seconds_left: float | None = None
     sink: tuple[dict[str, int], ...] = ()
-    """Per partition of the sink: partition, start, lso, hw."""
+    """Per partition of the last stage's sink: partition, start, lso, hw."""
+    stages: tuple[StageProgress, ...] = ()
+    """Where there are several."""
     trouble: str | None = None
     """What the last look could not see, in one sentence."""
 
@@ -64,9 +77,15 @@ class Context:
     filled: int = 0
 
     @property
+    def stages(self) -> list[tuple[Stage, Names]]:
+        """The scenario's stages and what they are called in this run, in the order of the data."""
+        named = [Names.from_json(names) for names in self.run.facts["stages"]]
+        return list(zip(scenario(self.plan.scenario).stages, named, strict=True))
+
+    @property
     def names(self) -> Names:
-        facts = self.run.facts
-        return Names(facts["source"], facts["sink"], facts["journal"], facts["group"], facts["prefix"])
+        """Of the first stage."""
+        return self.stages[0][1]
 
     @property
     def folder(self) -> Path:
@@ -112,20 +131,17 @@ class Monitor(threading.Thread):
                 return
 
     def _look(self) -> Progress:
-        context, names = self.context, self.context.names
+        context, stages = self.context, self.context.stages
         committed, aborted, faults = self.seen.committed, self.seen.aborted, self.seen.faults
         for entry in self.journal.news():
             committed += _ended(entry, Declared.COMMITTED)
             aborted += _ended(entry, Declared.ABORTED)
             faults += isinstance(entry, FaultFired)
-        floor = context.run.facts["floor"]
-        offsets = context.cluster.committed(names.group, names.source)
-        source = context.cluster.bounds(names.source)
-        # Offsets, not records: where the source is transactional its markers count too, on both sides alike.
-        processed = sum(offset - floor.get(str(p), 0) for p, offset in offsets.items())
-        there = sum(p.hw - floor.get(str(p.partition), 0) for p in source.partitions)
-        rate = self._rate(processed)
-        total = None if context.plan.until_stopped else context.plan.records if context.plan.fills else there
+        seen = [self._stage(names) for _, names in stages]
+        processed, there = seen[0].processed, seen[0].there
+        rate = self._rate(sum(one.processed for one in seen))
+        filled = context.plan.records * len(stages[0][1].sources) if context.plan.fills else there
+        total = None if context.plan.until_stopped else filled
         left = (total - processed) / rate if total is not None and rate > 0 else None
         return Progress(
             stage=context.stage,
@@ -137,8 +153,19 @@ class Monitor(threading.Thread):
             faults=faults,
             records_per_s=round(rate, 1),
             seconds_left=None if left is None else round(max(0.0, left), 1),
-            sink=tuple(asdict(p) for p in context.cluster.bounds(names.sink).partitions),
+            sink=tuple(asdict(p) for p in context.cluster.bounds(stages[-1][1].sink).partitions),
+            stages=tuple(seen) if len(seen) > 1 else (),
         )
+
+    def _stage(self, names: Names) -> StageProgress:
+        """Offsets, not records: where a source is transactional its markers count too, on both sides alike."""
+        processed = there = 0
+        for source, floor in self.context.run.facts["floor"][names.stage].items():
+            offsets = self.context.cluster.committed(names.group, source)
+            processed += sum(offset - floor.get(str(p), 0) for p, offset in offsets.items())
+            bounds = self.context.cluster.bounds(source)
+            there += sum(p.hw - floor.get(str(p.partition), 0) for p in bounds.partitions)
+        return StageProgress(names.stage, processed, there)
 
     def _rate(self, processed: int) -> float:
         now = time.monotonic()

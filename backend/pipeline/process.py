@@ -1,4 +1,4 @@
-"""Process: the streaming query from the source topic through the scenario's expressions into the exactly-once sink."""
+"""Process: the streaming queries of a scenario's stages, from their sources through their expressions into the sink."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from backend import errors
 from backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
 from backend.kafka.cluster import Cluster
 from backend.pipeline.plan import RunPlan
-from backend.pipeline.scenarios import outputs, scenario
+from backend.pipeline.scenarios import Stage, Work
 from backend.pipeline.sink import FORMAT, REMEDY_SHUFFLED, KafkaTransactionalSink
 from backend.settings import spark_source_options
 from validators.finding import Guarantee
@@ -29,49 +29,92 @@ TRIGGER = "100 milliseconds"
 
 @dataclass(frozen=True)
 class Names:
-    """The Kafka names of one run."""
+    """The Kafka names of one stage of a run."""
 
-    source: str
-    sink: str
+    stage: str
+    sources: tuple[str, ...]
+    sinks: tuple[str, ...]
+    """The first one takes the outputs that name no topic."""
     journal: str
     group: str
     prefix: str
     """`<prefix>-<source topic>-<partition>` are the transactional ids."""
 
-    def transactional_ids(self, partitions: list[int]) -> list[str]:
-        return [f"{self.prefix}-{self.source}-{p}" for p in partitions]
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Names:
+        return cls(**{**fields, "sources": tuple(fields["sources"]), "sinks": tuple(fields["sinks"])})
+
+    @property
+    def source(self) -> str:
+        return self.sources[0]
+
+    @property
+    def sink(self) -> str:
+        return self.sinks[0]
+
+    def transactional_ids(self, cluster: Cluster) -> list[str]:
+        return [f"{self.prefix}-{source}-{p}" for source in self.sources for p in cluster.partitions(source)]
 
 
-def prepare(spark: SparkSession, cluster: Cluster, plan: RunPlan, names: Names) -> DataFrame:
-    """The rows for the sink, after everything that must be refused before a record is written.
+@dataclass(frozen=True)
+class Prepared:
+    """A stage that may start: nothing that must be refused was found."""
+
+    stage: Stage
+    names: Names
+    rows: DataFrame
+    """For the sink."""
+
+
+def prepare(
+    spark: SparkSession, cluster: Cluster, plan: RunPlan, stage: Stage, names: Names, topics: Mapping[str, str]
+) -> Prepared:
+    """The stage's rows, after everything that must be refused before a record is written.
 
     Raises SinkError for a refusal, SparkError for a Spark that is set up unsoundly.
     """
     require_no_speculation(spark)
     offsets = require_offsets(cluster, names)
     spark.dataSource.register(KafkaTransactionalSink)
-    rows = transform(read_source(spark, cluster, plan, names, offsets), plan)
-    require_no_shuffle(rows)
-    return rows
+    rows = transform(read_source(spark, cluster, plan, names, offsets), stage, Work(plan, topics))
+    if stage.format == FORMAT:
+        require_no_shuffle(rows)
+    return Prepared(stage, names, rows)
 
 
 def process(
-    rows: DataFrame,
+    stages: Sequence[Prepared],
     cluster: Cluster,
     plan: RunPlan,
-    names: Names,
-    checkpoint: str,
+    checkpoints: str,
     stopped: Callable[[], bool],
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the query until its source is exhausted (or, with `until_stopped`, until `stopped`).
+    """Run the queries until their sources are exhausted, one after the other; with `until_stopped`, all at the same
+    time until `stopped`. Each has its checkpoint below the URL `checkpoints`.
 
-    However it ends, no transaction of this run is left open. Raises SinkError for a refusal of the sink, SparkError
+    However they end, no transaction of this run is left open. Raises SinkError for a refusal of the sink, SparkError
     for a failure of Spark's own.
     """
+    for together in [stages] if plan.until_stopped else [[one] for one in stages]:
+        if not stopped():
+            _process(together, cluster, plan, checkpoints, stopped, tick)
+
+
+def _process(
+    stages: Sequence[Prepared],
+    cluster: Cluster,
+    plan: RunPlan,
+    checkpoints: str,
+    stopped: Callable[[], bool],
+    tick: Callable[[], None],
+) -> None:
     settled = False
+    going: list[StreamingQuery] = []
     try:
-        _await(start_query(rows, cluster, plan, names, checkpoint), stopped, tick)
+        for one in stages:
+            going.append(start_query(one, cluster, plan, f"{checkpoints}/{one.stage.name}"))
+        _await(going, stopped, tick)
         settled = not stopped()
     except PySparkException as error:
         cause = explained(error)
@@ -79,32 +122,35 @@ def process(
         settled = isinstance(cause, Fenced)
         raise cause from error
     finally:
+        for query in going if len(stages) > 1 else []:
+            # One of several has failed, and the others would go on without it.
+            query.stop()
         if not settled and Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE:
-            cluster.settle(names.transactional_ids(cluster.partitions(names.source)))
+            cluster.settle([name for one in stages for name in one.names.transactional_ids(cluster)])
 
 
 def read_source(
-    spark: SparkSession, cluster: Cluster, plan: RunPlan, names: Names, offsets: Mapping[int, int]
+    spark: SparkSession, cluster: Cluster, plan: RunPlan, names: Names, offsets: Mapping[str, Mapping[int, int]]
 ) -> DataFrame:
     options = {
         **spark_source_options(cluster.bootstrap, cluster.client, plan.source.isolation),
         **plan.source.options,
-        "subscribe": names.source,
+        "subscribe": ",".join(names.sources),
         # Used only while there is no checkpoint: a lost one starts again where the sink really stands.
-        "startingOffsets": json.dumps({names.source: {str(p): offset for p, offset in offsets.items()}}),
+        "startingOffsets": json.dumps(
+            {topic: {str(p): offset for p, offset in of_topic.items()} for topic, of_topic in offsets.items()}
+        ),
     }
     return spark.readStream.format("kafka").options(**options).load()
 
 
-def transform(source: DataFrame, plan: RunPlan) -> DataFrame:
+def transform(source: DataFrame, stage: Stage, work: Work) -> DataFrame:
     """One row per input record, with its outputs."""
-    chosen = scenario(plan.scenario)
-    key, value = F.col("key"), F.col("value")
-    made = outputs(chosen.key(key, value), chosen.value(key, value))
-    return source.select("topic", "partition", "offset", made.alias("outputs"))
+    return stage.transform(source, work)
 
 
-def start_query(rows: DataFrame, cluster: Cluster, plan: RunPlan, names: Names, checkpoint: str) -> StreamingQuery:
+def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str) -> StreamingQuery:
+    names = prepared.names
     options = {
         **{f"kafka.{name}": value for name, value in cluster.client.items()},
         "kafka.bootstrap.servers": cluster.bootstrap,
@@ -123,25 +169,29 @@ def start_query(rows: DataFrame, cluster: Cluster, plan: RunPlan, names: Names, 
         "faults": " ".join(plan.faults),
         "checkpointLocation": checkpoint,
     }
-    writer = rows.writeStream.format(FORMAT).options(**options)
+    writer = prepared.rows.writeStream.format(prepared.stage.format).options(**options)
     if plan.until_stopped:
         return writer.trigger(processingTime=TRIGGER).start()
     return writer.trigger(availableNow=True).start()
 
 
-def require_offsets(cluster: Cluster, names: Names) -> dict[int, int]:
-    """The committed offset of every source partition, which must still be in the log.
+def require_offsets(cluster: Cluster, names: Names) -> dict[str, dict[int, int]]:
+    """The committed offset of every source partition, by topic; each must still be in the log.
 
     Raises OffsetMissing for an absent one, SourceGap where the source was trimmed past it: before anything is written.
     """
-    bounds = cluster.bounds(names.source)
-    committed = cluster.committed(names.group, names.source)
+    return {source: _require_offsets(cluster, names.group, source) for source in names.sources}
+
+
+def _require_offsets(cluster: Cluster, group: str, source: str) -> dict[int, int]:
+    bounds = cluster.bounds(source)
+    committed = cluster.committed(group, source)
     for partition in bounds.partitions:
         offset = committed.get(partition.partition)
-        where = f"{names.source}-{partition.partition}"
+        where = f"{source}-{partition.partition}"
         if offset is None:
             raise OffsetMissing(
-                f"Group {names.group} has no committed offset for {where}: it was deleted or has expired, so nobody "
+                f"Group {group} has no committed offset for {where}: it was deleted or has expired, so nobody "
                 "knows what was processed. Start a new run into an empty sink topic."
             )
         if offset < partition.start:
@@ -183,10 +233,16 @@ def explained(error: PySparkException) -> TopicproofError:
     return SparkError(f"The Spark query failed: {lines[0][:500] if lines else type(error).__name__}")
 
 
-def _await(query: StreamingQuery, stopped: Callable[[], bool], tick: Callable[[], None]) -> None:
-    # awaitTermination, because it keeps the Connect session alive as well.
-    while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]
+def _await(going: list[StreamingQuery], stopped: Callable[[], bool], tick: Callable[[], None]) -> None:
+    """Until all of them have ended, or `stopped`. Takes those that have ended out of the list."""
+    while True:
+        # awaitTermination, because it keeps the Connect session alive as well.
+        wait_s = POLL_S / len(going)
+        going[:] = [query for query in going if not query.awaitTermination(wait_s)]  # type: ignore[arg-type]
+        if not going:
+            return
         tick()
         if stopped():
-            query.stop()
+            while going:
+                going.pop().stop()
             return

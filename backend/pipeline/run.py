@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from backend.pipeline.journal import read_journal
 from backend.pipeline.monitor import Context, watched
 from backend.pipeline.plan import RunPlan
 from backend.pipeline.process import Names, prepare, process
-from backend.pipeline.scenarios import scenario
+from backend.pipeline.scenarios import Scenario, Stage, Work, scenario
 from backend.services import Services
 from backend.settings import Settings
 from backend.spark import connect, session_id, spark_session
@@ -41,26 +42,30 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
         require_records(cluster.bounds(plan.source.topic))
     run = history.create("run", plan.scenario, plan.model_dump(mode="json"))
     try:
-        source = plan.source.topic or f"{run.id}-{chosen.source}"
-        sink = plan.sink.topic or f"{run.id}-{chosen.sink}"
-        names = Names(source, sink, f"{run.id}-journal", f"{run.id}-{chosen.stage}", f"{run.id}-{chosen.stage}")
-        made = [names.journal]
-        if plan.fills:
-            cluster.create_topic(source, plan.partitions)
-            made.append(source)
-        partitions = len(cluster.partitions(source))
-        if plan.sink.topic is None or plan.sink.topic not in cluster.topics():
-            cluster.create_topic(sink, plan.sink.partitions or partitions)
-            made.append(sink)
-        cluster.create_topic(names.journal, 1)
+        topics = {topic: f"{run.id}-{topic}" for topic in chosen.topics}
+        topics[chosen.sources[0]] = plan.source.topic or topics[chosen.sources[0]]
+        topics[chosen.sinks[0]] = plan.sink.topic or topics[chosen.sinks[0]]
+        journal = f"{run.id}-journal"
+        made = [journal, *_make_topics(cluster, plan, chosen, topics)]
+        cluster.create_topic(journal, 1)
+        stages = [stage_names(run.id, stage, topics, journal) for stage in chosen.stages]
         history.remember(
             run.id,
             {
-                **asdict(names),
+                "topics": topics,
+                "source": topics[chosen.sources[0]],
+                "sink": topics[chosen.sinks[0]],
+                "journal": journal,
+                "group": stages[0].group,
+                "stages": [asdict(names) for names in stages],
                 "made": made,
                 "cluster": {"bootstrap": settings.bootstrap, "brokers": settings.brokers},
-                "floor": _floor(cluster, plan, names),
-                "sink_from": {str(p.partition): p.hw for p in cluster.bounds(sink).partitions},
+                "floor": {names.stage: _floor(cluster, plan, names, topics, chosen) for names in stages},
+                "sink_from": {
+                    sink: {str(p.partition): p.hw for p in cluster.bounds(sink).partitions}
+                    for names in stages
+                    for sink in names.sinks
+                },
                 "filled": not plan.fills,
             },
         )
@@ -68,6 +73,29 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
         history.end(run.id, State.FAILED, None, None, str(error))
         raise
     return history.get(run.id)
+
+
+def stage_names(run_id: str, stage: Stage, topics: Mapping[str, str], journal: str) -> Names:
+    """What a stage of a run is called in Kafka."""
+    sources, sinks = ([topics[topic] for topic in of] for of in (stage.sources, stage.sinks))
+    own = f"{run_id}-{stage.name}"
+    return Names(stage.name, tuple(sources), tuple(sinks), journal, own, own)
+
+
+def _make_topics(cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapping[str, str]) -> list[str]:
+    """Make the topics that a run needs and that are not there; gives their names."""
+    made = []
+    if plan.fills:
+        for source in chosen.sources:
+            cluster.create_topic(topics[source], plan.partitions)
+            made.append(topics[source])
+    partitions = len(cluster.partitions(topics[chosen.sources[0]]))
+    there = cluster.topics() if plan.sink.topic is not None else []
+    for topic in [topics[one] for one in chosen.topics if one not in chosen.sources]:
+        if topic not in there:
+            cluster.create_topic(topic, plan.sink.partitions or partitions)
+            made.append(topic)
+    return made
 
 
 def execute(context: Context) -> Report | None:
@@ -103,18 +131,13 @@ def _process(context: Context, spark: SparkSession, filling: Future[None] | None
     if context.stop.is_set():
         return None
     context.enter(State.PROCESSING)
-    rows = prepare(spark, context.cluster, context.plan, context.names)
-    checkpoint = (context.folder / "checkpoint").as_uri()
+    cluster, plan = context.cluster, context.plan
+    ready = [
+        prepare(spark, cluster, plan, stage, names, context.run.facts["topics"]) for stage, names in context.stages
+    ]
+    checkpoints = (context.folder / "checkpoint").as_uri()
     try:
-        process(
-            rows,
-            context.cluster,
-            context.plan,
-            context.names,
-            checkpoint,
-            context.stop.is_set,
-            lambda: _surface(filling),
-        )
+        process(ready, cluster, plan, checkpoints, context.stop.is_set, lambda: _surface(filling))
     except TopicproofError as error:
         return error
     return None
@@ -138,20 +161,34 @@ def _surface(filling: Future[None] | None) -> None:
 
 
 def _fill(context: Context) -> None:
-    plan = context.plan
+    """Fill every source of the scenario, with as many records each."""
+    plan, chosen = context.plan, scenario(context.plan.scenario)
+    value = chosen.value
+    if value is None:
+        return
+    work = Work(plan, context.run.facts["topics"])
+    counts = dict.fromkeys(chosen.sources, 0)
 
-    def heard(count: int) -> None:
-        context.filled = count
+    def fill_one(role: str) -> None:
+        topic = work.topics[role]
 
-    fill(
-        context.cluster,
-        context.names.source,
-        None if plan.until_stopped else plan.records,
-        plan.rate,
-        context.stop.is_set,
-        heard,
-        numbers_in(context.cluster, context.names.source),
-    )
+        def heard(count: int) -> None:
+            counts[role] = count
+            context.filled = sum(counts.values())
+
+        fill(
+            context.cluster,
+            topic,
+            None if plan.until_stopped else plan.records,
+            plan.rate,
+            context.stop.is_set,
+            heard,
+            numbers_in(context.cluster, topic),
+            lambda number: value(number, work),
+        )
+
+    with ThreadPoolExecutor(len(counts)) as pool:
+        list(pool.map(fill_one, counts))
     if not context.stop.is_set():
         context.remember(filled=True)
 
@@ -187,9 +224,9 @@ def exit_code(run: Run, report: Report) -> int:
 
 def judge_run(context: Context, spark: SparkSession, partial: bool) -> Report:
     """Judge a run's sink against its source. `partial`: only up to what the run had committed when it was stopped."""
-    names, facts = context.names, context.run.facts
+    (_, names), facts = context.stages[0], context.run.facts
     source = context.cluster.bounds(names.source)
-    floor = {int(p): offset for p, offset in facts["floor"].items()}
+    floor = {int(p): offset for p, offset in facts["floor"][names.stage][names.source].items()}
     source = replace(
         source, partitions=tuple(replace(p, start=max(p.start, floor[p.partition])) for p in source.partitions)
     )
@@ -204,7 +241,7 @@ def judge_run(context: Context, spark: SparkSession, partial: bool) -> Report:
         sink=names.sink,
         guarantee=Guarantee(context.plan.guarantee),
         journal=read_journal(context.cluster.bootstrap, context.settings.client, names.journal),
-        sink_from={int(p): offset for p, offset in facts["sink_from"].items()},
+        sink_from={int(p): offset for p, offset in facts["sink_from"][names.sink].items()},
         run=context.run.id,
         not_processed=not_processed,
     )
@@ -283,16 +320,27 @@ def clean(settings: Settings, services: Services, history: History, run_id: str)
     stop_orphan(services, run)
     cluster = Cluster(services.bootstrap, settings.client)
     deleted = cluster.delete_topics(run.facts.get("made", []))
-    if "group" in run.facts:
-        cluster.delete_group(run.facts["group"])
+    for names in run.facts.get("stages", []):
+        cluster.delete_group(names["group"])
     shutil.rmtree(settings.runs / run.id, ignore_errors=True)
     history.forget(run_id)
     return deleted
 
 
-def _floor(cluster: Cluster, plan: RunPlan, names: Names) -> dict[str, int]:
-    """Commit where the run begins, so that an absent offset is an error from now on and never a fresh start."""
-    bounds = cluster.bounds(names.source)
-    floor = {p.partition: p.start if plan.source.starting == "earliest" else p.lso for p in bounds.partitions}
-    cluster.commit_offsets(names.group, names.source, floor)
-    return {str(p): offset for p, offset in floor.items()}
+def _floor(
+    cluster: Cluster, plan: RunPlan, names: Names, topics: Mapping[str, str], chosen: Scenario
+) -> dict[str, dict[str, int]]:
+    """Commit where a stage begins, so that an absent offset is an error from now on and never a fresh start.
+
+    Gives offset by topic and partition. Where a plan says `latest` that is meant of the run's sources: between two
+    stages everything counts from where the run found it.
+    """
+    floor: dict[str, dict[str, int]] = {}
+    outer = {topics[source] for source in chosen.sources}
+    for source in names.sources:
+        earliest = source in outer and plan.source.starting == "earliest"
+        bounds = cluster.bounds(source)
+        offsets = {p.partition: p.start if earliest else p.lso for p in bounds.partitions}
+        cluster.commit_offsets(names.group, source, offsets)
+        floor[source] = {str(p): offset for p, offset in offsets.items()}
+    return floor

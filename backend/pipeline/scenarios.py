@@ -1,46 +1,112 @@
-"""Scenarios: a source and a transformation. Adding one is adding one definition to SCENARIOS."""
+"""Scenarios: topics, and stages between them. Adding one is adding one definition to SCENARIOS.
+
+A stage is one streaming query with a consumer group, transactional ids and a checkpoint of its own. A scenario's
+topics follow from its stages: a source is read and never written, a sink is written and never read, and what is both
+lies between two stages.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from backend.errors import UsageError
+from backend.pipeline.sink import FORMAT
+
+if TYPE_CHECKING:
+    from backend.pipeline.plan import RunPlan
+
+
+class Expect(StrEnum):
+    """How many outputs a stage makes of an input."""
+
+    ONE_TO_ONE = "one_to_one"
+    ZERO_OR_ONE = "zero_or_one"
+    ONE_TO_MANY = "one_to_many"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a stage may ask besides its rows."""
+
+    plan: RunPlan
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Kafka's names of the scenario's topics, by their names in the scenario."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One streaming query: from its sources, through its expression, into its sinks."""
+
+    name: str
+    """Part of its group and of its transactional ids."""
+    sources: tuple[str, ...]
+    sinks: tuple[str, ...]
+    """The first one takes every output that names no topic."""
+    transform: Callable[[DataFrame, Work], DataFrame]
+    """Rows of Spark's Kafka source -> rows for the sink: one per input, as backend/pipeline/sink.py describes them."""
+    expect: Expect = Expect.ONE_TO_ONE
+    format: str = FORMAT
+    """Spark's name of the sink it writes with."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a run reads, what it makes of each record, and how both topics are called."""
+    """What a run reads, and what it makes of each record."""
 
     name: str
     title: str
     """One line for the pages."""
-    source: str
-    """Name of its source topic, without the run."""
-    sink: str
-    stage: str
-    """Name of its one stage; part of the group and of the transactional ids."""
-    key: Callable[[Column, Column], Column]
-    """(key, value) of the source record, both binary -> the sink record's key."""
-    value: Callable[[Column, Column], Column]
+    stages: tuple[Stage, ...]
+    """In the order of the data."""
+    value: Callable[[int, Work], bytes] | None = lambda number, _work: str(number).encode()
+    """The value of record N that a run fills into each source, with N as text for its key; None: nothing is filled."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(topic for stage in self.stages for topic in (*stage.sources, *stage.sinks)))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        written = {topic for stage in self.stages for topic in stage.sinks}
+        return tuple(topic for topic in self.topics if topic not in written)
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        read = {topic for stage in self.stages for topic in stage.sources}
+        return tuple(topic for topic in self.topics if topic not in read)
 
 
-def _number(value: Column) -> Column:
+def outputs(*made: Column) -> Column:
+    """An `outputs` column of structs as `output` makes them."""
+    return F.array(*made).alias("outputs")
+
+
+def output(key: Column, value: Column) -> Column:
+    """One output; key and value as strings or bytes."""
+    return F.struct(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
+
+
+def place() -> tuple[str, str, str]:
+    """The columns that say which input a row is."""
+    return "topic", "partition", "offset"
+
+
+def _squared(rows: DataFrame, _work: Work) -> DataFrame:
     # decimal: the square of a 19-digit number still fits, where bigint would overflow beyond 3,037,000,499.
-    return value.cast("string").cast("decimal(19,0)")
+    number = F.col("value").cast("string").cast("decimal(19,0)")
+    return rows.select(*place(), outputs(output(F.col("key"), (number * number).cast("string"))))
 
 
 SQUARES = Scenario(
     name="squares",
     title="Square every number: one output per input, ordered within a partition",
-    source="numbers",
-    sink="squares",
-    stage="square",
-    key=lambda key, _value: key,
-    value=lambda _key, value: (_number(value) * _number(value)).cast("string").cast("binary"),
+    stages=(Stage("square", sources=("numbers",), sinks=("squares",), transform=_squared),),
 )
 
 SCENARIOS = {scenario.name: scenario for scenario in (SQUARES,)}
@@ -52,8 +118,3 @@ def scenario(name: str) -> Scenario:
     if found is None:
         raise UsageError(f"Unknown scenario {name!r}. Known: {', '.join(SCENARIOS)}.")
     return found
-
-
-def outputs(key: Column, value: Column) -> Column:
-    """A one-to-one `outputs` column."""
-    return F.array(F.struct(key.alias("key"), value.alias("value")))

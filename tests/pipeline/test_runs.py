@@ -30,6 +30,7 @@ from backend.pipeline import run as run_module
 from backend.pipeline.fill import fill
 from backend.pipeline.monitor import Context
 from backend.pipeline.plan import make_plan
+from backend.pipeline.scenarios import Work
 from backend.pipeline.sink import KafkaTransactionalSink
 from backend.services import Services
 from backend.settings import Settings, spark_source_options
@@ -221,8 +222,9 @@ def test_a_split_source_partition_loses_nothing(
         **spark_source_options(kafka.bootstrap, {}, "read_committed"), **options
     )
     rows = source.option("subscribe", names.source).option("startingOffsets", "earliest").load()
-    rows = process_module.transform(rows, unfinished.plan)
-    query = process_module.start_query(rows, kafka, unfinished.plan, names, (tmp_path / "checkpoint").as_uri())
+    stage, _ = unfinished.stages[0]
+    ready = process_module.Prepared(stage, names, process_module.transform(rows, stage, Work(unfinished.plan)))
+    query = process_module.start_query(ready, kafka, unfinished.plan, (tmp_path / "checkpoint").as_uri())
     refusal = refusal_of(query)
     assert refusal is None or isinstance(refusal, ShuffledInput | SourceGap | Fenced), refusal
     committed = assert_prefix(unfinished)
@@ -241,7 +243,7 @@ def test_a_repartition_before_the_sink_is_refused(unfinished: Context, monkeypat
     """Story: somebody adds a repartition before the sink, which spreads one source partition's rows over tasks. The
     run refuses before a record is written."""
     straight = process_module.transform
-    monkeypatch.setattr(process_module, "transform", lambda source, plan: straight(source, plan).repartition(4))
+    monkeypatch.setattr(process_module, "transform", lambda *given: straight(*given).repartition(4))
     with pytest.raises(ShuffledInput, match="The stream is shuffled before the sink"):
         run_module.execute(unfinished)
     assert read_all(unfinished.cluster.bootstrap, unfinished.names.sink, "read_uncommitted") == []
