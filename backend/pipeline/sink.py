@@ -327,6 +327,11 @@ class PartitionWriter:
 
     def _committed(self) -> tuple[int, int]:
         """The next offset to process and the sequence of the last committed transaction (0 for a floor)."""
+        answer = self._ask_committed()
+        return answer.offset, int(answer.metadata or 0)
+
+    def _ask_committed(self) -> TopicPartition:
+        """What the group has committed for this partition: an offset and its metadata."""
         answer = self.consumer.committed([TopicPartition(*self.source)], timeout=TIMEOUT_S)[0]
         if answer.error is not None:
             raise SinkError(f"The offset of group {self.sink.group} for {self.where}: {answer.error.str()}.")
@@ -335,7 +340,7 @@ class PartitionWriter:
                 f"Group {self.sink.group} has no committed offset for {self.where}: it was deleted or has expired, so "
                 "nobody knows what was processed. Start a new run into an empty sink topic."
             )
-        return answer.offset, int(answer.metadata or 0)
+        return answer
 
     def _check_continuity(self, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         """Every row must follow the one before it, with nothing between them that read_committed would deliver."""
@@ -390,7 +395,7 @@ class PartitionWriter:
             return
         raise AttemptsExhausted(
             f"Transaction {sequence} of {self.where} was aborted {attempt} times, as often as the plan allows; "
-            f"its {len(self.buffer)} inputs from offset {self.buffer[0].offset} on are not in the sink."
+            f"its {len(self.buffer)} inputs from offset {self.next_offset} on are not in the sink."
         )
 
     def _attempt(self, sequence: int, attempt: int) -> None:
@@ -436,12 +441,21 @@ class PartitionWriter:
             if number == len(self.buffer) // 2:
                 self._step(Step.PRODUCING, sequence)
             for index, (topic, key, value, headers) in enumerate(row.outputs):
-                lineage = f"{self.source[0]}/{self.source[1]}/{row.offset}/{index}".encode()
+                lineage = f"{self._place(row)}/{index}".encode()
                 self.producer.produce(topic, key, value, [*headers, (LINEAGE_HEADER, lineage), *more])
+
+    def _place(self, row: Input) -> str:
+        """`topic/partition/offset` of the input."""
+        return f"{self.source[0]}/{self.source[1]}/{row.offset}"
+
+    @property
+    def following(self) -> int:
+        """The offset that follows the buffer."""
+        return self.buffer[-1].offset + 1
 
     def _following(self, sequence: int) -> TopicPartition:
         """The source offset that follows the buffer, with the sequence for whoever takes over."""
-        return TopicPartition(*self.source, self.buffer[-1].offset + 1, metadata=str(sequence))
+        return TopicPartition(*self.source, self.following, metadata=str(sequence))
 
     def _commit_offset(self, sequence: int) -> None:
         try:
@@ -452,7 +466,7 @@ class PartitionWriter:
     def _pass_on(self, sequence: int) -> None:
         """The buffer is dealt with."""
         self.sequence = sequence
-        self.next_offset = self.buffer[-1].offset + 1
+        self.next_offset = self.following
         self.buffer, self.weight, self.size = [], 0, 0
 
     def _step(self, step: Step, sequence: int) -> None:
@@ -502,7 +516,7 @@ class PartitionWriter:
                 reason,
                 len(self.buffer),
                 records,
-                self.buffer[-1].offset + 1,
+                self.following,
             )
         )
 
