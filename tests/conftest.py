@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from backend.services import Services, services
 from backend.settings import Settings, admin_config, read_settings
 from backend.spark import connect
+from tests.runs import SMALL, Finished, run_to_end
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -95,6 +96,21 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, message: str) ->
         if time.monotonic() > deadline:
             raise AssertionError(f"{message} did not happen within {timeout_s} s")
         time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The address of a real PostgreSQL; tests.postgresql.new_database makes a database of one's own on it."""
+    from tests.postgresql import server
+
+    with server() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def finished(settings: Settings, cluster: Services) -> Finished:
+    """A small run with aborts and a crash of every worker, through to its verdict."""
+    return run_to_end(settings, cluster, **SMALL)
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import psutil
-from sqlalchemy import Engine, Text, create_engine, event, select, update
+from sqlalchemy import Engine, Text, create_engine, event, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -26,6 +27,11 @@ from backend.settings import Settings
 
 LEASE_S = 30
 """A lease of another machine counts as lost after this long without a renewal."""
+MIGRATIONS = Path(__file__).with_name("migrations")
+REVISION = "0002"
+"""The newest step of the migrations."""
+LOCK = 0x70697070
+"""A number of our own among PostgreSQL's advisory locks."""
 
 
 class State(StrEnum):
@@ -44,11 +50,11 @@ class State(StrEnum):
 ENDED = frozenset({State.DONE, State.STOPPED, State.FAILED})
 
 
-class _Base(DeclarativeBase):
+class Base(DeclarativeBase):
     pass
 
 
-class _RunRow(_Base):
+class _RunRow(Base):
     __tablename__ = "runs"
     id: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str]
@@ -120,14 +126,14 @@ class History:
             facts="{}",
             progress="{}",
         )
-        with self._session() as session:
+        with self.session() as session:
             session.add(row)
             session.flush()
             return _read(row)
 
     def get(self, run: str) -> Run:
         """Raises UsageError for an unknown run, naming the newest ones."""
-        with self._session() as session:
+        with self.session() as session:
             row = session.get(_RunRow, run)
             if row is not None:
                 return _read(row)
@@ -137,7 +143,7 @@ class History:
 
     def list(self, limit: int = 200) -> list[Run]:
         """Newest first."""
-        with self._session() as session:
+        with self.session() as session:
             rows = session.scalars(select(_RunRow).order_by(_RunRow.created_at.desc()).limit(limit))
             return [_read(row) for row in rows]
 
@@ -150,7 +156,7 @@ class History:
             )
         seen = _RunRow.owner.is_(None) if found.owner is None else _RunRow.owner == found.owner
         values = {"owner": _me(), "renewed_at": _now(), "stop_requested": False, "error": None, "ended_at": None}
-        with self._session() as session:
+        with self.session() as session:
             # Only if the owner is still the one that was looked at: of two at once, one wins.
             won = session.execute(update(_RunRow).where(_RunRow.id == run, seen).values(**values))
             if won.rowcount != 1:  # type: ignore[attr-defined]
@@ -178,16 +184,17 @@ class History:
         )
 
     def forget(self, run: str) -> None:
-        with self._session() as session:
+        with self.session() as session:
             row = session.get(_RunRow, run)
             if row is not None:
                 session.delete(row)
 
     def _update(self, run: str, **values: Any) -> None:
-        with self._session() as session:
+        with self.session() as session:
             session.execute(update(_RunRow).where(_RunRow.id == run).values(**values))
 
-    def _session(self) -> _Translated:
+    def session(self) -> _Translated:
+        """A transaction, as a `with` block."""
         return _Translated(self.engine)
 
 
@@ -218,15 +225,51 @@ def _engine(url: str) -> Engine:
         if engine.dialect.name == "sqlite":
             # Readers of a live run must not wait for its writer, nor the writer fail on a moment's lock.
             event.listen(engine, "connect", _prepare_sqlite)
-        _Base.metadata.create_all(engine)
+        if _revision(engine) != REVISION:
+            _upgrade(engine)
     except SQLAlchemyError as error:
         raise EvidenceError(_cannot(error)) from error
     return engine
 
 
+def _revision(engine: Engine) -> str | None:
+    """The newest step that the database has seen; None for a new one, and for one of before there were steps."""
+    with engine.connect() as connection:
+        try:
+            found: str | None = connection.scalar(text("select version_num from alembic_version"))
+        except SQLAlchemyError:
+            # There is no such table, or no way to the database: the upgrade that follows tells which.
+            return None
+    return found
+
+
+def _upgrade(engine: Engine) -> None:
+    """Apply the steps that are missing, all or none; who comes at the same time waits, and finds nothing to do."""
+    # Only here: to be up to date must cost a process that opens the history nothing.
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.connect() as connection:
+        alone = "begin immediate" if engine.dialect.name == "sqlite" else f"select pg_advisory_xact_lock({LOCK})"
+        connection.execute(text(alone))
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise EvidenceError(
+                "The history database was written by a newer Topicproof. Update this one, or choose another "
+                "database by TOPICPROOF_DATABASE or another home by TOPICPROOF_HOME."
+            ) from error
+        connection.commit()
+
+
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    connection.execute("pragma journal_mode=wal")
+    # First of all: also the next line waits for who is making the database at the same time.
     connection.execute("pragma busy_timeout=10000")
+    connection.execute("pragma journal_mode=wal")
 
 
 def _cannot(error: SQLAlchemyError) -> str:
