@@ -10,6 +10,7 @@ TopicproofError                 exit_code 3: could not do, or could not judge
 └── SinkError                   the exactly-once sink refused to go on; nothing was lost silently
     ├── SourceGap               the first row lies above the next offset to be processed
     ├── OffsetMissing           the group has no committed offset where a floor was committed
+    ├── CheckpointMismatch      a stateful stage's checkpoint, which is its state, is not the one that the sink holds
     ├── ShuffledInput           rows of several source partitions, or falling offsets, within one task
     ├── AttemptsExhausted       a transaction was aborted as often as the plan allows
     ├── TransactionAborted      the transaction was aborted and may be replayed (never leaves the sink)
@@ -61,6 +62,10 @@ class SourceGap(SinkError):
 
 
 class OffsetMissing(SinkError):
+    pass
+
+
+class CheckpointMismatch(SinkError):
     pass
 
 

@@ -202,12 +202,7 @@ class KafkaTransactionalSink(DataSource):
         return FORMAT
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaTransactionalWriter:  # noqa: ARG002
-        missing = {"topic", "partition", "offset"} - set(schema.names)
-        if missing or not ({"outputs"} <= set(schema.names) or {"key", "value"} <= set(schema.names)):
-            raise UsageError(
-                f"{FORMAT}: rows need topic, partition, offset and either outputs or key and value; "
-                f"these have {', '.join(schema.names)}."
-            )
+        require_columns(schema)
         return KafkaTransactionalWriter(SinkOptions.parse(self.options))
 
 
@@ -311,7 +306,7 @@ class PartitionWriter:
         first_new = int(np.searchsorted(offsets, self.next_offset))
         self.receipt.skipped += first_new
         self._check_continuity(offsets[first_new:])
-        for row in _inputs(batch.slice(first_new), self.sink.topic):
+        for row in inputs(batch.slice(first_new), self.sink.topic):
             self.buffer.append(row)
             self.weight += max(1, len(row.outputs))
             self.size += row.size
@@ -521,6 +516,16 @@ class PartitionWriter:
         )
 
 
+def require_columns(schema: StructType) -> None:
+    """Raises UsageError for rows that are not what the sinks take."""
+    missing = {"topic", "partition", "offset"} - set(schema.names)
+    if missing or not ({"outputs"} <= set(schema.names) or {"key", "value"} <= set(schema.names)):
+        raise UsageError(
+            f"{FORMAT}: rows need topic, partition, offset and either outputs or key and value; "
+            f"these have {', '.join(schema.names)}."
+        )
+
+
 def _only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[str, int]:
     """The one source partition of these rows. Raises ShuffledInput when there are several."""
     topics, partitions = pc.unique(batch.column("topic")), pc.unique(batch.column("partition"))
@@ -530,7 +535,7 @@ def _only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[
     return found
 
 
-def _inputs(batch: pa.RecordBatch, default_topic: str | None) -> Iterator[Input]:
+def inputs(batch: pa.RecordBatch, default_topic: str | None) -> Iterator[Input]:
     """Rows as inputs with their outputs. Raises UsageError when an output has no topic to go to."""
     offsets = batch.column("offset").to_pylist()
     if "outputs" not in batch.schema.names:
