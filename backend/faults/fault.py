@@ -61,6 +61,8 @@ class Kind:
     """One sentence for help and pages."""
     side: Side
     keys: tuple[Key, ...]
+    needs_transactions: bool = False
+    """What it strikes is there under exactly_once only."""
 
 
 TRANSACTION = Key("transaction")

@@ -27,6 +27,8 @@ class Declared(StrEnum):
 
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
+    FENCED = "FENCED"
+    """Another producer has taken the transactional id over, and settles it."""
     UNKNOWN = "UNKNOWN"
 
 
@@ -54,7 +56,7 @@ class TransactionEnded:
     attempt: int
     outcome: Declared
     reason: str
-    """Why it was aborted or is unknown; empty when committed."""
+    """Why it was not committed, or is unknown; empty when committed."""
     inputs: int
     records: int
     next_offset: int

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from backend.errors import TopicproofError, UsageError
 from backend.faults.kinds import parse_fault
@@ -47,6 +49,11 @@ def _scenario(name: str) -> str:
 def _fault(text: str) -> str:
     _as_value_error(lambda: parse_fault(text))
     return text.strip()
+
+
+def _disagree(why: str, *place: str) -> PydanticCustomError:
+    """Fields that are right each and wrong together: the one at `place` is to be changed."""
+    return PydanticCustomError("plan", "{why}", {"why": why, "place": place})
 
 
 def _as_value_error(call: Any) -> None:
@@ -120,42 +127,134 @@ class RunPlan(BaseModel):
     source: SourcePlan = SourcePlan()
     sink: SinkPlan = SinkPlan()
 
+    key: str | None = None
+    """Spark SQL for the sink record's key, in the scenario yours; None: the source record's key."""
+    value: str | None = None
+    """Spark SQL for the sink record's value, in the scenario yours; over key, value, topic, partition, offset,
+    timestamp and headers, where key and value are text."""
+
+    _fields: dict[str, Any] = PrivateAttr(default_factory=dict)
+    """What it was made from: with the lines of the file, for whoever refuses a field later."""
+
     @model_validator(mode="after")
     def _agree(self) -> RunPlan:
         if self.source.topic is not None and self.source.topic == self.sink.topic:
-            raise ValueError(f"source and sink are the same topic, {self.sink.topic}. Choose another sink.")
+            raise _disagree(
+                f"source and sink are the same topic, {self.sink.topic}. Choose another sink.", "sink", "topic"
+            )
         if not self.idempotence and self.guarantee == "exactly_once":
-            raise ValueError("exactly_once needs idempotence. Choose at_least_once to do without it.")
+            raise _disagree("exactly_once needs idempotence. Choose at_least_once to do without it.", "idempotence")
         if self.acks == "0" and self.guarantee != "at_most_once":
-            raise ValueError(f"{self.guarantee} needs acks=all. Choose at_most_once to do without it.")
+            raise _disagree(f"{self.guarantee} needs acks=all. Choose at_most_once to do without it.", "acks")
+        chosen = scenario(self.scenario)
+        for given, field in ((self.key, "key"), (self.value, "value")):
+            if given is not None and not chosen.expressions:
+                raise _disagree(f"{chosen.name} takes no expression. Choose the scenario yours, or remove it.", field)
+        if chosen.expressions and self.value is None:
+            raise _disagree("yours needs a value: a Spark SQL expression, such as `value: upper(value)`.", "scenario")
+        if chosen.value is None and self.source.topic is None:
+            raise _disagree(f"{chosen.name} fills no topic: name an existing one as source.topic.", "scenario")
+        if len(chosen.sources) > 1 and self.source.topic is not None:
+            raise _disagree(f"{chosen.name} reads several topics of its own. Remove source.topic.", "source", "topic")
+        for fault in map(parse_fault, self.faults):
+            if fault.kind.needs_transactions and self.guarantee != "exactly_once":
+                raise ValueError(f"{fault} strikes transactions, and {self.guarantee} has none. Choose exactly_once.")
         return self
 
     @property
     def fills(self) -> bool:
+        """Whether the run fills its sources."""
         return self.source.topic is None
 
 
-def make_plan(fields: dict[str, Any], where: str = "The plan") -> RunPlan:
-    """A plan from plain fields. Raises UsageError naming the field and the remedy."""
+class PlanFields(dict[str, Any]):
+    """The fields of a plan file, with the line that each was read from."""
+
+    def __init__(self, path: Path, fields: Mapping[str, Any], lines: Mapping[Place, int]) -> None:
+        super().__init__(fields)
+        self.path = path
+        self.lines = lines
+        self.read = {place: _at(self, place) for place in lines}
+
+    def where(self, place: Place) -> str:
+        """The file, and the line of a field; of the field around it, where it has none. A field that the command line
+        has changed since is in no line."""
+        for length in range(len(place), 0, -1):
+            found = place[:length]
+            if found in self.lines and self.read[found] == _at(self, found):
+                return f"{self.path}, line {self.lines[found]}"
+        return str(self.path)
+
+
+Place = tuple[str | int, ...]
+"""Where a field stands in a plan, such as ("source", "topic")."""
+
+
+def make_plan(fields: dict[str, Any]) -> RunPlan:
+    """A plan from plain fields, or from a file's. Raises UsageError naming the line, the field and the remedy."""
     try:
-        return RunPlan.model_validate(fields)
+        plan = RunPlan.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"]) or "plan"
-        message = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{where}: {name}: {message}") from error
+        place: Place = tuple((first.get("ctx") or {}).get("place") or first["loc"])
+        raise UsageError(_sentence(_where(fields, place), place, first["msg"].removeprefix("Value error, "))) from error
+    plan._fields = fields
+    return plan
 
 
-def read_plan(path: Path) -> dict[str, Any]:
+def refused(plan: RunPlan, field: str, why: str) -> UsageError:
+    """What to raise for a field that turns out wrong only when Spark or Kafka is asked about it."""
+    return UsageError(_sentence(_where(plan._fields, (field,)), (field,), why))
+
+
+def _sentence(where: str, place: Place, why: str) -> str:
+    return f"{where}: {'.'.join(map(str, place)) or 'plan'}: {why}"
+
+
+def _where(fields: dict[str, Any], place: Place) -> str:
+    return fields.where(place) if isinstance(fields, PlanFields) else "The plan"
+
+
+def read_plan(path: Path) -> PlanFields:
     """The fields of a plan file. Raises UsageError naming the line when it is not a YAML mapping."""
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        found = yaml.SafeLoader("").construct_document(root) if root is not None else None
     except OSError as error:
         raise UsageError(f"The plan {path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The plan {path} is not UTF-8 text.") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         raise UsageError(f"{path}{line}: not YAML ({getattr(error, 'problem', 'it does not parse')}).") from error
-    if not isinstance(found, dict):
+    if root is None or not isinstance(found, dict):
         raise UsageError(f"{path}: expected a mapping of plan fields, for example `scenario: squares`.")
-    return found
+    return PlanFields(path, found, dict(_lines(path, root)))
+
+
+def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Place, int]]:
+    """Every field below `node` with its line, counted from 1. Raises UsageError for one that is there twice."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                raise UsageError(f"{path}, line {line}: {key.value} is there twice. Keep one.")
+            seen.add(key.value)
+            yield (*place, key.value), line
+            yield from _lines(path, value, (*place, key.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield (*place, index), value.start_mark.line + 1
+            yield from _lines(path, value, (*place, index))
+
+
+def _at(fields: Any, place: Place) -> Any:
+    """What stands at a place; None where nothing does."""
+    for part in place:
+        try:
+            fields = fields[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return fields

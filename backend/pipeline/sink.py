@@ -85,9 +85,9 @@ from backend.errors import (
     TransactionAborted,
     UsageError,
 )
-from backend.faults import crash
+from backend.faults import crash, hijack, zombie
 from backend.faults.fault import Fault, Side, Step
-from backend.faults.kinds import CRASH, ERROR, parse_fault
+from backend.faults.kinds import CRASH, ERROR, HIJACK, ZOMBIE, parse_fault
 from backend.kafka.plain import PlainProducer
 from backend.kafka.transaction import TransactionalProducer
 from backend.pipeline.journal import (
@@ -380,7 +380,10 @@ class PartitionWriter:
                     self._pass_on(sequence)
                     return
                 continue
-            except (OutcomeUnknown, Fenced, InjectedError) as error:
+            except Fenced as error:
+                self._declare(sequence, attempt, Declared.FENCED, str(error))
+                raise
+            except (OutcomeUnknown, InjectedError) as error:
                 self._declare(sequence, attempt, Declared.UNKNOWN, str(error))
                 raise
             self._declare(sequence, attempt, Declared.COMMITTED, "")
@@ -476,10 +479,14 @@ class PartitionWriter:
                 self._fire(fault)
 
     def _fire(self, fault: Fault) -> None:
-        if fault.kind is CRASH:
+        if fault.kind == CRASH:
             crash.crash()
-        elif fault.kind is ERROR:
+        elif fault.kind == ERROR:
             crash.error(fault, self.where)
+        elif fault.kind == ZOMBIE and self.sink.journal is not None:
+            zombie.stop_until_succeeded(self.sink.bootstrap, self.sink.client, self.sink.journal, self.name, self.task)
+        elif fault.kind == HIJACK:
+            hijack.hijack(self.sink.bootstrap, self.sink.client, self.name)
 
     def _draw(self, sequence: int, attempt: int) -> None:
         """Abort by the draw of the plan's seed."""

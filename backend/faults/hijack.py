@@ -1,0 +1,30 @@
+"""Hijack: another process takes the worker's transactional id over, begins a transaction, and leaves.
+
+The broker fences the worker, which ends its task; the task's next attempt takes the id back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from backend.errors import InjectedError
+from backend.faults.other import start, what_was_told
+from backend.kafka.transaction import TransactionalProducer
+
+DONE_WITHIN_S = 60.0
+
+
+def hijack(bootstrap: str, client: Mapping[str, str], transactional_id: str) -> None:
+    """Comes back when the id is somebody else's. Raises InjectedError when that did not work out."""
+    ended = start(__name__, bootstrap=bootstrap, client=dict(client), transactional_id=transactional_id)
+    if ended.wait(DONE_WITHIN_S) != 0:
+        raise InjectedError(f"{transactional_id}: it could not be hijacked; its process ended with {ended.returncode}.")
+
+
+def _take_over(bootstrap: str, client: Mapping[str, str], transactional_id: str) -> None:
+    with TransactionalProducer(bootstrap, client, transactional_id) as taken:
+        taken.producer.begin_transaction()
+
+
+if __name__ == "__main__":
+    _take_over(**what_was_told())

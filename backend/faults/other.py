@@ -1,0 +1,29 @@
+"""Another process, for faults that the worker cannot do to itself.
+
+What it is told goes through its standard input: client properties may hold passwords, which a command line shows to
+everybody on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def start(module: str, **told: Any) -> subprocess.Popen[bytes]:
+    """Run `module` in a process that outlives this one."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(told).encode())
+    process.stdin.close()
+    return process
+
+
+def what_was_told() -> Mapping[str, Any]:
+    told: Mapping[str, Any] = json.load(sys.stdin)
+    return told

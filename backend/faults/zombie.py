@@ -1,0 +1,86 @@
+"""Zombie: the worker is stopped in the middle of a transaction, and goes on when its successor has begun.
+
+A worker that merely stands still has no successor, because Spark waits for it. So it does what a lost network does to
+it: it shuts down its connection to Spark, which then takes the worker for dead and runs the task again. Spark does not
+kill it: it does not know that there is anything to kill. Then the worker stops itself (SIGSTOP), and a watcher,
+started before, resumes it (SIGCONT) as soon as the journal shows that another task has taken the transactional id over.
+The worker goes on where it was, as one that does not know what has happened, and the broker must fence it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import psutil
+
+from backend.errors import ClusterError, InjectedError
+from backend.faults.other import start, what_was_told
+from backend.pipeline.journal import Entry, JournalReader, TaskStarted
+
+SUCCESSOR_WITHIN_S = 120.0
+"""A worker without a successor is resumed after this long, so that nothing stays stopped for ever."""
+LOOK_S = 0.1
+
+
+def stop_until_succeeded(
+    bootstrap: str, client: Mapping[str, str], journal: str, transactional_id: str, task: str
+) -> None:
+    """Comes back when another task holds the transactional id. Raises InjectedError when Spark cannot be left."""
+    connections = _connections_to_spark()
+    if not connections:
+        raise InjectedError(f"{transactional_id}: its worker has no connection to Spark's daemon that it could leave.")
+    start(
+        __name__,
+        bootstrap=bootstrap,
+        client=dict(client),
+        journal=journal,
+        transactional_id=transactional_id,
+        task=task,
+        stopped=os.getpid(),
+    )
+    for descriptor in connections:
+        with socket.socket(fileno=os.dup(descriptor)) as connection, suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _connections_to_spark() -> list[int]:
+    """Descriptors of the connection through which Spark talks to this worker: its daemon, the parent, accepted it."""
+    listening = {
+        one.laddr for one in psutil.Process(os.getppid()).net_connections("all") if one.laddr and not one.raddr
+    }
+    return [one.fd for one in psutil.Process().net_connections("all") if one.laddr in listening]
+
+
+def _watch(
+    bootstrap: str, client: Mapping[str, str], journal: str, transactional_id: str, task: str, stopped: int
+) -> None:
+    """Resume the process when it has stopped and its successor has started."""
+    process = psutil.Process(stopped)
+    reader = JournalReader(bootstrap, client, journal)
+    deadline = time.monotonic() + SUCCESSOR_WITHIN_S
+    seen: list[Entry] = []
+    with suppress(psutil.NoSuchProcess):
+        while time.monotonic() < deadline:
+            with suppress(ClusterError):  # a broker may be away for a moment
+                seen += reader.news()
+            if process.status() == psutil.STATUS_STOPPED and _succeeded(seen, transactional_id, task):
+                break
+            time.sleep(LOOK_S)
+        process.send_signal(signal.SIGCONT)
+    reader.close()
+
+
+def _succeeded(entries: Iterable[Entry], transactional_id: str, task: str) -> bool:
+    """Whether another task has taken the id over since `task` did."""
+    tasks = [one.task for one in entries if isinstance(one, TaskStarted) and one.transactional_id == transactional_id]
+    return task in tasks and tasks[-1] != task
+
+
+if __name__ == "__main__":
+    _watch(**what_was_told())

@@ -1,0 +1,68 @@
+"""Faults on purpose: each fires where it says, and a sink that promised exactly once is exact all the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from backend.faults.fault import Step
+from backend.pipeline.journal import Declared, Entry, FaultFired, TaskStarted, TransactionEnded, read_journal
+from backend.services import Services
+from backend.settings import Settings
+from tests.runs import Finished, read_all, run_to_end
+from validators.finding import Outcome
+
+RECORDS, PARTITIONS, PER_TRANSACTION = 2_000, 2, 250
+
+
+def struck(settings: Settings, cluster: Services, *faults: str) -> tuple[Finished, list[Entry]]:
+    """A run with these faults that must be exact in the end, and its journal. Every fault has fired everywhere once."""
+    done = run_to_end(
+        settings, cluster, records=RECORDS, partitions=PARTITIONS, per_transaction=PER_TRANSACTION, faults=faults
+    )
+    assert done.report.verdict is Outcome.HOLDS, done.report.why
+    assert done.run.error is None
+    got = Counter(message.value for message in read_all(cluster.bootstrap, done.sink))
+    assert got == Counter(str(n * n).encode() for n in range(RECORDS))
+    entries = read_journal(cluster.bootstrap, settings.client, done.run.facts["journal"])
+    fired = Counter((one.fault, one.source_partition) for one in entries if isinstance(one, FaultFired))
+    assert fired == {(fault, p): 1 for fault in faults for p in range(PARTITIONS)}
+    return done, entries
+
+
+def tasks(entries: list[Entry]) -> int:
+    return sum(isinstance(one, TaskStarted) for one in entries)
+
+
+def declared(entries: list[Entry], outcome: Declared) -> list[TransactionEnded]:
+    return [one for one in entries if isinstance(one, TransactionEnded) and one.outcome is outcome]
+
+
+def test_an_exception_at_any_step_is_an_attempt_more(settings: Settings, cluster: Services) -> None:
+    """Story: the worker's code raises at each step, each time in a later transaction. Spark runs the task again."""
+    faults = [
+        f"error@transaction={n}{'' if step is Step.PRODUCED else f',step={step}'}" for n, step in enumerate(Step, 1)
+    ]
+    _, entries = struck(settings, cluster, *faults[:4])
+    assert tasks(entries) == PARTITIONS * 5
+    assert len(declared(entries, Declared.UNKNOWN)) == PARTITIONS * 4
+
+
+@pytest.mark.parametrize("step", ["begun", "offset_sent"])
+def test_a_zombie_is_fenced(settings: Settings, cluster: Services, step: str) -> None:
+    """Story: a worker is cut off and stands still while Spark runs its task again. When it goes on, it is fenced: what
+    it had produced is aborted, and it cannot commit."""
+    _, entries = struck(settings, cluster, f"zombie@transaction=2,step={step}")
+    fenced = declared(entries, Declared.FENCED)
+    assert {(one.source_partition, one.sequence) for one in fenced} == {(p, 2) for p in range(PARTITIONS)}
+    assert all("was taken over by another producer" in one.reason for one in fenced)
+
+
+def test_a_hijacked_worker_takes_its_id_back(settings: Settings, cluster: Services) -> None:
+    """Story: another process takes the transactional id between produce and commit, and leaves. The worker is fenced;
+    its task's next attempt goes on."""
+    _, entries = struck(settings, cluster, "hijack@transaction=3")
+    fenced = declared(entries, Declared.FENCED)
+    assert {(one.source_partition, one.sequence) for one in fenced} == {(p, 3) for p in range(PARTITIONS)}
+    assert tasks(entries) == PARTITIONS * 2
