@@ -30,10 +30,11 @@ def form() -> None:
         st.markdown("##### Start a run")
         scenario = st.selectbox(
             "Scenario",
-            list(SCENARIOS),
+            [name for name, scenario in SCENARIOS.items() if scenario.value is not None],
             format_func=lambda name: f"{name}: {SCENARIOS[name].title}",
             key="plan_scenario",
-            help="Where the inputs come from, and what the pipeline on Spark makes of each.",
+            help="Where the inputs come from, and what the pipeline on Spark makes of each. For topics of your own, "
+            "write a plan and start it from the command line: topicproof run PLAN.yaml (contracts/yours.yaml).",
         )
         left, right = st.columns(2)
         fields: dict[str, Any] = {

@@ -9,6 +9,7 @@ import typer
 
 from backend.errors import UsageError
 from backend.faults.kinds import KINDS
+from backend.pipeline.scenarios import SCENARIOS
 from backend.settings import Settings, read_settings
 
 Bootstrap = Annotated[
@@ -33,7 +34,7 @@ Fault = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of every draw; the same seed repeats the run.", metavar="S")]
 Rate = Annotated[float | None, typer.Option(help="Fill at this rate, in records per second.", metavar="R")]
-Scenario = Annotated[str | None, typer.Option(help="What to do with each record: squares.", metavar="NAME")]
+Scenario = Annotated[str | None, typer.Option(help=f"What to run: {', '.join(SCENARIOS)}.", metavar="NAME")]
 PlanFile = Annotated[Path | None, typer.Argument(help="A plan in YAML; options win over it.", metavar="[PLAN.yaml]")]
 UntilStopped = Annotated[bool, typer.Option("--until-stopped", help="Go on until `topicproof stop` or Ctrl-C.")]
 SourceOption = Annotated[

@@ -83,12 +83,12 @@ def run(
 
     Example: `topicproof run --records 100000 --abort-probability 0.2 --fault crash@transaction=3 --seed 1`
     """
-    fields = read_plan(plan_file) if plan_file else {}
+    fields: dict[str, Any] = read_plan(plan_file) if plan_file else {}
     _merge(fields, scenario=scenario, guarantee=guarantee, records=records, partitions=partitions, rate=rate)
     _merge(fields, per_transaction=per_transaction, abort_probability=abort_probability, attempts_max=attempts_max)
     _merge(fields, faults=fault, seed=seed, until_stopped=until_stopped or None)
     _merge_topics(fields, source, source_option, sink)
-    _launch(settings_of(bootstrap, config, brokers), make_plan(fields, str(plan_file or "The plan")), json_)
+    _launch(settings_of(bootstrap, config, brokers), make_plan(fields), json_)
 
 
 def process(

@@ -133,8 +133,8 @@ class RunPlan(BaseModel):
     """Spark SQL for the sink record's value, in the scenario yours; over key, value, topic, partition, offset,
     timestamp and headers, where key and value are text."""
 
-    _fields: dict[str, Any] = PrivateAttr(default_factory=dict)
-    """What it was made from: with the lines of the file, for whoever refuses a field later."""
+    _file: PlanFields | None = PrivateAttr(default=None)
+    """The file it was made from, for whoever refuses a field later."""
 
     @model_validator(mode="after")
     def _agree(self) -> RunPlan:
@@ -198,20 +198,20 @@ def make_plan(fields: dict[str, Any]) -> RunPlan:
         first = error.errors()[0]
         place: Place = tuple((first.get("ctx") or {}).get("place") or first["loc"])
         raise UsageError(_sentence(_where(fields, place), place, first["msg"].removeprefix("Value error, "))) from error
-    plan._fields = fields
+    plan._file = fields if isinstance(fields, PlanFields) else None
     return plan
 
 
 def refused(plan: RunPlan, field: str, why: str) -> UsageError:
     """What to raise for a field that turns out wrong only when Spark or Kafka is asked about it."""
-    return UsageError(_sentence(_where(plan._fields, (field,)), (field,), why))
+    return UsageError(_sentence(_where(plan._file, (field,)), (field,), why))
 
 
 def _sentence(where: str, place: Place, why: str) -> str:
     return f"{where}: {'.'.join(map(str, place)) or 'plan'}: {why}"
 
 
-def _where(fields: dict[str, Any], place: Place) -> str:
+def _where(fields: dict[str, Any] | None, place: Place) -> str:
     return fields.where(place) if isinstance(fields, PlanFields) else "The plan"
 
 

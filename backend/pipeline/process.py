@@ -12,15 +12,18 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from backend import errors
 from backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
 from backend.kafka.cluster import Cluster
-from backend.pipeline.plan import RunPlan
-from backend.pipeline.scenarios import Stage, Work
+from backend.pipeline.plan import RunPlan, refused
+from backend.pipeline.scenarios import Stage, Work, as_text
 from backend.pipeline.sink import FORMAT, REMEDY_SHUFFLED, KafkaTransactionalSink
 from backend.settings import spark_source_options
+from backend.spark import first_line
 from validators.finding import Guarantee
 
 POLL_S = 0.2
@@ -76,7 +79,7 @@ def prepare(
     require_no_speculation(spark)
     offsets = require_offsets(cluster, names)
     spark.dataSource.register(KafkaTransactionalSink)
-    rows = transform(read_source(spark, cluster, plan, names, offsets), stage, Work(plan, topics))
+    rows = transform(read_source(spark, cluster, plan, stage, names, offsets), stage, Work(plan, topics))
     if stage.format == FORMAT:
         require_no_shuffle(rows)
     return Prepared(stage, names, rows)
@@ -130,10 +133,16 @@ def _process(
 
 
 def read_source(
-    spark: SparkSession, cluster: Cluster, plan: RunPlan, names: Names, offsets: Mapping[str, Mapping[int, int]]
+    spark: SparkSession,
+    cluster: Cluster,
+    plan: RunPlan,
+    stage: Stage,
+    names: Names,
+    offsets: Mapping[str, Mapping[int, int]],
 ) -> DataFrame:
     options = {
         **spark_source_options(cluster.bootstrap, cluster.client, plan.source.isolation),
+        "includeHeaders": str(stage.headers).lower(),
         **plan.source.options,
         "subscribe": ",".join(names.sources),
         # Used only while there is no checkpoint: a lost one starts again where the sink really stands.
@@ -200,6 +209,34 @@ def _require_offsets(cluster: Cluster, group: str, source: str) -> dict[int, int
                 f"{partition.start - offset} offsets are lost. Start a new run from what is left."
             )
     return committed
+
+
+SOURCE_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+
+def require_expressions(spark: SparkSession, plan: RunPlan) -> None:
+    """Raises UsageError for an expression of the plan that Spark does not take, or that gives nothing like a text."""
+    rows = as_text(spark.createDataFrame([], SOURCE_COLUMNS))
+    for field, text in (("key", plan.key), ("value", plan.value)):
+        if text is None:
+            continue
+        try:
+            kind = rows.select("offset", F.expr(text).alias(field)).schema[field].dataType
+        except PySparkException as error:
+            said = re.sub(r"^\w+: |\[[\w.]+\] | ?SQLSTATE: \w+.*", "", first_line(error)).rstrip(".")
+            raise refused(
+                plan,
+                field,
+                f"Spark does not take the expression {text!r}: {said}. "
+                "It may use key, value, topic, partition, offset, timestamp and headers.",
+            ) from error
+        if isinstance(kind, ArrayType | MapType | StructType):
+            raise refused(
+                plan, field, f"the expression {text!r} gives {kind.simpleString()}, not a text. Say to_json(...)."
+            )
 
 
 def require_no_speculation(spark: SparkSession) -> None:

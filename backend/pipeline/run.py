@@ -24,7 +24,7 @@ from backend.pipeline.fill import fill, numbers_in
 from backend.pipeline.journal import read_journal
 from backend.pipeline.monitor import Context, watched
 from backend.pipeline.plan import RunPlan
-from backend.pipeline.process import Names, prepare, process
+from backend.pipeline.process import Names, prepare, process, require_expressions
 from backend.pipeline.scenarios import Scenario, Stage, Work, scenario
 from backend.services import Services
 from backend.settings import Settings
@@ -40,6 +40,9 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
     chosen = scenario(plan.scenario)
     if plan.source.topic is not None and not plan.until_stopped:
         require_records(cluster.bounds(plan.source.topic))
+    if chosen.expressions:
+        with spark_session(services.spark_remote) as spark:
+            require_expressions(spark, plan)
     run = history.create("run", plan.scenario, plan.model_dump(mode="json"))
     try:
         topics = {topic: f"{run.id}-{topic}" for topic in chosen.topics}

@@ -51,6 +51,8 @@ class Stage:
     transform: Callable[[DataFrame, Work], DataFrame]
     """Rows of Spark's Kafka source -> rows for the sink: one per input, as backend/pipeline/sink.py describes them."""
     expect: Expect = Expect.ONE_TO_ONE
+    headers: bool = False
+    """Whether its rows have the records' headers: null for a record without."""
     format: str = FORMAT
     """Spark's name of the sink it writes with."""
 
@@ -66,6 +68,9 @@ class Scenario:
     """In the order of the data."""
     value: Callable[[int, Work], bytes] | None = lambda number, _work: str(number).encode()
     """The value of record N that a run fills into each source, with N as text for its key; None: nothing is filled."""
+
+    expressions: bool = False
+    """Whether a plan says what becomes of a record."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -109,7 +114,27 @@ SQUARES = Scenario(
     stages=(Stage("square", sources=("numbers",), sinks=("squares",), transform=_squared),),
 )
 
-SCENARIOS = {scenario.name: scenario for scenario in (SQUARES,)}
+
+def as_text(rows: DataFrame) -> DataFrame:
+    """Rows as a plan's expressions see them: key and value as text, byte by byte what they are."""
+    return rows.withColumns({name: F.col(name).cast("string") for name in ("key", "value")})
+
+
+def _evaluated(rows: DataFrame, work: Work) -> DataFrame:
+    # As text first: a number has no bytes of its own.
+    made = (F.expr(text).cast("string") for text in (work.plan.key or "key", work.plan.value or "value"))
+    return as_text(rows).select(*place(), outputs(output(*made)))
+
+
+YOURS = Scenario(
+    name="yours",
+    title="Your own topics, with Spark SQL expressions from a plan file",
+    stages=(Stage("yours", sources=("source",), sinks=("sink",), transform=_evaluated, headers=True),),
+    value=None,
+    expressions=True,
+)
+
+SCENARIOS = {scenario.name: scenario for scenario in (SQUARES, YOURS)}
 
 
 def scenario(name: str) -> Scenario:

@@ -74,6 +74,44 @@ def test_a_plan_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, sa
         read_plan(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("scenario: squares\nrecords: 10\nfaults:\n  - crash@transaction=1\n  - flood@noon\n", 5, "Unknown fault"),
+        ("records: 10\nabort_probability: 2\n", 2, "less than or equal to 1"),
+        ("# a comment\n\nrecords: -1\n", 3, "greater than or equal to 1"),
+        ("records: 10\nscenario: cubes\n", 2, "Unknown scenario 'cubes'. Known: squares"),
+        ("source: {topic: a}\nsink:\n  partitions: 3\n  topic: a\n", 4, "the same topic, a. Choose another sink"),
+        ("records: 10\nrecodrs: 10\n", 2, "recodrs: Extra inputs are not permitted"),
+        ("source:\n  topic: a\n  options: {minPartitions: '8'}\n", 1, "minPartitions is refused"),
+        ("records: 10\nseed: 1\nrecords: 20\n", 3, "records is there twice. Keep one"),
+        ("scenario: yours\nsource: {topic: a}\n", 1, "yours needs a value"),
+        ("records: 10\nvalue: upper(value)\n", 2, "squares takes no expression. Choose the scenario yours"),
+        ("value: value\nscenario: yours\n", 2, "yours fills no topic: name an existing one as source.topic"),
+        ("acks: '0'\n", 1, "exactly_once needs acks=all"),
+    ],
+)
+def test_a_bad_plan_file_is_refused_with_the_line(tmp_path: Path, text: str, line: int, says: str) -> None:
+    """Story: a plan file has a mistake. The error names its line, the field and what to do."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as refused:
+        make_plan(read_plan(path))
+    assert str(refused.value).startswith(f"{path}, line {line}: ") and says in str(refused.value)
+    assert refused.value.exit_code == 64
+
+
+def test_a_field_that_an_option_changed_is_in_no_line(tmp_path: Path) -> None:
+    """Story: the file is right and an option wins over it with something wrong. No line of the file is blamed."""
+    path = tmp_path / "plan.yaml"
+    path.write_text("records: 10\n")
+    fields = read_plan(path)
+    fields["records"] = -1
+    with pytest.raises(UsageError) as refused:
+        make_plan(fields)
+    assert str(refused.value).startswith(f"{path}: records: ")
+
+
 def test_a_missing_plan_file_is_named(tmp_path: Path) -> None:
     """Story: the plan file is not there. The error says which."""
     with pytest.raises(UsageError, match=r"plan\.yaml cannot be read"):

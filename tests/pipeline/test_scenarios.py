@@ -1,0 +1,87 @@
+"""Scenarios: each from its topics to its verdict, on a real Kafka and a real Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from backend.errors import UsageError
+from backend.history.store import History
+from backend.kafka.cluster import Cluster
+from backend.pipeline.plan import make_plan, read_plan
+from backend.pipeline.run import create
+from backend.services import Services
+from backend.settings import Settings, idempotent_producer_config
+from tests.runs import read_all, run_to_end
+from validators.finding import Outcome
+
+
+def put(bootstrap: str, topic: str, records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]) -> None:
+    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    for key, value, headers in records:
+        producer.produce(topic, value, key, headers=list(headers))
+    assert producer.flush(10) == 0
+    producer.close()
+
+
+def test_yours_takes_spark_sql_over_any_topic(settings: Settings, cluster: Services) -> None:
+    """Story: somebody has a topic of texts with a header, and wants keys and values of their own making. Bytes that
+    are no text pass as they are; the verdict holds under aborts and a crash."""
+    Cluster(cluster.bootstrap).create_topic("words", 2)
+    words = [(f"k{n % 7}".encode(), f"word {n}".encode(), [("lang", b"en")]) for n in range(400)]
+    put(cluster.bootstrap, "words", [*words, (b"raw", b"\xff\xfe", []), (None, None, [])])
+    finished = run_to_end(
+        settings,
+        cluster,
+        scenario="yours",
+        source={"topic": "words"},
+        key="coalesce(cast(headers[0].value as string), key)",
+        value="if(key = 'raw', value, upper(value))",
+        per_transaction=50,
+        abort_probability=0.3,
+        faults=["crash@transaction=2"],
+        seed=3,
+    )
+    assert finished.report.verdict is Outcome.HOLDS, finished.report.to_json()
+    made = sorted((m.key, m.value) for m in read_all(cluster.bootstrap, finished.sink) if m.key is not None)
+    assert made == sorted([*((b"en", f"WORD {n}".encode()) for n in range(400)), (b"raw", b"\xff\xfe")])
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "says"),
+    [
+        ("value", "upper(valeu)", "cannot be resolved"),
+        ("value", "upper(value", "Syntax error"),
+        ("value", "no_such_function(value)", "Cannot resolve routine"),
+        ("key", "split(value, ' ')", "gives array<string>, not a text. Say to_json(...)"),
+        ("value", "count(value)", "GROUP BY"),
+    ],
+)
+def test_an_expression_that_spark_does_not_take_is_refused_by_line(
+    settings: Settings, cluster: Services, tmp_path: Path, field: str, text: str, says: str
+) -> None:
+    """Story: an expression of the plan is wrong. The file's line is named before a topic or a run is made."""
+    kafka = Cluster(cluster.bootstrap)
+    kafka.create_topic("letters", 1, exists_ok=True)
+    put(cluster.bootstrap, "letters", [(b"a", b"a", [])])
+    path = tmp_path / "plan.yaml"
+    other = {"key": "value: value", "value": "key: key"}[field]
+    path.write_text(f'scenario: yours\nsource: {{topic: letters}}\n{other}\n{field}: "{text}"\n')
+    before = kafka.topics()
+    with pytest.raises(UsageError, match=r"plan\.yaml, line 4: ") as refused:
+        create(settings, cluster, History(settings), make_plan(read_plan(path)))
+    assert says in str(refused.value) and "SQLSTATE" not in str(refused.value)
+    assert kafka.topics() == before and refused.value.exit_code == 64
+
+
+def test_a_topic_that_is_not_there_is_refused_before_anything_is_made(settings: Settings, cluster: Services) -> None:
+    """Story: the source's name is misspelled. No run and no topic is made."""
+    kafka = Cluster(cluster.bootstrap)
+    before = kafka.topics(), len(History(settings).list())
+    plan: dict[str, Any] = {"scenario": "yours", "source": {"topic": "wrods"}, "value": "value"}
+    with pytest.raises(Exception, match="There is no topic wrods"):
+        create(settings, cluster, History(settings), make_plan(plan))
+    assert (kafka.topics(), len(History(settings).list())) == before
