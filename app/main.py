@@ -30,5 +30,8 @@ page = st.navigation(
     ],
     position="top",
 )
+if st.context.theme.type == "dark":
+    # Streamlit writes white on the primary colour, which in the dark must be light enough to be read as text itself.
+    st.html("<style>[data-testid^=stBaseButton-primary] {color: #0b141d}</style>")
 freeze()
 page.run()

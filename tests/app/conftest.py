@@ -12,9 +12,7 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from backend.history.store import History
-from backend.services import Services
 from backend.settings import ROOT, Settings
-from tests.runs import SMALL, Finished, run_to_end
 
 TIMEOUT_S = 60
 
@@ -23,12 +21,6 @@ class OpenPage(Protocol):
     """Opens a page by its name, with the parameters of its URL."""
 
     def __call__(self, name: str, **params: str) -> AppTest: ...
-
-
-@pytest.fixture(scope="session")
-def finished(settings: Settings, cluster: Services) -> Finished:
-    """A small run with aborts and a crash of every worker, through to its verdict."""
-    return run_to_end(settings, cluster, **SMALL)
 
 
 @pytest.fixture

@@ -1,0 +1,80 @@
+"""A dashboard of the session's home, and a real Chromium to look at it with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from backend.dashboard import dashboard
+from backend.kafka.broker import free_ports
+from backend.services import Services
+from backend.settings import Settings
+from tests.kafka.topics import Writer
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PAGE_MS = 60_000
+WIDTH, HEIGHT = 1280, 800
+expect.set_options(timeout=PAGE_MS)
+
+
+@pytest.fixture(scope="module")
+def address(settings: Settings, cluster: Services) -> Iterator[str]:
+    """A dashboard of this session's home."""
+    assert cluster.bootstrap
+    with dashboard(settings, free_ports(1)[0]) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium of Debian's, without a profile."""
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def window(browser: Browser) -> Iterator[Page]:
+    """A window in which no request leaves this machine and nothing goes wrong unseen."""
+    opened = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+    opened.set_default_timeout(PAGE_MS)
+    asked: list[str] = []
+    crashed: list[str] = []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("pageerror", lambda error: crashed.append(str(error)))
+    yield opened
+    opened.close()
+    assert [url for url in asked if not re.match(r"(https?|wss?)://127\.0\.0\.1[:/]|data:|blob:", url)] == []
+    assert crashed == []
+
+
+@pytest.fixture
+def written(bootstrap: str, new_topic: Callable[..., str]) -> str:
+    """A topic of three partitions with a committed, an aborted and an open transaction each."""
+    topic = new_topic(partitions=3)
+    writer = Writer(bootstrap, topic)
+    for partition in range(3):
+        writer.write("A300 A+ B200 B- n100", partition)
+        writer.write("C50", partition)
+    return topic
+
+
+def settled(window: Page) -> None:
+    """Until the page's script has ended and nothing is still to be drawn."""
+    expect(window.get_by_test_id("stStatusWidget")).to_have_count(0)
+    expect(window.get_by_test_id("stSkeleton")).to_have_count(0)
+    expect(window.get_by_test_id("stException")).to_have_count(0)

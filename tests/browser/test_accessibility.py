@@ -1,0 +1,43 @@
+"""axe-core reads every page as a screen reader would, in both themes, and finds nothing serious."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, expect
+
+from tests.browser.conftest import settled
+from tests.runs import Finished
+
+SERIOUS = {"serious", "critical"}
+PAGES = ("", "run", "compare", "transactions", "topics", "verdict")
+
+
+def violations(found: dict[str, list[dict[str, object]]]) -> list[str]:
+    """What is serious, one line each with the first places."""
+    return [f"{one['id']}: {one['help']}, at {one['nodes']}" for one in found["violations"] if one["impact"] in SERIOUS]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_a_serious_violation(address: str, browser: Browser, finished: Finished, scheme: str) -> None:
+    """Story: somebody works by keyboard and screen reader, or on a poor projector: every page can be read."""
+    run, sink = finished.run.id, finished.run.facts["sink"]
+    places = {"": "", "run": f"?run={run}", "verdict": f"verdict?run={run}"}
+    window = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    found = []
+    for page in PAGES:
+        window.goto(f"{address}/{places.get(page, f'{page}?topic={sink}')}")
+        expect(window.get_by_role("heading", level=1)).to_be_visible()
+        settled(window)
+        found += [f"{page or 'start'}: {one}" for one in violations(Axe().run(window).response)]
+    window.close()
+    assert found == []
+
+
+def test_a_violation_would_be_found(browser: Browser) -> None:
+    """Story: pale grey on white, and a picture nobody described: both are named."""
+    window = browser.new_page()
+    window.set_content("<html lang=en><title>x</title><p style='color:#ccc'>pale</p><img src=data:,></html>")
+    found = violations(Axe().run(window).response)
+    window.close()
+    assert [one.partition(":")[0] for one in found] == ["color-contrast", "image-alt"]
