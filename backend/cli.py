@@ -13,6 +13,7 @@ import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
 
 from backend.commands import runs, topics
+from backend.commands.matrix import matrix
 from backend.commands.terminal import err, out
 from backend.commands.up import up
 from backend.errors import TopicproofError
@@ -41,6 +42,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "runs": runs.list_runs,
     "show": runs.show,
     "clean": runs.clean,
+    "matrix": matrix,
 }
 """By name, in the order in which help lists them."""
 for name, command in COMMANDS.items():

@@ -25,6 +25,7 @@ COMMANDS = (
     "runs",
     "show",
     "clean",
+    "matrix",
 )
 
 
@@ -71,6 +72,7 @@ def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
         (["show", "squares-none"], 64, "There is no run squares-none. The history is empty."),
         (["stop", "squares-none"], 64, "There is no run squares-none"),
         (["resume", "squares-none"], 64, "There is no run squares-none"),
+        (["matrix", "--only", "fault=flood"], 64, "there is no fault 'flood'. Known: none, abort"),
         (["fly"], 64, "No such command"),
         (["inspect", "squares", "--bootstrap", "127.0.0.1:1"], 3, "127.0.0.1:1"),
         (["fill", "--bootstrap", "127.0.0.1:1"], 3, "No Kafka broker answers at 127.0.0.1:1"),

@@ -1,0 +1,86 @@
+"""Every guarantee against every fault, measured and compared with what theory expects."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from backend.commands.options import Bootstrap, Brokers, Config, Json, settings_of
+from backend.commands.terminal import emit, err, out, say, stopping
+from backend.errors import EvidenceError, TopicproofError
+from backend.matrix import Result, cells, kept, run_cells
+from backend.services import services
+from backend.show import plain
+from backend.show_matrix import heat_map, line, markdown, summary
+
+
+def matrix(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only these cells: guarantee=NAME, fault=NAME, or both with a comma; `fault=crash` is every crash.",
+            metavar="guarantee=NAME,fault=NAME",
+        ),
+    ] = None,
+    small: Annotated[bool, typer.Option("--small", help="Only a handful of cells that tell most.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the cells that are in the home already.")] = False,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="The table as Markdown.", metavar="FILE")
+    ] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="The table as a heat map, one HTML file.", metavar="FILE")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    brokers: Brokers = None,
+    json_: Json = None,
+) -> None:
+    """Run every guarantee against every fault, judge each from its sink, and compare with what theory expects.
+
+    The exit code is 0 when every cell agrees and 1 when one is a surprise. A matrix that was stopped goes on with
+    --resume. Example: `topicproof matrix --only fault=crash --markdown matrix.md`
+    """
+    wanted = cells(only or (), small)
+    settings = settings_of(bootstrap, config, brokers)
+    done = kept(settings, wanted) if resume else []
+    there = {(one.guarantee, one.fault) for one in done}
+    left = [cell for cell in wanted if (cell.guarantee, cell.fault) not in there]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with stopping() as stop, Progress(*columns, console=err) as bar:
+        shown = bar.add_task("cells", total=len(wanted), completed=len(done))
+
+        def ended(result: Result) -> None:
+            done.append(result)
+            say(plain(line(result)))
+            bar.advance(shown)
+
+        if left:
+            with services(settings, say=say) as found:
+                run_cells(settings, found, left, stop, ended)
+    order = {(cell.guarantee, cell.fault): number for number, cell in enumerate(wanted)}
+    done.sort(key=lambda one: order[one.guarantee, one.fault])
+    for path, text in ((markdown_file, markdown(done)), (html_file, heat_map(done))):
+        if path is not None:
+            _write(path, text)
+    surprising = [one for one in done if one.surprises]
+    emit(json_, {"cells": [asdict(one) for one in done], "planned": len(wanted), "surprises": len(surprising)})
+    for one in surprising:
+        out.print(f"[red]{plain(line(one))}[/]", highlight=False)
+    out.print(summary(done))
+    if surprising:
+        raise typer.Exit(1)
+    if len(done) < len(wanted):
+        raise TopicproofError(
+            f"The matrix was stopped after {len(done)} of {len(wanted)} cells. Go on: topicproof matrix --resume"
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,142 @@
+"""The matrix: what theory expects of every guarantee under every fault, and how a cell that differs is told."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from backend.errors import UsageError
+from backend.history.store import History
+from backend.matrix import PROMISES, TABLE, Cell, Damage, Result, cells, kept, read_state, run_cells, surprises
+from backend.pipeline.plan import make_plan
+from backend.services import Services
+from backend.settings import Settings, read_settings
+from backend.show_matrix import heat_map, line, markdown, summary
+from validators.finding import Outcome
+
+HARM = {Damage.DUPLICATES, Damage.GAPS, Damage.INVERSIONS, Damage.PHANTOMS}
+
+
+def result(guarantee: str, fault: str, found: Mapping[str, int] | None = None, *surprising: str) -> Result:
+    plan = next(cell.plan for cell in cells([f"guarantee={guarantee},fault={fault}"]) if cell.guarantee == guarantee)
+    return Result(guarantee, fault, plan, "squares-aaaaaa", "HOLDS", found or {}, "exact", "it did", surprising, 6.0)
+
+
+def cell(guarantee: str, fault: str) -> Cell:
+    return next(one for one in cells([f"guarantee={guarantee},fault={fault}"]) if one.guarantee == guarantee)
+
+
+def test_the_table_has_an_answer_for_every_cell_and_a_plan_that_can_run() -> None:
+    """Story: a fault is added to the table. It must say what it does to each guarantee, and be a fault there is."""
+    for trouble in TABLE:
+        assert len(trouble.expected) == len(PROMISES), trouble.name
+    for one in cells():
+        assert make_plan(dict(one.plan)).records == 600
+
+
+def test_exactly_once_is_expected_to_be_exact_under_every_fault() -> None:
+    """Story: somebody lets the table excuse damage. Exactly-once has no excuse."""
+    exact = [one for one in cells() if one.guarantee == "exactly_once"]
+    assert len(exact) == len(TABLE)
+    assert [one.fault for one in exact if (one.must | one.may) & HARM] == []
+
+
+def test_cells_are_chosen_by_guarantee_and_fault() -> None:
+    """Story: only the crashes of one guarantee are wanted; a name that fits nothing is refused with those that do."""
+    chosen = cells(["guarantee=at_most_once-unacknowledged,fault=crash"])
+    assert {one.guarantee for one in chosen} == {"at_most_once-unacknowledged"}
+    assert {one.fault.split("-")[0] for one in chosen} == {"crash"} and len(chosen) == 5
+    assert {one.guarantee for one in cells(["guarantee=at_least_once"])} == {"at_least_once", "at_least_once-plain"}
+    assert len(cells(["fault=none", "fault=abort"])) == 2 * len(PROMISES)
+    with pytest.raises(UsageError, match=r"no fault 'flood'. Known: none, abort"):
+        cells(["fault=flood"])
+    with pytest.raises(UsageError, match="expected guarantee=NAME"):
+        cells(["crash"])
+
+
+def test_what_differs_from_the_table_is_a_surprise() -> None:
+    """Story: a cell shows what was expected, then too much, then too little, then no proof that anything happened."""
+    repeats, holds = cell("at_least_once", "crash-produced"), (Outcome.HOLDS, "as promised", None)
+    assert surprises(repeats, {Damage.DUPLICATES: 200}, *holds, "it fired") == []
+    too_much = {Damage.DUPLICATES: 200, Damage.GAPS: 7}
+    assert surprises(repeats, too_much, *holds, "it fired") == ["7 gaps, where none were expected"]
+    assert surprises(repeats, {}, *holds, "it fired") == ["no duplicates, which were expected"]
+    assert surprises(repeats, {Damage.DUPLICATES: 200}, *holds, None) == ["nothing shows that the fault fired"]
+    failed = (Outcome.UNKNOWN, "nobody was heard", "no broker")
+    assert surprises(repeats, {Damage.DUPLICATES: 200}, *failed, "it fired") == [
+        "the run failed: no broker",
+        "the verdict is UNKNOWN: nobody was heard",
+    ]
+
+
+def test_results_answer_only_the_cells_they_were_made_for(tmp_path: Path) -> None:
+    """Story: a matrix goes on after the table has changed. The cells that are planned as they were are kept."""
+    settings = read_settings(home=tmp_path)
+    made = [result("exactly_once", "none"), replace(result("exactly_once", "abort"), plan={"records": 1})]
+    (tmp_path / "matrix.json").write_text(json.dumps([vars(one) for one in made]))
+    assert read_state(settings) == made
+    assert kept(settings, cells(["guarantee=exactly_once"])) == made[:1]
+    (tmp_path / "matrix.json").write_text("{")
+    with pytest.raises(UsageError, match="Delete it and run the matrix anew"):
+        read_state(settings)
+
+
+class _Cells(HTMLParser):
+    """The classes of a page's table cells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag == "td":
+            self.found += [value or "" for name, value in attributes if name == "class"]
+
+
+def test_a_matrix_is_shown_with_its_surprises_and_proofs() -> None:
+    """Story: somebody reads the matrix as a table, as a heat map and in the terminal; each says what surprised."""
+    shown = [
+        result("exactly_once", "none"),
+        result("exactly_once", "abort", {"hidden": 400}),
+        result("at_least_once", "none", {"duplicates": 3}, "3 duplicates, where none were expected"),
+        result("at_least_once", "abort", {"duplicates": 100}),
+    ]
+    assert summary(shown) == "3 of 4 cells agree with what theory expects; 1 is a surprise (24 s)."
+    table = markdown(shown)
+    assert "| `exactly_once` | exact | 400 hidden |" in table
+    assert "| `at_least_once` | **3 duplicates (surprise)** | 100 duplicates |" in table
+    assert "- `at_least_once` under `none` (run squares-aaaaaa): 3 duplicates, where none were expected" in table
+    page = _Cells()
+    page.feed(heat_map(shown))
+    assert page.found == ["exact", "exact", "surprise", "damaged"]
+    assert "SURPRISE" in line(shown[2]) and "SURPRISE" not in line(shown[3])
+
+
+def test_a_small_matrix_agrees_and_leaves_nothing_behind(settings: Settings, cluster: Services) -> None:
+    """Story: the handful of cells that tell most. Each agrees with theory, each fault is proven, no run is left."""
+    wanted, seen = cells(small=True), list[Result]()
+    before = {one.id for one in History(settings).list()}
+    run_cells(settings, cluster, wanted, threading.Event(), seen.append)
+    assert [one.surprises for one in seen] == [()] * len(wanted)
+    assert all(one.fired for one in seen)
+    assert kept(settings, wanted) == seen
+    assert {one.id for one in History(settings).list()} == before
+
+
+def test_a_fault_that_never_fires_and_damage_that_is_missing_are_surprises(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: the fault waits for a transaction that never comes. The run is exact, and its cell is a surprise; the run
+    stays, to be looked at."""
+    repeats = cell("at_least_once", "crash-produced")
+    never = replace(repeats, plan={**repeats.plan, "faults": ["crash@transaction=99"]})
+    seen: list[Result] = []
+    run_cells(settings, cluster, [never], threading.Event(), seen.append)
+    assert seen[0].surprises == ("nothing shows that the fault fired", "no duplicates, which were expected")
+    assert History(settings).get(seen[0].run).verdict == "HOLDS"
