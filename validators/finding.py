@@ -71,16 +71,34 @@ class PartitionBounds:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One of several topics that are judged as one (validators/joined.py)."""
+
+    topic: str
+    first: int
+    """The number that its partition 0 has among all of them."""
+
+
+@dataclass(frozen=True)
 class Bounds:
-    """A topic's ranges at one moment."""
+    """A topic's ranges at one moment; or those of several topics as one, whose partitions are numbered through."""
 
     topic: str
     partitions: tuple[PartitionBounds, ...]
+    parts: tuple[Part, ...] = ()
+    """Where there are several topics."""
 
     @property
     def offsets(self) -> int:
         """How many offsets lie in the bounds: the left side of the balance."""
         return sum(p.hw - p.start for p in self.partitions)
+
+    def place(self, partition: int) -> tuple[str, int]:
+        """The topic and the partition in it that `partition` is."""
+        for part in reversed(self.parts):
+            if partition >= part.first:
+                return part.topic, partition - part.first
+        return self.topic, partition
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from validators.finding import Bounds, PartitionBounds, Witness
+from validators.joined import split
 
 COLUMNS = (
     "partition int, offset long, timestamp timestamp, key binary, value binary, "
@@ -28,6 +30,16 @@ def read(spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level:
     `options` are the options of Spark's Kafka source without topic and offsets; the isolation level is said here.
     Raises ValueError for a level that is not a reading.
     """
+    if not bounds.parts:
+        return _read(spark, options, bounds, level)
+    several = [
+        _read(spark, options, own, level).withColumn("partition", F.col("partition") + first)
+        for own, first in split(bounds)
+    ]
+    return reduce(DataFrame.unionByName, several)
+
+
+def _read(spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level: Witness) -> DataFrame:
     ends = {one.partition: end_of(one, level) for one in bounds.partitions}
     starts = {one.partition: one.start for one in bounds.partitions if one.start < ends[one.partition]}
     if not starts:
