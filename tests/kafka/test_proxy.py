@@ -1,0 +1,163 @@
+"""The proxy: clients stay on it, and each way of hurting a request does to a topic what it does in a real network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from backend.faults.proxy import HOST, Api, How, Proxy, Rule
+from backend.kafka.rawlog import fetch_bounds
+from backend.settings import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    admin_config,
+    plain_producer_config,
+    transactional_producer_config,
+)
+from tests.conftest import wait_until
+from tests.runs import read_all
+
+TIMEOUT_S = 20
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture
+def proxy(bootstrap: str) -> Iterator[Proxy]:
+    with Proxy(bootstrap) as made:
+        yield made
+
+
+def plain(proxy: Proxy, topic: str, **options: Any) -> Producer:
+    producer = Producer({**plain_producer_config(proxy.bootstrap, {}, True, "all"), **options})
+    producer.list_topics(topic, timeout=TIMEOUT_S)
+    return producer
+
+
+def send(producer: Producer, topic: str, values: str) -> None:
+    """Produce each letter, and wait until all are acknowledged."""
+    for value in values:
+        producer.produce(topic, value)
+        producer.poll(0)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def letters(bootstrap: str, topic: str, isolation: str = READ_UNCOMMITTED) -> str:
+    return "".join((message.value or b"").decode() for message in read_all(bootstrap, topic, isolation))
+
+
+def transactional(proxy: Proxy, topic: str, timeout_ms: int = 60_000) -> Producer:
+    producer = Producer(transactional_producer_config(proxy.bootstrap, {}, f"{topic}-id", timeout_ms))
+    producer.list_topics(topic, timeout=TIMEOUT_S)
+    producer.init_transactions(TIMEOUT_S)
+    return producer
+
+
+def test_a_client_stays_on_the_proxy(proxy: Proxy, bootstrap: str, new_topic: NewTopic) -> None:
+    """Story: a client asks for the brokers and for its coordinator. All it ever hears of are addresses of the proxy."""
+    topic = new_topic()
+    ours = {int(address.rpartition(":")[2]) for address in proxy.bootstrap.split(",")}
+    found = AdminClient(admin_config(proxy.bootstrap, {})).list_topics(timeout=TIMEOUT_S)
+    assert {f"{broker.host}:{broker.port}" for broker in found.brokers.values()} == {f"{HOST}:{port}" for port in ours}
+    producer = transactional(proxy, topic)
+    producer.begin_transaction()
+    send(producer, topic, "a")
+    proxy.isolate()
+    # With a second way to its coordinator the commit would get through.
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(1)
+    assert letters(bootstrap, topic) == "a" and fetch_bounds(bootstrap, {}, topic).partitions[0].lso == 0
+    proxy.heal()
+    producer.commit_transaction(TIMEOUT_S)
+    assert letters(bootstrap, topic, READ_COMMITTED) == "a"
+
+
+@pytest.mark.parametrize(("idempotence", "left"), [(False, "aa"), (True, "a")])
+def test_a_lost_acknowledgement_repeats_a_record_unless_idempotent(
+    proxy: Proxy, bootstrap: str, new_topic: NewTopic, idempotence: bool, left: str
+) -> None:
+    """Story: a Produce arrives and its answer does not. The producer sends it again; only idempotence notices."""
+    topic = new_topic()
+    rule = proxy.arm(Rule(Api.PRODUCE, How.UNANSWERED, topic=topic))
+    send(plain(proxy, topic, **{"enable.idempotence": idempotence}), topic, "a")
+    assert (rule.struck, letters(bootstrap, topic)) == (1, left)
+
+
+def test_a_lost_request_is_sent_again_and_nothing_is_repeated(
+    proxy: Proxy, bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Story: a Produce never arrives, twice; other topics are not hurt. The third one is the first in the log."""
+    topic, other = new_topic(), new_topic()
+    rule = proxy.arm(Rule(Api.PRODUCE, How.LOST, times=2, topic=topic))
+    producer = plain(proxy, topic, **{"enable.idempotence": False})
+    send(producer, other, "b")
+    assert rule.struck == 0
+    send(producer, topic, "a")
+    assert (rule.struck, letters(bootstrap, topic), letters(bootstrap, other)) == (2, "a", "b")
+
+
+@pytest.mark.parametrize(("idempotence", "left"), [(False, "0ba"), (True, "0ab")])
+def test_an_overtaken_request_breaks_the_order_unless_idempotent(
+    proxy: Proxy, bootstrap: str, new_topic: NewTopic, idempotence: bool, left: str
+) -> None:
+    """Story: of two requests in flight the first is delayed until the second is answered. Idempotence tells the broker
+    to refuse what comes too early, and the producer to send it again."""
+    topic = new_topic()
+    producer = plain(proxy, topic, **{"enable.idempotence": idempotence, "batch.num.messages": 1})
+    send(producer, topic, "0")
+    rule = proxy.arm(Rule(Api.PRODUCE, How.OVERTAKEN, topic=topic, seconds=TIMEOUT_S))
+    send(producer, topic, "ab")
+    assert (rule.struck, letters(bootstrap, topic)) == (1, left)
+
+
+def test_a_late_commit_is_late_and_nothing_else(proxy: Proxy, bootstrap: str, new_topic: NewTopic) -> None:
+    """Story: the request that ends a transaction is delayed. Until it arrives nobody sees the record; then all do."""
+    topic = new_topic()
+    producer = transactional(proxy, topic)
+    producer.begin_transaction()
+    send(producer, topic, "a")
+    rule = proxy.arm(Rule(Api.END_TXN, How.LATE, seconds=TIMEOUT_S))
+    with ThreadPoolExecutor(1) as pool:
+        committing = pool.submit(producer.commit_transaction, TIMEOUT_S)
+        wait_until(lambda: rule.struck == 1, TIMEOUT_S, "the commit on its way")
+        assert fetch_bounds(bootstrap, {}, topic).partitions[0].lso == 0
+        rule.released.set()
+        committing.result()
+    assert letters(bootstrap, topic, READ_COMMITTED) == "a"
+
+
+def test_a_ghost_of_a_commit_ends_the_next_transaction(proxy: Proxy, bootstrap: str, new_topic: NewTopic) -> None:
+    """Story (KAFKA-17754): a commit is delayed, the producer gives up its connection and commits anew. Then the delayed
+    one arrives in the middle of the next transaction and commits half of it; the producer aborts that one in vain."""
+    topic = new_topic()
+    producer = transactional(proxy, topic)
+    producer.begin_transaction()
+    send(producer, topic, "a")
+    rule = proxy.arm(Rule(Api.END_TXN, How.GHOST, seconds=TIMEOUT_S))
+    producer.commit_transaction(TIMEOUT_S)
+    assert (rule.struck, rule.settled) == (1, 0)
+    producer.begin_transaction()
+    send(producer, topic, "b")
+    rule.released.set()
+    wait_until(lambda: rule.settled == 1, TIMEOUT_S, "the ghost's arrival")
+    wait_until(lambda: letters(bootstrap, topic, READ_COMMITTED) == "ab", TIMEOUT_S, "half a transaction in sight")
+
+
+def test_who_is_isolated_for_longer_than_a_transaction_may_last_is_fenced(
+    proxy: Proxy, bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Story: a producer is cut off from the brokers until they have aborted its transaction. Then it cannot commit."""
+    topic = new_topic()
+    producer = transactional(proxy, topic, timeout_ms=1_000)
+    producer.begin_transaction()
+    send(producer, topic, "a")
+    proxy.isolate()
+    wait_until(lambda: fetch_bounds(bootstrap, {}, topic).partitions[0].lso > 0, 60, "the coordinator's abort")
+    proxy.heal()
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(TIMEOUT_S)
+    assert letters(bootstrap, topic, READ_COMMITTED) == ""
