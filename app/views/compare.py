@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import streamlit as st
+from plotly.graph_objects import Figure
 
-from app import charts, session, tables, topic, wording
+from app import charts, export, session, tables, topic, wording
 from app.payload import payload
 from app.place import (
     BOTH,
@@ -50,7 +51,7 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     place, notices = read_place(st.query_params, seen.bounds, next_of(seen.ranges, -1, -1, Fate.ABORTED))
     for notice in notices:
         st.warning(notice, icon=":material/info:")
-    overview(seen, place, live)
+    strip = overview(seen, place, live)
     controls(seen, place)
     with session.said():
         records = session.window(settings, kafka, seen, place.partition, place.first, WINDOW)
@@ -59,7 +60,7 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
             chosen = next(iter(session.window(settings, kafka, seen, place.partition, place.record, 1)), None)
     left, right = st.columns([2.1, 1], gap="medium")
     with left:
-        listing(place, records)
+        listing(place, records, strip)
     with right:
         if chosen is not None:
             detail(kafka, seen, place, chosen)
@@ -82,8 +83,8 @@ def facts(kafka: Services, seen: Snapshot) -> None:
             )
 
 
-def overview(seen: Snapshot, place: Place, live: bool) -> None:
-    """The strip: every partition on one axis of offsets."""
+def overview(seen: Snapshot, place: Place, live: bool) -> Figure:
+    """The strip: every partition on one axis of offsets. Gives the chart."""
     bounds = around(seen.bounds, place.partition)
     found = fates.bins(seen.ranges, bounds, charts.strip_columns(len(bounds.partitions)))
     width = int(found.edges[1] - found.edges[0])
@@ -95,12 +96,13 @@ def overview(seen: Snapshot, place: Place, live: bool) -> None:
             offset = worst_place(seen.ranges, partition, first, end)
             go(replace(place, partition=partition, offset=offset, record=offset))
 
+    strip = charts.strip(found, bounds, place.partition, place.record)
     st.plotly_chart(
-        charts.strip(found, bounds, place.partition, place.record),
+        strip,
         key="strip",
         on_select=clicked,
         selection_mode="points",
-        config={"displayModeBar": False},
+        config=export.PICTURE_ONLY,
         alt=f"Fates of the offsets of {place.topic}, one row a partition. The table of the balance says the same.",
     )
     hidden = len(seen.bounds.partitions) - len(bounds.partitions)
@@ -110,6 +112,7 @@ def overview(seen: Snapshot, place: Place, live: bool) -> None:
         + f"{wording.bin_sentence(width)} ◇ shown below · ┃ LSO, where something is withheld"
         + (f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else "")
     )
+    return strip
 
 
 def around(bounds: Bounds, partition: int) -> Bounds:
@@ -208,7 +211,7 @@ def jumps(seen: Snapshot, place: Place) -> None:
         )
 
 
-def listing(place: Place, records: Sequence[Record]) -> None:
+def listing(place: Place, records: Sequence[Record], strip: Figure) -> None:
     """Both levels, offset by offset."""
     shown = [one for one in records if not place.fates or one.fate in place.fates]
     if not records:
@@ -243,7 +246,9 @@ def listing(place: Place, records: Sequence[Record]) -> None:
         column_config=tables.widths(table),
     )
     filtered = f"{len(shown):,} of the {len(records):,} offsets" if place.fates else f"all {len(records):,} offsets"
-    st.caption(f"{said}: {filtered}. Click a row to see the whole record.")
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(f"{said}: {filtered}. Click a row to see the whole record.")
+        export.offer(place.topic, f"{place.topic}-{place.partition}-{first}", shown, strip)
 
 
 def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> None:

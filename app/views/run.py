@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pandas as pd
 import streamlit as st
 
-from app import charts, session, wording
+from app import charts, export, session, wording
 from backend.errors import TopicproofError
 from backend.history.store import Run
 from backend.launch import said, start_resume, start_run
@@ -266,7 +266,7 @@ def sink(run: Run) -> None:
     st.plotly_chart(
         charts.withheld(seen),
         key="withheld",
-        config={"displayModeBar": False},
+        config=export.PICTURE_ONLY,
         alt=f"Last stable offset against high watermark of every partition of {run.facts['sink']}: {said_so}",
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app import session, tables, topic, wording
+from app import export, session, tables, topic, wording
 from app.payload import download, payload
 from app.place import (
     CLUSTER,
@@ -223,7 +223,10 @@ def listing(look: Look, found: Search, chosen: Row) -> None:
         alt=f"Records of {look.topic}, partition {look.partition}",
         column_config=columns(),
     )
-    st.caption("Click a row to see the whole record; “Compare” opens its offset at both levels in a new tab.")
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption("Click a row to see the whole record; “Compare” opens its offset at both levels in a new tab.")
+        cut = f" Keys, values and headers are cut at {KEPT_BYTES_MAX:,} bytes; `size` has their whole length."
+        export.offer(look.topic, f"{look.topic}-{look.partition}-{found.first}", found.rows, note=cut)
 
 
 def columns() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app import charts, session, topic, transactions, wording
+from app import charts, export, session, topic, transactions, wording
 from app.place import Selection, read_selection, write_selection
 from app.session import Coordination
 from app.snapshot import Snapshot
@@ -185,7 +185,7 @@ def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting:
         key="timeline",
         on_select=clicked,
         selection_mode="points",
-        config={"displayModeBar": False},
+        config=export.PICTURE_ONLY,
         alt=f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table below says the same.",
     )
     which = (

@@ -1,0 +1,134 @@
+"""Downloads: records with their offsets and fates as CSV, JSON or Parquet; a chart as a page of its own.
+
+`client.disableDataExport` in .streamlit/config.toml (or STREAMLIT_CLIENT_DISABLE_DATA_EXPORT=true) takes them away,
+together with the downloads of Streamlit's own tables.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from backend.kafka.browse import Row
+from backend.kafka.records import Record
+
+PICTURE_ONLY: dict[str, Any] = {"displaylogo": False, "modeBarButtons": [["toImage"]]}
+"""What a chart's own bar offers: itself as a picture, and nothing that would move it."""
+
+
+def record_frame(topic: str, rows: Sequence[Record | Row]) -> pd.DataFrame:
+    """One row an offset: topic, partition, offset, fate, timestamp (ISO 8601, UTC), transaction or producer, size
+    (bytes of key, value and headers), key, value and headers (a JSON array of name and value).
+
+    Bytes that are not UTF-8 are Base64 behind `base64:`, so that nothing is lost and nothing is guessed. An offset
+    without a record (a marker, a hole) has no timestamp, key and value.
+    """
+    return pd.DataFrame(
+        {
+            "topic": [topic] * len(rows),
+            "partition": [row.partition for row in rows],
+            "offset": [row.offset for row in rows],
+            "fate": [row.fate.value for row in rows],
+            "timestamp": [_iso(row.timestamp_ms) for row in rows],
+            "transaction": [_transaction(row) for row in rows],
+            "size": [_size(row) for row in rows],
+            "key": [_text(row.key) for row in rows],
+            "value": [_text(row.value) for row in rows],
+            "headers": [json.dumps([[name, _text(value)] for name, value in row.headers]) for row in rows],
+        }
+    )
+
+
+def as_csv(frame: pd.DataFrame) -> bytes:
+    return frame.to_csv(index=False).encode()
+
+
+def as_json(frame: pd.DataFrame) -> bytes:
+    """One object a line."""
+    return str(frame.to_json(orient="records", lines=True, force_ascii=False)).encode()
+
+
+def as_parquet(frame: pd.DataFrame) -> bytes:
+    target = io.BytesIO()
+    frame.to_parquet(target, index=False)
+    return target.getvalue()
+
+
+def as_page(chart: go.Figure) -> bytes:
+    """The chart with its script inside: it opens without a network."""
+    return str(chart.to_html(include_plotlyjs=True)).encode()
+
+
+KINDS: tuple[tuple[str, str, str, Callable[[pd.DataFrame], bytes]], ...] = (
+    ("CSV", "csv", "text/csv", as_csv),
+    ("JSON lines", "jsonl", "application/jsonl", as_json),
+    ("Parquet", "parquet", "application/vnd.apache.parquet", as_parquet),
+)
+
+
+def allowed() -> bool:
+    return not st.get_option("client.disableDataExport")
+
+
+def offer(topic: str, name: str, rows: Sequence[Record | Row], chart: go.Figure | None = None, note: str = "") -> None:
+    """Downloads of these rows and of the chart beside them; the files are called `name`. Made only when asked for."""
+    if not allowed() or not rows:
+        return
+
+    def made(write: Callable[[pd.DataFrame], bytes]) -> Callable[[], bytes]:
+        return lambda: write(record_frame(topic, rows))
+
+    with st.popover("Export", icon=":material/download:", width="content"):
+        st.caption(f"{len(rows):,} offsets with their fates, whatever the table cuts. Times are UTC.{note}")
+        for label, ending, mime, write in KINDS:
+            _button(label, f"{name}.{ending}", mime, made(write))
+        if chart is not None:
+            _button("Chart as a page", f"{name}.html", "text/html", lambda: as_page(chart))
+
+
+def _button(label: str, file_name: str, mime: str, data: Callable[[], bytes]) -> None:
+    st.download_button(
+        label,
+        data,
+        file_name=file_name,
+        mime=mime,
+        key=f"export {file_name}",
+        icon=":material/download:",
+        on_click="ignore",
+    )
+
+
+def _transaction(row: Record | Row) -> str | None:
+    if isinstance(row, Record):
+        return row.transaction
+    return None if row.producer_id is None else f"producer {row.producer_id}"
+
+
+def _size(row: Record | Row) -> int:
+    if isinstance(row, Row):
+        return row.size
+    named = sum(len(name.encode()) + len(value or b"") for name, value in row.headers)
+    return len(row.key or b"") + len(row.value or b"") + named
+
+
+def _iso(timestamp_ms: int | None) -> str | None:
+    if timestamp_ms is None:
+        return None
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _text(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return "base64:" + base64.b64encode(value).decode()

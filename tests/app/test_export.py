@@ -1,0 +1,65 @@
+"""Downloads: every record with its offset and fate, as three kinds of file that are read back, and charts as pages."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from app import export
+from backend.kafka.browse import Row
+from backend.kafka.records import Record
+from tests.app.conftest import OpenPage
+from tests.runs import Finished
+from validators.finding import Fate
+
+HOSTILE = b"\xff\x00<script>"
+RECORDS = (
+    Record(
+        0, 5, 1_700_000_000_123, b"k\xc3\xa9y", HOSTILE, (("h", None), ("h", b"=1+1")), Fate.ABORTED, False, "t/1", ""
+    ),
+    Record(0, 6, None, None, None, (), Fate.MARKER, False, "t/1", ""),
+    Row(1, 7, 0, None, b'a,"b"\nc', (), 7, Fate.COMMITTED, 42),
+)
+
+
+def test_each_kind_of_file_reads_back_as_it_was_written() -> None:
+    """Story: bytes that are no text, a comma, a line break, a marker: nothing is lost in any of the three."""
+    frame = export.record_frame("numbers", RECORDS)
+    assert frame["offset"].tolist() == [5, 6, 7] and frame["fate"].tolist() == ["ABORTED", "MARKER", "COMMITTED"]
+    assert frame["timestamp"].tolist() == ["2023-11-14T22:13:20.123+00:00", None, "1970-01-01T00:00:00.000+00:00"]
+    assert frame["value"].tolist() == ["base64:/wA8c2NyaXB0Pg==", None, 'a,"b"\nc']
+    assert json.loads(frame["headers"][0]) == [["h", None], ["h", "=1+1"]]
+    assert frame["size"].tolist() == [4 + 10 + 1 + 1 + 4, 0, 7]
+    assert frame["transaction"].tolist() == ["t/1", "t/1", "producer 42"]
+    wanted = frame.to_dict("records")
+    lines = [json.loads(line) for line in export.as_json(frame).decode().splitlines()]
+    parquet = pd.read_parquet(io.BytesIO(export.as_parquet(frame)))
+    csv = pd.read_csv(io.BytesIO(export.as_csv(frame)), keep_default_na=False)
+    assert lines == wanted
+    assert parquet.to_dict("records") == wanted
+    assert csv.to_dict("records") == frame.fillna("").to_dict("records")
+
+
+def test_a_chart_is_a_page_that_needs_no_network() -> None:
+    """Story: somebody mails a chart. The page holds its script and fetches nothing."""
+    page = export.as_page(go.Figure(go.Bar(y=[1]))).decode()
+    assert "Plotly.newPlot" in page and 'src="http' not in page
+
+
+def test_the_pages_offer_it_unless_it_is_switched_off(
+    open_page: OpenPage, finished: Finished, at_home: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: Compare and Topics offer what they show; a house that forbids downloads switches them off."""
+    assert at_home
+    sink = finished.run.facts["sink"]
+    for name in ("compare", "topics"):
+        app = open_page(name, topic=sink)
+        assert not app.exception
+        assert {"CSV", "JSON lines", "Parquet"} <= {one.proto.label for one in app.get("download_button")}, name
+    monkeypatch.setattr(export, "allowed", lambda: False)
+    app = open_page("compare", topic=sink)
+    assert not app.exception and not app.get("download_button")
