@@ -76,6 +76,8 @@ class Rule:
     """Produce only: to this topic."""
     seconds: float = 2.0
     """How long LATE and GHOST wait at most, and OVERTAKEN for somebody to pass it."""
+    heard: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Called at every strike, in the proxy's thread."""
     struck: int = 0
     """How many it has hurt."""
     released: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -95,8 +97,6 @@ class Proxy:
     def __init__(self, bootstrap: str) -> None:
         self.upstream = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in bootstrap.split(","))]
         self.rules: list[Rule] = []
-        self.strikes: Callable[[Rule], None] = lambda _rule: None
-        """Hears of every strike, in the proxy's thread."""
         self.failure: Exception | None = None
         """What this proxy itself could not do; raised on leaving it."""
         self._loop = asyncio.new_event_loop()
@@ -184,7 +184,7 @@ class Proxy:
         rule = next((rule for rule in self.rules if rule.hits(api, version, frame)), None)
         if rule is not None:
             rule.struck += 1
-            self.strikes(rule)
+            rule.heard()
         return rule
 
     async def _rewritten(self, api: int, version: int, frame: bytes) -> bytes:

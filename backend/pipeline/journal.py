@@ -72,8 +72,34 @@ class FaultFired:
     sequence: int
 
 
-Entry = TaskStarted | TransactionEnded | FaultFired
-_KINDS: dict[str, type[Entry]] = {"task": TaskStarted, "transaction": TransactionEnded, "fault": FaultFired}
+class Told(StrEnum):
+    """How far the run's own process is with a fault."""
+
+    DONE = "DONE"
+    """It is under way; the worker that waits may go on."""
+    STRUCK = "STRUCK"
+    """It has struck, once more."""
+    HEALED = "HEALED"
+    FAILED = "FAILED"
+    """It cannot be done."""
+
+
+@dataclass(frozen=True)
+class FaultTold:
+    """The run's own process says what became of a fault from outside the worker."""
+
+    fault: str
+    what: Told
+    said: str
+
+
+Entry = TaskStarted | TransactionEnded | FaultFired | FaultTold
+_KINDS: dict[str, type[Entry]] = {
+    "task": TaskStarted,
+    "transaction": TransactionEnded,
+    "fault": FaultFired,
+    "told": FaultTold,
+}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
@@ -86,6 +112,8 @@ def decode(value: bytes) -> Entry:
     kind = _KINDS[fields.pop("kind")]
     if kind is TransactionEnded:
         fields["outcome"] = Declared(fields["outcome"])
+    elif kind is FaultTold:
+        fields["what"] = Told(fields["what"])
     return kind(**fields)
 
 
@@ -122,10 +150,12 @@ class JournalWriter:
 
 
 class JournalReader:
-    """Reads a run's journal from its beginning; `news` gives what has come since the last call."""
+    """Reads a run's journal from its beginning, or from its last `tail` entries; `news` gives what has come since the
+    last call."""
 
-    def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str) -> None:
+    def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str, tail: int | None = None) -> None:
         self.topic = topic
+        self.tail = tail
         self.consumer = Consumer(consumer_config(bootstrap, client, f"{topic}-reader", READ_UNCOMMITTED))
         self.place = TopicPartition(topic, 0)
         self.next_offset: int | None = None
@@ -136,8 +166,8 @@ class JournalReader:
         start, end = self._bounds()
         if self.next_offset is None:
             # By number: looking the beginning up by itself, a client that has just started waits 0.5 s first.
-            self.next_offset = start
-            self.consumer.assign([TopicPartition(self.topic, 0, start)])
+            self.next_offset = start if self.tail is None else max(start, end - self.tail)
+            self.consumer.assign([TopicPartition(self.topic, 0, self.next_offset)])
         while self.next_offset < end:
             message = self.consumer.poll(TIMEOUT_S)
             if message is None:
@@ -160,9 +190,9 @@ class JournalReader:
         self.consumer.close()
 
 
-def read_journal(bootstrap: str, client: Mapping[str, str], topic: str) -> list[Entry]:
-    """Everything in the journal now."""
-    reader = JournalReader(bootstrap, client, topic)
+def read_journal(bootstrap: str, client: Mapping[str, str], topic: str, tail: int | None = None) -> list[Entry]:
+    """Everything in the journal now, or its last `tail` entries."""
+    reader = JournalReader(bootstrap, client, topic, tail)
     try:
         return list(reader.news())
     finally:
