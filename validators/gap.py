@@ -1,4 +1,4 @@
-"""Every input of the judged range has its committed output.
+"""Every output that the inputs of the judged range must have is committed (validators/expected.py says which).
 
 Catalogue 2 and 3, Jepsen's `lost-write` and `unseen`. A hole has committed neighbours behind it; the lost tail is what
 lies beyond the last committed output of its source partition, which a check of neighbours can never see. An input
@@ -14,30 +14,34 @@ from pyspark.sql import functions as F
 from validators import reading_mismatch, wrong_attribution
 from validators.evidence import amount, evidence
 from validators.expectation import PENDING
+from validators.expected import Expect
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger, Place, is_hidden, known_aborted
 from validators.offsets import bits, by_partition, holds, members, minus, word
 
 NAME = "gap"
-QUESTION = "Has every input its committed output?"
-UNIT = "inputs"
+QUESTION = "Has every input its committed outputs?"
+UNIT = "expected outputs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 ABSENT = {
     "partition": "int",
     "offset": "long",
-    "output_index": "int",
     "transactional_id": "string",
     "sequence": "long",
     "attempt": "int",
 }
 """What a record that is not there cannot tell."""
 
+_NOT_THIS_ONE = "A hole: this output is not committed, and others of its input or of later ones are."
+
 
 def find(ledger: Ledger) -> DataFrame:
+    many = ledger.expected.kind is Expect.ONE_TO_MANY
     fate = F.col("fate")
     declared = (F.col("outcome") == Fate.ABORTED.value) & (F.col("declared") == Fate.COMMITTED.value)
-    keys = [F.col("source_partition"), word("source_offset").alias("word")]
+    names = ["source_partition", "output_index", "word"]
+    keys = [*names[:2], word("source_offset").alias("word")]
     outputs = (
         ledger.sink.where(F.col("place") == Place.INPUT.value)
         .groupBy(*keys)
@@ -50,12 +54,10 @@ def find(ledger: Ledger) -> DataFrame:
             bits("source_offset", declared).alias("declared"),
         )
     )
-    inputs = ledger.inputs.groupBy(*keys).agg(bits("source_offset").alias("inputs"))
-    lacking = minus(F.col("inputs"), F.col("committed"))
+    wanted = ledger.outputs.groupBy(*keys).agg(bits("source_offset").alias("wanted"))
+    lacking = minus(F.col("wanted"), F.col("committed"))
     missing = (
-        inputs.join(outputs, ["source_partition", "word"], "left")
-        .where(lacking != 0)
-        .withColumn("source_offset", members("word", lacking))
+        wanted.join(outputs, names, "left").where(lacking != 0).withColumn("source_offset", members("word", lacking))
     )
     last = F.coalesce(by_partition("source_partition", _last_offsets(ledger)), F.lit(-1))
     tail = F.col("source_offset") > last
@@ -63,6 +65,7 @@ def find(ledger: Ledger) -> DataFrame:
     why = (
         F.when(pending, "Its output is pending: the transaction is still open.")
         .when(tail, "Lost tail: neither this input nor any later one of its partition has a committed output.")
+        .when(F.lit(many), _NOT_THIS_ONE)
         .otherwise("A hole: later inputs of this partition have committed outputs, this one has none.")
     )
     hidden = holds("hidden", "source_offset")
@@ -74,6 +77,8 @@ def find(ledger: Ledger) -> DataFrame:
     rows = missing.withColumns(
         {
             "source_topic": F.lit(ledger.source_bounds.topic),
+            # Where an input has but one output, the input says it all.
+            "output_index": F.when(F.lit(many), F.col("output_index")),
             **{name: F.lit(None).cast(kind) for name, kind in ABSENT.items()},
         }
     )
@@ -86,11 +91,11 @@ def find(ledger: Ledger) -> DataFrame:
 
 
 def covered(ledger: Ledger) -> int:
-    return ledger.inputs_count
+    return ledger.outputs_count
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "inputs", "lacks a committed output", "lack a committed output")
+    return amount(count, records, "expected outputs", "is not committed", "are not committed")
 
 
 def _last_offsets(ledger: Ledger) -> dict[int, int]:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 LINEAGE_HEADER = "topicproof-lineage"
 TRANSACTION_HEADER = "topicproof-transaction"
+REASON_HEADER = "topicproof-reason"
+"""Says, on a dead letter, why it is one."""
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

@@ -9,6 +9,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from validators.expected import outputs_of
 from validators.finding import Fate
 from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 
@@ -19,12 +20,16 @@ class Identity(StrEnum):
     LINEAGE = "lineage"
     """By the header that our sink writes."""
     KEY = "key"
-    """By key: its k-th occurrence in the sink, by (partition, offset), is that of the k-th in the source. Extra ones
-    repeat the last. Two null keys are equal. With equal keys the missing one cannot be told: it is the last."""
+    """By key: its k-th occurrence in the sink, by (partition, offset), is the k-th expected output of the inputs with
+    that key. Extra ones repeat the last. Two null keys are equal. With equal keys the missing one cannot be told: it is
+    the last."""
 
 
-def with_input(records: DataFrame, source: DataFrame, topic: str, identity: Identity) -> DataFrame:
-    """Adds source_topic, source_partition, source_offset and output_index; all null where no input is known."""
+def with_input(
+    records: DataFrame, source: DataFrame, topic: str, identity: Identity, counts: DataFrame | None = None
+) -> DataFrame:
+    """Adds source_topic, source_partition, source_offset and output_index; all null where no input is known. `counts`:
+    how many outputs each input has (validators/expected.py), where that is not one."""
     match identity:
         case Identity.LINEAGE:
             types = {
@@ -35,7 +40,7 @@ def with_input(records: DataFrame, source: DataFrame, topic: str, identity: Iden
             }
             return _with_header(records, LINEAGE_HEADER, types)
         case Identity.KEY:
-            return _with_key(records, source, topic)
+            return _with_key(records, source, topic, counts)
 
 
 def with_transaction(records: DataFrame) -> DataFrame:
@@ -60,26 +65,29 @@ def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> D
     return records.withColumns(named).drop("text", "parts", "valid")
 
 
-def _with_key(records: DataFrame, source: DataFrame, topic: str) -> DataFrame:
+def _with_key(records: DataFrame, source: DataFrame, topic: str, counts: DataFrame | None) -> DataFrame:
     """Of a key's records the committed come before the pending; aborted ones are matched with nothing."""
     countable = F.col("fate").isin(Fate.COMMITTED.value, Fate.PENDING.value)
     in_turn = Window.partitionBy("key", "countable").orderBy(F.col("fate") == Fate.PENDING.value, "partition", "offset")
     records = records.withColumn("countable", countable)
     records = records.withColumn("nth", F.when(F.col("countable"), F.row_number().over(in_turn)))
-    inputs = source.select(
+    places = ("source_partition", "source_offset", "output_index")
+    outputs = source.select(
         F.col("key").alias("source_key"),
         F.col("partition").alias("source_partition"),
         F.col("offset").alias("source_offset"),
-        F.row_number().over(Window.partitionBy("key").orderBy("partition", "offset")).alias("source_nth"),
     )
-    totals = source.groupBy(F.col("key").alias("total_key")).agg(F.count("*").alias("inputs_of_key"))
+    if counts is None:
+        outputs = outputs.withColumn("output_index", F.lit(0))
+    else:
+        outputs = outputs.join(outputs_of(counts), ["source_partition", "source_offset"])
+    totals = outputs.groupBy(F.col("source_key").alias("total_key")).agg(F.count("*").alias("outputs_of_key"))
+    outputs = outputs.withColumn("source_nth", F.row_number().over(Window.partitionBy("source_key").orderBy(*places)))
     records = records.join(totals, F.col("key").eqNullSafe(F.col("total_key")), "left")
-    records = records.withColumn("nth", F.when(F.col("inputs_of_key") > 0, F.least("nth", "inputs_of_key")))
+    records = records.withColumn("nth", F.when(F.col("outputs_of_key") > 0, F.least("nth", "outputs_of_key")))
     same = F.col("key").eqNullSafe(F.col("source_key")) & (F.col("nth") == F.col("source_nth"))
-    found = F.col("source_offset").isNotNull()
     return (
-        records.join(inputs, same, "left")
-        .withColumn("source_topic", F.when(found, F.lit(topic)))
-        .withColumn("output_index", F.when(found, F.lit(0)))
-        .drop("countable", "nth", "total_key", "inputs_of_key", "source_key", "source_nth")
+        records.join(outputs, same, "left")
+        .withColumn("source_topic", F.when(F.col("source_offset").isNotNull(), F.lit(topic)))
+        .drop("countable", "nth", "total_key", "outputs_of_key", "source_key", "source_nth")
     )

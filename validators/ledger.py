@@ -32,8 +32,10 @@ from validators.balance import (
     words_of_batches,
 )
 from validators.coordinator import Coordinator
+from validators.expected import Expect, Expected, outputs_of
 from validators.finding import Balance, Bounds, Fate, PartitionBounds, Transactions, Witness
 from validators.identity import Identity, with_input, with_transaction
+from validators.joined import with_numbered_input
 from validators.named import TransactionalId, count_ids, named
 from validators.offsets import between, bits, bound, holds, look_up, minus, word
 from validators.readings import keep
@@ -42,8 +44,10 @@ DECLARED_COLUMNS = "transactional_id string, sequence long, attempt int, task st
 """The journal's transactions: `outcome` is what the worker was told, 'COMMITTED' or 'ABORTED'; else it is unknown.
 `reason` says why it was aborted."""
 
+ONE_TO_ONE = Expected()
+
 BROADCAST_ROWS_MAX = 100_000
-"""A journal up to this long is sent to every task instead of shuffling the sink's records for it."""
+"""A journal, or counts of outputs, up to this long are sent to every task: the sink's records are not shuffled."""
 
 
 class Place(StrEnum):
@@ -57,6 +61,8 @@ class Place(StrEnum):
     """Above the judged range, yet below the source's high watermark: left out on purpose, or not finished."""
     HOLE = "HOLE"
     """Into the judged range, to an offset where read_committed has no record: a marker, aborted or compacted."""
+    BEYOND = "BEYOND"
+    """To an input of the judged range, with an index that says of more outputs than it is expected to have."""
     NOWHERE = "NOWHERE"
     """No lineage, another topic, a partition or an offset that does not exist."""
 
@@ -96,8 +102,9 @@ class Ledger:
     all), first_partition, first_offset (where the first one is)."""
     named: DataFrame
     """The transactions that the records' headers name, one row a partition: the columns of validators/named.py."""
-    inputs: DataFrame
-    """One row per input of the judged range: source_partition, source_offset."""
+    outputs: DataFrame
+    """The outputs that must be there, of the inputs of the judged range: source_partition, source_offset, output_index.
+    A row may occur twice."""
     sink_bounds: Bounds
     source_bounds: Bounds
     """The judged range: from `start` to `lso` of each partition; the source itself ends at `hw`."""
@@ -117,6 +124,9 @@ class Ledger:
     """Records that the raw log commits and read_committed did not deliver."""
     repeats_count: int
     inputs_count: int
+    outputs_count: int
+    """How many outputs must be there."""
+    expected: Expected
     balance: tuple[Balance, ...]
     transactions: Transactions
     doubts: tuple[str, ...]
@@ -172,6 +182,7 @@ def build_ledger(
     declared: DataFrame | None = None,
     identity: Identity = Identity.LINEAGE,
     coordinator: Coordinator | None = None,
+    expected: Expected = ONE_TO_ONE,
 ) -> Ledger:
     """The ledger of a sink and its source.
 
@@ -181,25 +192,30 @@ def build_ledger(
     here; what an interrupted judging left there is replaced.
     """
     began = time.monotonic()
+    counts = expected.counts(source, source_bounds)
+    counts = counts if counts is None else keep(counts, f"{evidence}/expected")
     words, inputs, headers, ends = _together(
         lambda: keep(_words(committed, raw_log, sink_bounds), f"{evidence}/words"),
-        lambda: _count_inputs(source, source_bounds),
+        lambda: _count_inputs(source, source_bounds, counts),
         lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
         lambda: _count_ends(raw_log, sink_bounds) if raw_log else {},
     )
     records = _with_fates(uncommitted, words, sink_bounds, raw_log is not None)
     records = _with_declared(with_transaction(records), declared)
-    records = with_input(records, source, source_bounds.topic, identity)
-    records = _with_places(records, source, source_bounds, inputs.dense)
+    records = with_input(records, source, source_bounds.topic, identity, counts)
+    records = with_numbered_input(records, source_bounds)
+    records = _with_places(records, source, source_bounds, inputs.dense, counts)
     sink = keep(records.select(*SINK_COLUMNS), f"{evidence}/sink")
     groups = named(sink, raw_log, sink_bounds)
-    cells, counts, (names, ids), repeats_count = _together(
+    outputs = _outputs(source, source_bounds, sink, expected, counts)
+    cells, compared, (names, ids), repeats_count, outputs_count = _together(
         lambda: _count_cells(sink, headers),
         lambda: _count_doubts(sink, words, sink_bounds, raw_log is not None),
         lambda: _keep_named(groups, f"{evidence}/named"),
         lambda: _count_repeats(sink),
+        lambda: _count_outputs(outputs, inputs, expected),
     )
-    doubts, hidden = counts
+    doubts, hidden = compared
     balance = tuple(_balance(one, cells, headers, raw_log is not None) for one in sink_bounds.partitions)
     heard = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
     others = {Witness.RAW_LOG: raw_log, Witness.JOURNAL: declared, Witness.COORDINATOR: coordinator}
@@ -209,7 +225,7 @@ def build_ledger(
         sink=sink,
         repeats=keep(repeats, f"{evidence}/repeats") if repeats_count else repeats.limit(0),
         named=names,
-        inputs=_inputs(source, source_bounds),
+        outputs=outputs,
         sink_bounds=sink_bounds,
         source_bounds=source_bounds,
         raw_log=raw_log,
@@ -222,6 +238,8 @@ def build_ledger(
         hidden=hidden,
         repeats_count=repeats_count,
         inputs_count=inputs.judged,
+        outputs_count=outputs_count,
+        expected=expected,
         balance=balance,
         transactions=_transactions(ids, ends),
         doubts=_doubts(doubts, inputs, balance),
@@ -262,22 +280,48 @@ class Inputs(NamedTuple):
     """Records that one reading delivered more than once."""
     dense: bool
     """Every offset of the judged range holds an input, so that a lineage in range needs no look at the source."""
+    outputs: int
+    """How many outputs their counts say; where there are none, one each."""
+    uncounted: int
+    """Inputs without a valid count."""
 
 
-def _count_inputs(source: DataFrame, bounds: Bounds) -> Inputs:
+def _count_inputs(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> Inputs:
     words = source.groupBy("partition", word("offset").alias("word")).agg(
         F.count_if(between("partition", "offset", bounds, "lso")).alias("judged"),
         (F.count("*") - F.bit_count(bits("offset"))).alias("repeated"),
     )
     row = words.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("judged", "repeated"))).collect()[0]
     width = sum(one.lso - one.start for one in bounds.partitions)
-    return Inputs(row["judged"], row["repeated"], dense=row["judged"] == width and row["repeated"] == 0)
+    dense = row["judged"] == width and row["repeated"] == 0
+    if counts is None:
+        return Inputs(row["judged"], row["repeated"], dense, outputs=row["judged"], uncounted=0)
+    said = counts.agg(F.coalesce(F.sum("expected"), F.lit(0)), F.count_if(F.col("expected").isNull())).collect()[0]
+    return Inputs(row["judged"], row["repeated"], dense, outputs=said[0], uncounted=said[1])
 
 
-def _inputs(source: DataFrame, bounds: Bounds) -> DataFrame:
+def _outputs(
+    source: DataFrame, bounds: Bounds, sink: DataFrame, expected: Expected, counts: DataFrame | None
+) -> DataFrame:
+    if counts is not None:
+        return outputs_of(counts)
+    if expected.kind is Expect.ZERO_OR_ONE:
+        # Those that were produced, whatever became of them: of the others nobody knows whether they were filtered out.
+        return sink.where(F.col("place") == Place.INPUT.value).select(*LINEAGE)
     return source.where(between("partition", "offset", bounds, "lso")).select(
-        F.col("partition").alias("source_partition"), F.col("offset").alias("source_offset")
+        F.col("partition").alias("source_partition"),
+        F.col("offset").alias("source_offset"),
+        F.lit(0).alias("output_index"),
     )
+
+
+def _count_outputs(outputs: DataFrame, inputs: Inputs, expected: Expected) -> int:
+    if expected.kind is not Expect.ZERO_OR_ONE or expected.count is not None:
+        return inputs.outputs
+    words = outputs.groupBy("source_partition", word("source_offset").alias("word")).agg(
+        F.bit_count(bits("source_offset")).alias("outputs")
+    )
+    return int(words.agg(F.coalesce(F.sum("outputs"), F.lit(0))).collect()[0][0])
 
 
 def _content() -> Column:
@@ -342,8 +386,11 @@ def _with_declared(records: DataFrame, declared: DataFrame | None) -> DataFrame:
     return records.join(F.broadcast(told) if short else told, name, "left")
 
 
-def _with_places(records: DataFrame, source: DataFrame, bounds: Bounds, dense: bool) -> DataFrame:
-    """Adds `place`. `dense`: every offset of the judged range is known to hold an input."""
+def _with_places(
+    records: DataFrame, source: DataFrame, bounds: Bounds, dense: bool, counts: DataFrame | None
+) -> DataFrame:
+    """Adds `place`. `dense`: every offset of the judged range is known to hold an input. `counts`: how many outputs
+    each of them has, where that is not one."""
     start, lso, hw = (bound("source_partition", bounds, name) for name in ("start", "lso", "hw"))
     offset = F.col("source_offset")
     nowhere = (F.col("source_topic") != bounds.topic) | start.isNull() | offset.isNull() | (offset >= hw)
@@ -352,13 +399,20 @@ def _with_places(records: DataFrame, source: DataFrame, bounds: Bounds, dense: b
         .when(offset < start, Place.BEFORE.value)
         .when(offset >= lso, Place.AFTER.value)
     )
+    index = F.col("output_index")
+    if counts is None:
+        there = F.when(index >= 1, Place.BEYOND.value).otherwise(Place.INPUT.value)
+    else:
+        few = bounds.offsets <= BROADCAST_ROWS_MAX
+        records = records.join(F.broadcast(counts) if few else counts, ["source_partition", "source_offset"], "left")
+        there = F.when(index >= F.col("expected"), Place.BEYOND.value).otherwise(Place.INPUT.value)
     if dense:
-        return records.withColumn("place", place.otherwise(Place.INPUT.value))
+        return records.withColumn("place", place.otherwise(there))
     keys = {"source_partition": F.col("partition"), "source_word": word("offset")}
     inputs = source.groupBy(*(column.alias(name) for name, column in keys.items())).agg(bits("offset").alias("inputs"))
     records = records.withColumn("source_word", word("source_offset"))
     records = look_up(records, inputs, list(keys), bounds.offsets)
-    found = F.when(holds("inputs", "source_offset"), Place.INPUT.value).otherwise(Place.HOLE.value)
+    found = F.when(holds("inputs", "source_offset"), there).otherwise(Place.HOLE.value)
     return records.withColumn("place", place.otherwise(found))
 
 
@@ -474,6 +528,8 @@ def _doubts(found: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balanc
     said = [f"{doubt.value}: {count:,}." for doubt, count in found.items() if count]
     if inputs.repeated:
         said.append(f"records delivered more than once by the reading of the source: {inputs.repeated:,}.")
+    if inputs.uncounted:
+        said.append(f"inputs without a valid count of expected outputs: {inputs.uncounted:,}.")
     said += [
         f"unexplained offsets in partition {one.partition}: {one.unexplained:,} of {one.offsets:,}."
         for one in balance

@@ -1,7 +1,8 @@
 """Every committed record stems from an input of the source.
 
 Catalogue 4. A phantom has no lineage, or one that points to another topic, to a partition or offset that does not
-exist, or to an offset where read_committed has nothing. A record whose input exists but lies outside the judged range
+exist, to an offset where read_committed has nothing, or to an input that is expected to have fewer outputs than that
+(validators/expected.py). A record whose input exists but lies outside the judged range
 is no phantom: the range was cut, by the caller or by the source's retention. It is listed, explained by `range`.
 """
 
@@ -30,6 +31,10 @@ def find(ledger: Ledger) -> DataFrame:
         .when(place == Place.HOLE.value, "Its lineage points to an offset where the source has no committed record.")
         .when(place == Place.BEFORE.value, "Its input lies before the judged range.")
         .when(place == Place.AFTER.value, "Its input lies beyond the judged range.")
+        .when(
+            place == Place.BEYOND.value,
+            F.format_string("It is output %d of its input, counted from 0, and fewer are expected.", "output_index"),
+        )
         .otherwise("Its lineage points to a place that the source does not have.")
     )
     return evidence(rows, F.when(outside, 0).otherwise(1), why, F.when(outside, RANGE))

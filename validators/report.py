@@ -29,6 +29,7 @@ from validators.expectation import (
     merge,
     reason_not_required,
 )
+from validators.expected import Expect
 from validators.finding import (
     EXAMPLES_MAX,
     Balance,
@@ -39,6 +40,7 @@ from validators.finding import (
     Guarantee,
     NotChecked,
     Outcome,
+    Part,
     PartitionBounds,
     Transactions,
     Witness,
@@ -292,16 +294,19 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     return {
         one.NAME: _Found(
             {row["explained_by"]: row["count"] for row in counts if row["kind"] == one.NAME},
-            tuple(_example(row) for row in examples if row["kind"] == one.NAME),
+            tuple(_example(row, ledger.source_bounds) for row in examples if row["kind"] == one.NAME),
         )
         for one in validators
     }
 
 
-def _example(row: Row) -> Example:
+def _example(row: Row, source: Bounds) -> Example:
     lineage = None
     if row["source_offset"] is not None:
-        places = (row["source_topic"], row["source_partition"], row["source_offset"], row["output_index"])
+        topic, partition = row["source_topic"], row["source_partition"]
+        if topic == source.topic and partition is not None:
+            topic, partition = source.place(partition)
+        places = (topic, partition, row["source_offset"], row["output_index"])
         lineage = "/".join(str(place) for place in places if place is not None)
     return Example(row["partition"], row["offset"], lineage, row["transaction"], row["why"])
 
@@ -366,14 +371,22 @@ def _praise(ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], f
     inputs = ledger.inputs_count
     if not kinds >= set(REQUIRED[guarantee]):
         return f"Of what was required, {', '.join(sorted(kinds))}, nothing was found among {inputs:,} inputs"
-    there = inputs - primary.get("gap", 0)
-    said = f"{there:,} of {inputs:,} inputs committed {PROMISES[guarantee]}, in order"
+    wanted = ledger.outputs_count
+    there = wanted - primary.get("gap", 0)
+    match ledger.expected.kind:
+        case Expect.ONE_TO_ONE:
+            said = f"{there:,} of {inputs:,} inputs committed {PROMISES[guarantee]}, in order"
+        case Expect.ZERO_OR_ONE if ledger.expected.count is None:
+            said = f"{there:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}, in order; nothing tells "
+            said += f"whether the other {inputs - wanted:,} were filtered out or lost"
+        case _:
+            said = f"{there:,} of {wanted:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}, in order"
     if ledger.aborted and "aborted_read" in kinds:
         said += f"; {ledger.aborted:,} aborted {_plural(ledger.aborted, 'record')} stayed invisible"
     if primary.get("duplicate"):
         said += f"; {primary['duplicate']:,} {_plural(primary['duplicate'], 'duplicate')}, as allowed"
-    if inputs - there:
-        said += f"; {inputs - there:,} lost, as allowed"
+    if wanted - there:
+        said += f"; {wanted - there:,} lost, as allowed"
     return said
 
 
@@ -401,11 +414,13 @@ def _total(values: Iterable[int | None]) -> int | None:
 
 
 def _bounds_json(bounds: Bounds) -> dict[str, Any]:
-    return {"topic": bounds.topic, "bounds": [asdict(one) for one in bounds.partitions]}
+    parts = {"parts": [asdict(one) for one in bounds.parts]} if bounds.parts else {}
+    return {"topic": bounds.topic, **parts, "bounds": [asdict(one) for one in bounds.partitions]}
 
 
 def _bounds(given: Mapping[str, Any]) -> Bounds:
-    return Bounds(given["topic"], tuple(PartitionBounds(**one) for one in given["bounds"]))
+    parts = tuple(Part(**one) for one in given.get("parts", ()))
+    return Bounds(given["topic"], tuple(PartitionBounds(**one) for one in given["bounds"]), parts)
 
 
 def _finding(given: Mapping[str, Any]) -> Finding:

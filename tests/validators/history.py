@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 
 from validators import readings
 from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
+from validators.expected import Expected
 from validators.finding import Bounds, Guarantee, PartitionBounds
 from validators.headers import (
     LINEAGE_HEADER,
@@ -38,7 +39,7 @@ from validators.headers import (
     format_transaction,
 )
 from validators.identity import Identity
-from validators.ledger import DECLARED_COLUMNS, Ledger, build_ledger
+from validators.ledger import DECLARED_COLUMNS, ONE_TO_ONE, Ledger, build_ledger
 from validators.report import Report, judge
 
 SOURCE, SINK = "numbers", "squares"
@@ -102,6 +103,7 @@ class History:
         raw_log: bool = True,
         declared: Mapping[tuple[str, int], str] | None = None,
         identity: Identity = Identity.LINEAGE,
+        expected: Expected = ONE_TO_ONE,
     ) -> Ledger:
         """`declared`: outcomes of the journal by (transactional id, sequence), with the reason behind a colon."""
         journal = None
@@ -125,6 +127,7 @@ class History:
             raw_log=raw if raw_log else None,
             declared=journal,
             identity=identity,
+            expected=expected,
         )
 
     def report(self, spark: SparkSession, folder: Path, guarantee: Guarantee = Guarantee.EXACTLY_ONCE) -> Report:

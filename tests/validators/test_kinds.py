@@ -83,10 +83,10 @@ STORIES = {
         },
     ),
     "two outputs": story(
-        "Input 0 has two outputs. They differ in their index, and stand in its order.",
+        "Input 0 has two outputs where one is expected. The second is too many, by its index, and no duplicate.",
         "0#0 0#1 1#0 C",
         inputs=2,
-        found={},
+        found={"phantom": [(0, 1, 0, 0, None)]},
     ),
     "left out": story(
         "Input 1 was never produced, although later ones were. That breaks no order.",

@@ -77,9 +77,9 @@ def test_a_healthy_topic_holds_in_one_sentence(healthy: Ledger) -> None:
             Guarantee.EXACTLY_ONCE,
             Outcome.VIOLATED,
             "Not exactly once: 1 of 4 committed records repeats a committed output; "
-            "1 of 4 inputs lacks a committed output.",
+            "1 of 4 expected outputs is not committed.",
         ),
-        (Guarantee.AT_LEAST_ONCE, Outcome.VIOLATED, "Not at least once: 1 of 4 inputs lacks a committed output."),
+        (Guarantee.AT_LEAST_ONCE, Outcome.VIOLATED, "Not at least once: 1 of 4 expected outputs is not committed."),
         (
             Guarantee.AT_MOST_ONCE,
             Outcome.VIOLATED,

@@ -1,0 +1,83 @@
+"""How many outputs an input must have, and so which outputs the sink must hold.
+
+one_to_one     each input has exactly one, of index 0.
+one_to_many    each input has as many as its count says: indices 0 to count - 1. A count of 0 is a filtered input.
+zero_or_one    with a count, as one_to_many with 0 or 1.
+               Without one, an input without a record in the sink was filtered out or lost, and nothing in the topics
+               tells which: such inputs are not judged. One whose output was produced and never committed is missing
+               all the same: the pipeline did give it one. A second output is too many.
+
+A count that is null, negative or beyond `COUNT_MAX` is a doubt: then nothing is judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from validators.finding import Bounds
+from validators.offsets import between
+
+COUNT_MAX = 1_000_000
+"""An input with more outputs than this is a slip of the expression."""
+
+
+class Expect(StrEnum):
+    """How many outputs an input has."""
+
+    ONE_TO_ONE = "one_to_one"
+    ZERO_OR_ONE = "zero_or_one"
+    ONE_TO_MANY = "one_to_many"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is expected of each input. Raises ValueError for a count that does not go with the kind."""
+
+    kind: Expect = Expect.ONE_TO_ONE
+    count: str | DataFrame | None = None
+    """Spark SQL over the source record (`record`), or a frame with one row per input: partition, offset, count."""
+
+    def __post_init__(self) -> None:
+        if self.kind is Expect.ONE_TO_MANY and self.count is None:
+            raise ValueError("one_to_many needs a count of outputs per input.")
+        if self.kind is Expect.ONE_TO_ONE and self.count is not None:
+            raise ValueError("one_to_one has no count: it is 1. Choose one_to_many.")
+
+    @property
+    def count_max(self) -> int:
+        return COUNT_MAX if self.kind is Expect.ONE_TO_MANY else 1
+
+    def counts(self, source: DataFrame, bounds: Bounds) -> DataFrame | None:
+        """By input of the judged range: source_partition, source_offset, expected (null where no valid count is known).
+        None where every input has the same."""
+        if self.count is None:
+            return None
+        inputs = source.where(between("partition", "offset", bounds, "lso"))
+        if isinstance(self.count, str):
+            counted = record(inputs, bounds.topic).select("partition", "offset", F.expr(self.count).alias("count"))
+        else:
+            counted = inputs.select("partition", "offset").join(self.count, ["partition", "offset"], "left")
+        count = F.col("count").try_cast("long")
+        return counted.select(
+            F.col("partition").alias("source_partition"),
+            F.col("offset").alias("source_offset"),
+            F.when(count.between(0, self.count_max), count).cast("int").alias("expected"),
+        )
+
+
+def record(reading: DataFrame, topic: str) -> DataFrame:
+    """A reading as expressions see it: topic, partition, offset, timestamp, headers, and key and value as text, byte by
+    byte what they are, so that `cast(value as bigint)` and `get_json_object(value, '$.id')` can be written."""
+    texts = {name: F.col(name).cast("string") for name in ("key", "value")}
+    return reading.withColumns({**texts, "topic": F.lit(topic)})
+
+
+def outputs_of(counts: DataFrame) -> DataFrame:
+    """One row per output: source_partition, source_offset, output_index."""
+    counted = counts.where(F.col("expected") > 0)
+    index = F.explode(F.sequence(F.lit(0), F.col("expected") - 1)).alias("output_index")
+    return counted.select("source_partition", "source_offset", index)
