@@ -1,0 +1,37 @@
+"""Rendezvous: a worker stands still at a step until the run's own process has done what a fault says.
+
+What strikes from outside the worker (a network that is cut, a broker that is killed) has to happen at a known place all
+the same. So the worker claims the fault in the journal as it claims its own, and waits there for the answer of the
+director, which is the proof that the fault fired.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from backend.errors import ClusterError, InjectedError
+from backend.pipeline.journal import FaultTold, JournalReader, Told
+
+DONE_WITHIN_S = 120.0
+LOOK_S = 0.05
+
+
+def wait_for_the_run(bootstrap: str, client: Mapping[str, str], journal: str, fault: str) -> None:
+    """Come back when the fault is under way. Raises InjectedError when the run's process cannot do it."""
+    reader = JournalReader(bootstrap, client, journal)
+    deadline = time.monotonic() + DONE_WITHIN_S
+    try:
+        while time.monotonic() < deadline:
+            # The brokers may be the ones that are struck.
+            with suppress(ClusterError):
+                for entry in reader.news():
+                    if isinstance(entry, FaultTold) and entry.fault == fault:
+                        if entry.what is Told.FAILED:
+                            raise InjectedError(f"{fault}: {entry.said}")
+                        return
+            time.sleep(LOOK_S)
+    finally:
+        reader.close()
+    raise InjectedError(f"{fault}: the run's process did not answer within {DONE_WITHIN_S:.0f} s.")
