@@ -1,0 +1,70 @@
+"""Totals: a running total per account, the stateful stage. One output per payment: the account's total after it.
+
+An account's payments lie in one source partition (they are keyed by it), and are added in the order of their offsets,
+so each output depends on the input alone and not on how Spark cuts the stream into batches.
+
+A payment is JSON: `{"id": "p17", "account": "a3", "cents": 250, "at": "2026-01-01T00:00:17Z"}`. What is none (a field
+is missing or of another type) moves no total and has no output; a verdict shows it as a gap.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+PAYMENT = "id string, account string, cents bigint, at timestamp"
+PLACE = ["topic", "partition", "offset"]
+OUTPUT = "topic string, partition int, offset bigint, key binary, value binary"
+STATE = "total bigint"
+FIRST_PAYMENT_AT = datetime(2026, 1, 1, tzinfo=UTC)
+ACCOUNTS = 20
+CENTS_MAX = 1_000
+
+
+def totals(rows: DataFrame, deduplicate_s: int | None = None) -> DataFrame:
+    """Rows of Spark's Kafka source -> rows for the stateful sink.
+
+    `deduplicate_s`: a payment whose id came before, at most so many seconds of its own time ago, is dropped. Then one
+    that is later than that is dropped too: nobody could say whether it came before.
+    """
+    parsed = F.from_json(F.col("value").cast("string"), PAYMENT).alias("payment")
+    payments = rows.select(*PLACE, parsed).select(*PLACE, "payment.*").dropna()
+    if deduplicate_s is not None:
+        payments = payments.withWatermark("at", f"{deduplicate_s} seconds").dropDuplicatesWithinWatermark(["id"])
+    return payments.groupBy("account").applyInPandasWithState(
+        add_up, OUTPUT, STATE, "append", GroupStateTimeout.NoTimeout
+    )
+
+
+def add_up(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """One account's new payments, and its total so far -> an output for each."""
+    # Sorted: a shuffle delivers the blocks of a batch in any order.
+    payments = pd.concat(list(frames)).sort_values(PLACE)
+    before = state.get[0] if state.exists else 0
+    after = payments["cents"].cumsum() + before
+    state.update((int(after.iloc[-1]),))
+    told = zip(payments["id"], payments["cents"], after, strict=True)
+    yield payments[PLACE].assign(
+        key=key[0].encode(),
+        value=[total_text(identity, key[0], cents, total) for identity, cents, total in told],
+    )
+
+
+def total_text(identity: str, account: str, cents: int, total: int) -> bytes:
+    """An output's value."""
+    return json.dumps({"id": identity, "account": account, "cents": int(cents), "total": int(total)}).encode()
+
+
+def payment(number: int) -> tuple[bytes, bytes]:
+    """Payment N of a fill: its account as key, and itself; one a second, in amounts that repeat with N."""
+    account = f"account-{number % ACCOUNTS}"
+    at = FIRST_PAYMENT_AT + timedelta(seconds=number)
+    cents = number * 37 % CENTS_MAX + 1
+    text = {"id": f"payment-{number}", "account": account, "cents": cents, "at": f"{at:%Y-%m-%dT%H:%M:%SZ}"}
+    return account.encode(), json.dumps(text).encode()

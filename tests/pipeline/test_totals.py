@@ -1,0 +1,189 @@
+"""The stateful stage: running totals whose outputs are committed once, whoever is killed and whatever is replayed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import uuid
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from backend.errors import CheckpointMismatch, OffsetMissing
+from backend.faults.fault import Step
+from backend.kafka.cluster import Cluster
+from backend.pipeline.journal import Declared, FaultFired, TransactionEnded, read_journal
+from backend.pipeline.process import explained
+from backend.pipeline.stateful_sink import STATEFUL_FORMAT, KafkaStatefulSink, commit_batch_floor
+from backend.pipeline.totals import payment, total_text, totals
+from backend.settings import idempotent_producer_config, spark_source_options
+from tests.conftest import wait_until
+from tests.runs import read_all
+from validators.headers import LINEAGE_HEADER
+
+PARTITIONS = 2
+PER_BATCH = 200
+
+
+@dataclass
+class Stage:
+    """A program with the stateful sink: its topics, its group, and where its checkpoint lies now."""
+
+    bootstrap: str
+    checkpoint: Path
+    name: str = field(default_factory=lambda: f"totals-{uuid.uuid4().hex[:6]}")
+    filled: int = 0
+
+    def __post_init__(self) -> None:
+        self.cluster = Cluster(self.bootstrap)
+        for topic, partitions in ((self.source, PARTITIONS), (self.sink, PARTITIONS), (self.journal, 1)):
+            self.cluster.create_topic(topic, partitions)
+        commit_batch_floor(self.cluster, self.name, PARTITIONS)
+
+    @property
+    def source(self) -> str:
+        return f"{self.name}-payments"
+
+    @property
+    def sink(self) -> str:
+        return f"{self.name}-totals"
+
+    @property
+    def journal(self) -> str:
+        return f"{self.name}-journal"
+
+    def fill(self, count: int) -> None:
+        """Append so many payments."""
+        producer = Producer(idempotent_producer_config(self.bootstrap, {}))
+        for number in range(self.filled, self.filled + count):
+            key, value = payment(number)
+            producer.produce(self.source, value, key)
+        assert producer.flush(20) == 0
+        self.filled += count
+
+    def start(self, spark: SparkSession, per_batch: int = PER_BATCH, **options: str) -> StreamingQuery:
+        """The query, over what the source holds now."""
+        spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
+        spark.dataSource.register(KafkaStatefulSink)
+        source = {
+            **spark_source_options(self.bootstrap, {}, "read_committed"),
+            "subscribe": self.source,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(per_batch),
+        }
+        sink = {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "topic": self.sink,
+            "group": self.name,
+            "transactionalIdPrefix": self.name,
+            "journal": self.journal,
+            "checkpointLocation": self.checkpoint.as_uri(),
+        }
+        rows = totals(spark.readStream.format("kafka").options(**source).load())
+        return rows.writeStream.format(STATEFUL_FORMAT).options(**sink, **options).trigger(availableNow=True).start()
+
+    def run(self, spark: SparkSession, **options: str) -> None:
+        """The query, to its end."""
+        self.start(spark, **options).awaitTermination()
+
+    def refusal(self, spark: SparkSession) -> Exception:
+        """What the query is refused with, when it would take all that is new for one batch."""
+        with pytest.raises(PySparkException) as refused:
+            self.start(spark, per_batch=self.filled).awaitTermination()
+        return explained(refused.value)
+
+    def committed(self) -> Counter[tuple[bytes | None, bytes | None, bytes]]:
+        """What a plain consumer gets: key, value and lineage of every record."""
+        return Counter(
+            (message.key, message.value, dict(message.headers)[LINEAGE_HEADER])
+            for message in read_all(self.bootstrap, self.sink)
+        )
+
+    def expected(self) -> Counter[tuple[bytes | None, bytes | None, bytes]]:
+        """What it must get, added up here and now from the payments."""
+        sums: defaultdict[str, int] = defaultdict(int)
+        made: Counter[tuple[bytes | None, bytes | None, bytes]] = Counter()
+        for message in read_all(self.bootstrap, self.source):
+            one = json.loads(message.value or b"")
+            account = one["account"]
+            sums[account] += one["cents"]
+            value = total_text(one["id"], account, one["cents"], sums[account])
+            made[account.encode(), value, f"{self.source}/{message.partition}/{message.offset}/0".encode()] += 1
+        return made
+
+    def in_order(self) -> bool:
+        """Whether every account's totals follow one another: each is the one before plus its payment."""
+        last: defaultdict[str, int] = defaultdict(int)
+        for message in read_all(self.bootstrap, self.sink):
+            one = json.loads(message.value or b"")
+            if one["total"] != last[one["account"]] + one["cents"]:
+                return False
+            last[one["account"]] = one["total"]
+        return True
+
+
+@pytest.fixture
+def stage(bootstrap: str, tmp_path: Path) -> Stage:
+    return Stage(bootstrap, tmp_path / "checkpoint")
+
+
+def test_totals_killed_ten_times_are_those_of_an_uninterrupted_run(stage: Stage, spark: SparkSession) -> None:
+    """Story: ten workers are killed -9, at every step of a transaction, and transactions abort by a draw. The query is
+    stopped in the middle of a batch and started again, twice. Every total is committed once, in order."""
+    faults = [f"crash@transaction={number},step={step}" for number, step in enumerate(Step, start=1)]
+    stage.fill(PER_BATCH * 4)
+    options = {"faults": " ".join(faults), "abortProbability": "0.3", "seed": "4"}
+    for _stop in range(2):
+        query = stage.start(spark, **options)
+        before = len(read_journal(stage.bootstrap, {}, stage.journal))
+        wait_until(lambda b=before: len(read_journal(stage.bootstrap, {}, stage.journal)) >= b + 4, 120, "some work")
+        query.stop()
+    stage.fill(PER_BATCH * 2 + 1)
+    stage.run(spark, **options)
+    assert stage.committed() == stage.expected()
+    assert stage.in_order()
+    journal = read_journal(stage.bootstrap, {}, stage.journal)
+    assert sum(isinstance(entry, FaultFired) for entry in journal) == len(faults) * PARTITIONS == 10
+    outcomes = Counter(entry.outcome for entry in journal if isinstance(entry, TransactionEnded))
+    assert outcomes[Declared.ABORTED] > 0
+    ends = {p.partition: p.hw for p in stage.cluster.bounds(stage.source).partitions}
+    assert stage.cluster.committed(stage.name, stage.source) == ends, "how far it is, for people and tools"
+
+
+def test_a_checkpoint_that_does_not_belong_to_the_sink_is_refused(stage: Stage, spark: SparkSession) -> None:
+    """Story: three batches, with a copy of the checkpoint after each. Started without its checkpoint, with one that is
+    two batches old, and with one that is a batch old and would make other outputs, the query is refused and nothing is
+    written. The right checkpoint, moved to another folder, goes on."""
+    copies = []
+    for _batch in range(3):
+        stage.fill(PER_BATCH)
+        stage.run(spark)
+        copies.append(shutil.copytree(stage.checkpoint, stage.checkpoint.with_name(f"copy-{len(copies)}")))
+    assert stage.committed() == stage.expected()
+    stage.fill(PER_BATCH // 2)
+    before = stage.cluster.bounds(stage.sink)
+    for copy, says in (
+        (None, r"its checkpoint, which holds the state, was deleted or replaced. Put back the checkpoint"),
+        (copies[0], r"waits for batch 3 of query .* but the checkpoint is at batch 1: an older one was put in"),
+        (copies[1], r"Batch 2 of .* is in the sink with other records than it makes now"),
+    ):
+        shutil.rmtree(stage.checkpoint)
+        if copy is not None:
+            shutil.copytree(copy, stage.checkpoint)
+        refused = stage.refusal(spark)
+        assert isinstance(refused, CheckpointMismatch)
+        assert re.search(says, str(refused))
+        assert [p.lso for p in stage.cluster.bounds(stage.sink).partitions] == [p.lso for p in before.partitions]
+    stage.checkpoint = copies[2]
+    stage.run(spark)
+    assert stage.committed() == stage.expected()
+    stage.fill(1)
+    stage.cluster.delete_group(stage.name)
+    assert isinstance(stage.refusal(spark), OffsetMissing)
