@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
 
-from backend.commands import runs, topics
+from backend.commands import evidence, runs, topics
 from backend.commands.matrix import matrix
 from backend.commands.terminal import err, out
 from backend.commands.up import up
@@ -42,6 +42,10 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "runs": runs.list_runs,
     "show": runs.show,
     "clean": runs.clean,
+    "evidence": evidence.evidence,
+    "verify": evidence.verify,
+    "signoff": evidence.signoff,
+    "compare": evidence.compare,
     "matrix": matrix,
 }
 """By name, in the order in which help lists them."""

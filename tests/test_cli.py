@@ -25,6 +25,10 @@ COMMANDS = (
     "runs",
     "show",
     "clean",
+    "evidence",
+    "verify",
+    "signoff",
+    "compare",
     "matrix",
 )
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from backend.errors import UsageError
+from backend.evidence.manifest import Payloads
 from backend.faults.kinds import KINDS
 from backend.pipeline.scenarios import SCENARIOS
 from backend.settings import Settings, read_settings
@@ -37,6 +38,10 @@ Rate = Annotated[float | None, typer.Option(help="Fill at this rate, in records 
 Scenario = Annotated[str | None, typer.Option(help=f"What to run: {', '.join(SCENARIOS)}.", metavar="NAME")]
 PlanFile = Annotated[Path | None, typer.Argument(help="A plan in YAML; options win over it.", metavar="[PLAN.yaml]")]
 UntilStopped = Annotated[bool, typer.Option("--until-stopped", help="Go on until `topicproof stop` or Ctrl-C.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for the report and its evidence.", metavar="DIR")]
+PayloadsKept = Annotated[
+    Payloads, typer.Option("--payloads", help="Keys, values and headers in the evidence: as read, as digests, or not.")
+]
 SourceOption = Annotated[
     list[str] | None, typer.Option(help="A further option of Spark's Kafka source.", metavar="NAME=VALUE")
 ]

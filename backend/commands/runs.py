@@ -22,7 +22,9 @@ from backend.commands.options import (
     Config,
     Fault,
     Json,
+    Out,
     Partitions,
+    PayloadsKept,
     PerTransaction,
     PlanFile,
     Rate,
@@ -36,8 +38,10 @@ from backend.commands.options import (
 )
 from backend.commands.terminal import emit, err, out, print_report, say, stopping
 from backend.errors import TopicproofError, UsageError
+from backend.evidence.copy import copy_evidence, require_room
+from backend.evidence.manifest import Payloads
 from backend.history.store import History, Run
-from backend.judge import REPORT, Question
+from backend.judge import EVIDENCE, REPORT, Question
 from backend.kafka.cluster import Cluster
 from backend.pipeline import run as runs_of
 from backend.pipeline.plan import RunPlan, make_plan, read_plan
@@ -123,7 +127,8 @@ def check(
     sink: Annotated[str, typer.Option(help="The topic that was written.", metavar="T")] = "squares",
     identity: Annotated[Identity, typer.Option(help="How a sink record names its input.")] = Identity.LINEAGE,
     guarantee: Annotated[Guarantee, typer.Option(help="What was promised.")] = Guarantee.EXACTLY_ONCE,
-    folder: Annotated[Path | None, typer.Option("--out", help="Folder for report and evidence.", metavar="DIR")] = None,
+    folder: Out = None,
+    payloads: PayloadsKept = Payloads.ALL,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
@@ -134,6 +139,8 @@ def check(
     Example: `topicproof check --source numbers --sink squares --identity key`
     """
     settings = settings_of(bootstrap, config, brokers)
+    if folder is not None:
+        require_room(folder)
     history = History(settings)
     with services(settings, say=say) as found:
         cluster = Cluster(found.bootstrap, settings.client)
@@ -142,7 +149,9 @@ def check(
         require_records(bounds)
         cluster.partitions(sink)
         question = Question(source=bounds, sink=sink, guarantee=guarantee, identity=identity)
-        report = runs_of.check(settings, found, history, question, folder)
+        report = runs_of.check(settings, found, history, question)
+    if folder is not None and report.run is not None:
+        copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, folder, payloads)
     _conclude(report, json_)
 
 
@@ -329,7 +338,7 @@ def _merge_topics(fields: dict[str, Any], source: str | None, options: list[str]
 
 
 def report_path(settings: Settings, run_: Run) -> Path:
-    return Path(run_.facts.get("folder", settings.runs / run_.id)) / REPORT
+    return run_.folder(settings) / REPORT
 
 
 def _run_json(found: Run) -> dict[str, Any]:

@@ -99,6 +99,10 @@ class Run:
         """Seconds since it was created."""
         return (_now() - self.created_at).total_seconds()
 
+    def folder(self, settings: Settings) -> Path:
+        """Where its report and its evidence are."""
+        return Path(self.facts.get("folder", settings.runs / self.id))
+
     @property
     def alive(self) -> bool:
         """Whether its owner still works on it."""

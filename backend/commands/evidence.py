@@ -1,0 +1,220 @@
+"""What proves a verdict, and who answers for it: take it along, judge it again, sign it, compare two."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from backend.commands.options import Json, Out, PayloadsKept, RunId, settings_of
+from backend.commands.terminal import emit, out, print_report, say
+from backend.errors import UsageError
+from backend.evidence.copy import copy_evidence
+from backend.evidence.manifest import Payloads, read_manifest, require_unchanged
+from backend.evidence.verify import Verified, evidence_in, read_report, unchanged
+from backend.evidence.verify import verify as verify_evidence
+from backend.history import signoff as signoffs_of
+from backend.history.compare import compare as compare_reports
+from backend.history.signoff import Decision
+from backend.history.store import History, Run
+from backend.services import services
+from backend.settings import Settings
+from backend.show import plain
+from backend.spark import spark_session
+from validators.report import Report
+
+
+def evidence(run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payloads.ALL, json_: Json = None) -> None:
+    """Where a run's evidence lies; with `--out` a copy of it, which `topicproof verify` can judge anywhere.
+
+    Example: `topicproof evidence squares-k3f9a2 --out proof --payloads masked`
+    """
+    settings = settings_of()
+    found = evidence_in(History(settings).get(run_id).folder(settings))
+    digest = require_unchanged(found)
+    if folder is not None:
+        digest, found = copy_evidence(found, folder, payloads), folder
+    manifest = read_manifest(found)
+    size = sum(entry.bytes for entry in manifest.files.values())
+    emit(
+        json_,
+        {
+            "run": run_id,
+            "folder": str(found),
+            "manifest": digest,
+            "payloads": manifest.payloads,
+            "files": len(manifest.files),
+            "bytes": size,
+        },
+    )
+    out.print(f"{len(manifest.files)} files, {size / 1e6:,.1f} MB: {found}", highlight=False)
+    out.print(f"manifest {digest}", highlight=False)
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A folder of evidence, or of a run.", metavar="DIR")],
+    judged: Annotated[
+        bool, typer.Option("--judge/--hashes-only", help="Judge again, or only hold the files against their hashes.")
+    ] = True,
+    json_: Json = None,
+) -> None:
+    """Hold evidence against its hashes and judge it again, without Kafka.
+
+    The exit code is the verdict's, or 4 if a file is not what was written, or another verdict is reached.
+
+    Example: `topicproof verify proof`
+    """
+    place = evidence_in(folder.absolute())
+    found = unchanged(place)
+    if judged and not found.differences:
+        with services(settings_of(), kafka=False, say=say) as up, spark_session(up.spark_remote) as spark:
+            found = verify_evidence(spark, place)
+    emit(json_, _verified_json(found))
+    if json_ != "-":
+        _print_verified(found, judged)
+    if not judged and not found.differences:
+        return
+    raise typer.Exit(found.exit_code)
+
+
+def signoff(
+    run_id: RunId,
+    decision: Annotated[Decision, typer.Option(help="accept, reject, or waive one kind of finding.")],
+    by: Annotated[str, typer.Option(help="Who you are; nobody is asked for a password.", metavar="NAME")],
+    comment: Annotated[str, typer.Option(help="Why; a waiver and an UNKNOWN need it.", metavar="TEXT")] = "",
+    kind: Annotated[str | None, typer.Option(help="The kind that is waived.", metavar="KIND")] = None,
+    until: Annotated[str | None, typer.Option(help="The last day of the waiver.", metavar="YYYY-MM-DD")] = None,
+    json_: Json = None,
+) -> None:
+    """Sign a report: your decision is kept for good, bound to the evidence as it is now.
+
+    Example: `topicproof signoff squares-k3f9a2 --decision accept --by "Grace Hopper"`
+    """
+    settings = settings_of()
+    history = History(settings)
+    found = history.get(run_id)
+    report, digest = signable(settings, found)
+    made = signoffs_of.sign(history, run_id, report, digest, decision, by, comment, kind, _day(until))
+    emit(json_, asdict(made))
+    out.print(signed_line(made), highlight=False)
+    out.print(f"entry {made.number}, evidence {digest}", highlight=False)
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help="A run or check.", metavar="RUN")],
+    after: Annotated[str, typer.Argument(help="Another one.", metavar="RUN")],
+    json_: Json = None,
+) -> None:
+    """Two reports side by side: counts, fates, and the findings that appeared or disappeared.
+
+    Example: `topicproof compare squares-k3f9a2 squares-p7m4x8`
+    """
+    settings = settings_of()
+    history = History(settings)
+    reports = [read_report(history.get(name).folder(settings)) for name in (before, after)]
+    found = compare_reports(*reports)
+    emit(
+        json_,
+        {
+            "runs": [before, after],
+            "verdicts": [one.verdict for one in reports],
+            "why": found.why,
+            "figures": [asdict(one) | {"change": one.change} for one in found.figures],
+            "kinds": [
+                {
+                    "kind": one.kind,
+                    "change": one.word,
+                    "outcomes": [side.outcome if side else None for side in (one.before, one.after)],
+                    "counts": [side.count if side else None for side in (one.before, one.after)],
+                }
+                for one in found.kinds
+            ],
+        },
+    )
+    if json_ is not None:
+        return
+    out.print(plain(found.why), highlight=False)
+    table = Table("", before, after, "change", box=None, pad_edge=False)
+    for figure in found.figures:
+        table.add_row(figure.name, *map(_number, (figure.before, figure.after)), _signed(figure.change))
+    for one in found.kinds:
+        sides = [f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)]
+        table.add_row(one.kind, *sides, one.word)
+    out.print(table)
+
+
+def signable(settings: Settings, run: Run) -> tuple[Report, str]:
+    """What is to be signed: the report, and the hash of evidence that is as it was written.
+
+    Raises UsageError for a run that still goes on, EvidenceError when there is no evidence or it was changed.
+    """
+    if run.alive:
+        raise UsageError(f"Run {run.id} still goes on. Sign it when it has ended.")
+    place = evidence_in(run.folder(settings))
+    digest = require_unchanged(place)
+    return read_report(place), digest
+
+
+def signed_line(made: signoffs_of.Signoff) -> str:
+    """`2026-01-01 10:00:00 UTC Grace Hopper accepted HOLDS: comment`"""
+    done = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected"}.get(
+        made.decision, f"waived {made.kind} until {made.until} in"
+    )
+    said = f": {made.comment}" if made.comment else ""
+    return plain(f"{made.made_at:%Y-%m-%d %H:%M:%S} UTC {made.name} {done} {made.verdict}{said}")
+
+
+def _day(text: str | None) -> date | None:
+    try:
+        return date.fromisoformat(text) if text else None
+    except ValueError as error:
+        raise UsageError(f"--until {text}: expected a day such as {datetime.now(UTC):%Y-%m-%d}.") from error
+
+
+def _verified_json(found: Verified) -> dict[str, Any]:
+    return {
+        "folder": str(found.folder),
+        "manifest": found.hash,
+        "of": found.manifest.of,
+        "run": found.manifest.run,
+        "payloads": found.manifest.payloads,
+        "files": len(found.manifest.files),
+        "differences": [one._asdict() for one in found.differences],
+        "verdict": found.manifest.verdict,
+        "judged_again": found.found.verdict if found.found else None,
+        "contradictions": list(found.contradictions),
+        "report": json.loads(found.found.to_json()) if found.found else None,
+    }
+
+
+def _print_verified(found: Verified, judged: bool) -> None:
+    if found.differences:
+        out.print(f"[bold red]Not what was written[/] {plain(str(found.folder))}")
+        for one in found.differences:
+            out.print(f"  {one.how:8} {plain(one.file)}", highlight=False)
+        return
+    out.print(f"{len(found.manifest.files)} files are what was written (manifest {found.hash}).", highlight=False)
+    if not judged:
+        return
+    for sentence in found.contradictions:
+        out.print(f"[bold red]contradiction[/] {plain(sentence)}", highlight=False)
+    if found.contradictions and found.masked:
+        out.print(f"The copy was made with payloads {found.manifest.payloads}: what they said may be what is missing.")
+    if found.found is not None:
+        out.print("Judged again:" if found.contradictions else "Judged again, with the same result:")
+        print_report(found.found)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _signed(value: float | None) -> str:
+    if not value:
+        return ""
+    return f"{value:+,.1f}" if isinstance(value, float) else f"{value:+,}"

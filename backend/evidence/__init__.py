@@ -1,0 +1,1 @@
+"""The files that prove a report: one folder, complete in itself, hashed file by file."""

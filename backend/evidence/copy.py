@@ -1,0 +1,134 @@
+"""Copies of a folder of evidence: as it is, or without what records said.
+
+Masked, every key, value and foreign header is replaced by a digest under a secret that is made for this copy and kept
+by nobody: what was equal is equal, so that the copy can still be judged by lineage, by key and by a header; what was
+said cannot be found out. Hashes of the content, which could be guessed backwards, are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from backend.errors import EvidenceError, UsageError
+from backend.evidence.manifest import MANIFEST, Payloads, read_manifest, require_unchanged, write_manifest
+from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
+
+DIGEST_BYTES = 16
+OURS = (LINEAGE_HEADER, TRANSACTION_HEADER)
+"""Headers of our own pipelines name places and transactions, and no content."""
+CONTENT = ("content", "seen_content")
+"""Columns with hashes of content, which only judging needs."""
+
+Mask = Callable[[bytes | None], bytes | None]
+
+
+def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.ALL) -> str:
+    """Copy the evidence into the folder `target`; gives the hash of the copy's manifest.
+
+    A copy that lies there already is replaced. Raises UsageError when anything else does, EvidenceError when the
+    evidence is not what was written, or the copy cannot be.
+    """
+    original = require_unchanged(evidence)
+    manifest = read_manifest(evidence)
+    try:
+        _make_room(target)
+        for name in (*manifest.files, MANIFEST):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            if payloads is Payloads.ALL:
+                shutil.copyfile(evidence / name, target / name)
+        if payloads is Payloads.ALL:
+            return original
+        mask = _digests() if payloads is Payloads.MASKED else None
+        for name in manifest.files:
+            _copy_masked(evidence / name, target / name, mask)
+    except OSError as error:
+        raise EvidenceError(f"The evidence cannot be copied to {target}: {error.strerror}.") from error
+    return write_manifest(target, manifest.run, manifest.verdict, payloads, original)
+
+
+def zip_evidence(evidence: Path, target: Path, payloads: Payloads, name: str) -> None:
+    """A copy as one zip file, in a folder `name` within it. Raises EvidenceError."""
+    folder = target.with_suffix(".folder")
+    copy_evidence(evidence, folder, payloads)
+    try:
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+            for path in sorted(folder.rglob("*")):
+                if path.is_file():
+                    packed.write(path, f"{name}/{path.relative_to(folder)}")
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise EvidenceError(f"The evidence cannot be packed: {error.strerror}.") from error
+
+
+def require_room(target: Path) -> None:
+    """Raises UsageError when a copy would mix with something else."""
+    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
+        raise UsageError(f"{target} is not empty. Choose a folder that is, or that does not exist.")
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{target} is a file. Choose a folder that is empty, or that does not exist.")
+
+
+def _make_room(target: Path) -> None:
+    require_room(target)
+    target.mkdir(parents=True, exist_ok=True)
+    if (target / MANIFEST).exists():
+        for name in (*read_manifest(target).files, MANIFEST):
+            # What a manifest names could lie anywhere; only what lies in this folder is removed.
+            if (target / name).resolve().is_relative_to(target.resolve()):
+                (target / name).unlink(missing_ok=True)
+        for folder in sorted((path for path in target.rglob("*") if path.is_dir()), reverse=True):
+            if not any(folder.iterdir()):
+                folder.rmdir()
+    require_room(target)
+
+
+def _digests() -> Mask:
+    secret = secrets.token_bytes(32)
+
+    def digest(value: bytes | None) -> bytes | None:
+        return None if value is None else hmac.new(secret, value, hashlib.sha256).digest()[:DIGEST_BYTES]
+
+    return digest
+
+
+def _copy_masked(path: Path, target: Path, mask: Mask | None) -> None:
+    if path.suffix == ".crc":
+        # Spark's own checksum of a file that may have changed; the manifest has a better one.
+        return
+    if path.suffix != ".parquet":
+        shutil.copyfile(path, target)
+        return
+    with pq.ParquetFile(path) as file:
+        kept = [name for name in file.schema_arrow.names if name not in CONTENT]
+        schema = pa.schema([file.schema_arrow.field(name) for name in kept])
+        with pq.ParquetWriter(target, schema) as writer:
+            for batch in file.iter_batches(columns=kept):
+                rows = pa.Table.from_batches([batch])
+                for name, masked in (("key", _values), ("value", _values), ("headers", _headers)):
+                    if name in kept:
+                        column = pa.array(masked(rows[name].to_pylist(), mask), schema.field(name).type)
+                        rows = rows.set_column(kept.index(name), schema.field(name), column)
+                writer.write_table(rows.cast(schema))
+
+
+def _values(values: list[bytes | None], mask: Mask | None) -> list[bytes | None]:
+    return [mask(value) if mask else None for value in values]
+
+
+def _headers(rows: list[list[dict[str, Any]] | None], mask: Mask | None) -> list[list[dict[str, Any]] | None]:
+    def kept(header: dict[str, Any]) -> list[dict[str, Any]]:
+        if header["key"] in OURS:
+            return [header]
+        return [{**header, "value": mask(header["value"])}] if mask else []
+
+    return [None if row is None else [one for header in row for one in kept(header)] for row in rows]

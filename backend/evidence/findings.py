@@ -1,0 +1,55 @@
+"""All rows that were found, as one Parquet and one CSV file, and where they lie."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from validators.evidence import COLUMNS
+
+PARQUET, CSV = "findings.parquet", "findings.csv"
+TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}
+SCHEMA = pa.schema(
+    [("kind", pa.string()), *((name, TYPES[type_]) for name, type_ in map(str.split, COLUMNS.split(", ")))]
+)
+
+
+class Place(NamedTuple):
+    """Rows of one kind and cause are counted by it."""
+
+    kind: str
+    cause: str | None
+    """What explains them; None for primary ones."""
+    partition: int | None
+    """Of the sink; of the source where the sink holds nothing; None where neither is known."""
+
+
+def gather(ledger: Path, evidence: Path) -> Counter[Place]:
+    """Put what the validators found together in the folder `evidence`, and count it. Raises OSError."""
+    folders = sorted(ledger.glob("findings*"))
+    found: Counter[Place] = Counter()
+    with pq.ParquetWriter(evidence / PARQUET, SCHEMA) as parquet, csv.CSVWriter(evidence / CSV, SCHEMA) as text:
+        for part in (part for folder in folders for part in sorted(folder.glob("*.parquet"))):
+            with pq.ParquetFile(part) as file:
+                for batch in file.iter_batches():
+                    rows = pa.Table.from_batches([batch]).select(SCHEMA.names).cast(SCHEMA)
+                    parquet.write_table(rows)
+                    text.write_table(rows)
+                    found += _places(rows)
+    for folder in folders:
+        shutil.rmtree(folder)
+    return found
+
+
+def _places(rows: pa.Table) -> Counter[Place]:
+    place = pc.coalesce(rows["partition"], rows["source_partition"])
+    placed = pa.table({"kind": rows["kind"], "cause": rows["explained_by"], "place": place})
+    counts = placed.group_by(["kind", "cause", "place"]).aggregate([([], "count_all")]).to_pylist()
+    return Counter({Place(one["kind"], one["cause"], one["place"]): one["count_all"] for one in counts})

@@ -1,0 +1,43 @@
+"""A folder of evidence, made complete: what judging left there, and what people and machines read of it.
+
+report.json report.html junit.xml      the report: for programs, people, CI servers
+findings.parquet findings.csv          every row that was found
+taken.json journal.jsonl sink-* source-*   all that the verdict rests on; `topicproof verify` judges it again
+ledger/                                what was computed on the way
+plan.json ...                          what was asked for
+manifest.json                          SHA-256 of each of these
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from backend.errors import EvidenceError
+from backend.evidence.findings import gather
+from backend.evidence.junit import JUNIT, write_junit
+from backend.evidence.manifest import write_manifest
+from backend.evidence.page import PAGE, write_page
+from validators.report import Report
+
+REPORT = "report.json"
+
+
+def complete(folder: Path, report: Report, papers: Mapping[str, Any]) -> str:
+    """Write what is missing beside what judging left; gives the manifest's hash. `papers`: by file name, texts as they
+    are, everything else as JSON. Raises EvidenceError."""
+    made_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
+    try:
+        (folder / REPORT).write_text(report.to_json() + "\n", encoding="utf-8")
+        for name, paper in papers.items():
+            text = paper if isinstance(paper, str) else json.dumps(paper, indent=2, ensure_ascii=False, default=str)
+            (folder / name).write_text(text + "\n", encoding="utf-8")
+        places = gather(folder / "ledger", folder)
+        write_junit(folder / JUNIT, report, places, made_at)
+        write_page(folder / PAGE, report, f"{made_at.replace('T', ' ')} UTC")
+    except OSError as error:
+        raise EvidenceError(f"The evidence in {folder} cannot be written: {error.strerror}.") from error
+    return write_manifest(folder, report.run, report.verdict)

@@ -1,0 +1,130 @@
+"""`junit.xml`: a report as CI servers show it, one case per kind of finding and group of partitions.
+
+A group fails where rows in it break the guarantee; it is an error where nothing can be said, and skipped where the kind
+does not count. One more case is the verdict itself, so that no report but one that holds is without a mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+
+from backend.evidence.findings import Place
+from validators.expectation import judge_rows
+from validators.finding import Example, Finding, Outcome
+from validators.report import Report
+
+JUNIT = "junit.xml"
+GROUPS_MAX = 8
+"""A topic of more partitions has neighbours in one group."""
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+Group = tuple[int, ...]
+
+
+def write_junit(path: Path, report: Report, places: Mapping[Place, int], made_at: str) -> None:
+    """Raises OSError."""
+    suite = TestSuite(_text(f"{report.source.topic} -> {report.sink.topic}"))
+    suite.timestamp = made_at
+    for name, value in {"run": report.run or "", "guarantee": report.guarantee, **report.versions}.items():
+        suite.add_property(name, _text(value))
+    suite.add_testcase(_verdict(report))
+    uncounted = {one.kind: one.why for one in report.not_checked}
+    for finding in report.findings:
+        here = {place: count for place, count in places.items() if place.kind == finding.kind}
+        for group in groups(report, places):
+            suite.add_testcase(_case(report, finding, group, here, uncounted.get(finding.kind)))
+        if any(place.partition is None for place in here):
+            suite.add_testcase(_case(report, finding, None, here, uncounted.get(finding.kind)))
+    looked_for = {one.kind for one in report.findings}
+    for kind, why in uncounted.items():
+        if kind not in looked_for:
+            suite.add_testcase(_skipped(_named(report, kind, "not looked for"), why))
+    suite.update_statistics()
+    xml = JUnitXml("topicproof")
+    xml.add_testsuite(suite)
+    xml.update_statistics()
+    xml.write(str(path), pretty=True)
+
+
+def groups(report: Report, places: Mapping[Place, int]) -> Sequence[Group]:
+    """The partitions of both topics, in at most `GROUPS_MAX` groups of neighbours."""
+    numbers = {one.partition for bounds in (report.sink, report.source) for one in bounds.partitions}
+    numbers |= {place.partition for place in places if place.partition is not None}
+    partitions = sorted(numbers)
+    size = -(-len(partitions) // GROUPS_MAX)
+    return [tuple(partitions[first : first + size]) for first in range(0, len(partitions), size)]
+
+
+def _verdict(report: Report) -> TestCase:
+    case = _named(report, "verdict", str(report.guarantee))
+    if report.verdict is Outcome.VIOLATED:
+        case.result = [Failure(_text(report.why), report.verdict)]
+    elif report.verdict is Outcome.UNKNOWN:
+        case.result = [Error(_text(report.why), report.verdict)]
+    case.system_out = _text(report.why)
+    # All cases are judged together: the one that sums them up has their time.
+    case.time = report.took_s
+    return case
+
+
+def _case(
+    report: Report, finding: Finding, group: Group | None, here: Mapping[Place, int], uncounted: str | None
+) -> TestCase:
+    """`group` None: rows that belong to no partition."""
+    case = _named(report, finding.kind, _name(group))
+    causes: Counter[str | None] = Counter()
+    for place, count in here.items():
+        if (place.partition in group) if group is not None else place.partition is None:
+            causes[place.cause] += count
+    if uncounted is not None:
+        return _skipped(case, f"{uncounted} {finding.why}")
+    outcome = judge_rows(finding.kind, causes, report.guarantee)
+    if finding.outcome is Outcome.UNKNOWN:
+        case.result = [Error(_text(finding.why), finding.outcome)]
+    elif finding.outcome is Outcome.VIOLATED and outcome is not Outcome.HOLDS:
+        said = Failure(_text(f"{sum(causes.values()):,} here. {finding.why}"), outcome)
+        said.text = _text("\n".join(_line(report, one) for one in finding.examples if _belongs(one, group)))
+        case.result = [said]
+    case.system_out = _text(finding.why)
+    return case
+
+
+def _named(report: Report, kind: str, group: str) -> TestCase:
+    return TestCase(f"{kind} [{group}]", _text(f"{report.sink.topic}.{kind}"))
+
+
+def _skipped(case: TestCase, why: str) -> TestCase:
+    case.result = [Skipped(_text(why))]
+    return case
+
+
+def _name(group: Group | None) -> str:
+    if group is None:
+        return "no partition"
+    if len(group) == 1:
+        return f"partition {group[0]}"
+    return f"partitions {group[0]} to {group[-1]}"
+
+
+def _belongs(example: Example, group: Group | None) -> bool:
+    partition = example.partition
+    parts = (example.lineage or "").split("/")
+    if partition is None and len(parts) >= 3 and parts[1].isdecimal():
+        partition = int(parts[1])
+    return partition is None if group is None else partition in group
+
+
+def _line(report: Report, example: Example) -> str:
+    if example.partition is None:
+        return f"{example.lineage or 'no place'}: {example.why}"
+    return f"{report.sink.topic}-{example.partition}@{example.offset}: {example.why}"
+
+
+def _text(text: str) -> str:
+    """Names come from topics: what XML cannot hold is shown as a question mark."""
+    return _NOT_XML.sub("?", text)

@@ -1,0 +1,135 @@
+"""`manifest.json`: what is in a folder of evidence, each file with its size and its SHA-256.
+
+It is written last. Its own hash is what a sign-off binds itself to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from backend.errors import EvidenceError
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+
+
+class Payloads(StrEnum):
+    """What of keys, values and headers is in the readings."""
+
+    ALL = "all"
+    """As they were read."""
+    MASKED = "masked"
+    """Each as a digest under a secret that nobody keeps: equal stays equal, and nothing can be read."""
+    NONE = "none"
+    """No key and no value; only the headers of our own pipelines."""
+
+
+class Entry(NamedTuple):
+    sha256: str
+    bytes: int
+
+
+class Difference(NamedTuple):
+    """How a folder differs from its manifest at one file."""
+
+    file: str
+    how: str
+    """changed, missing or added"""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    run: str | None
+    verdict: str
+    made_at: str
+    """UTC, ISO 8601."""
+    payloads: Payloads = Payloads.ALL
+    of: str | None = None
+    """SHA-256 of the manifest of the whole evidence, in a copy that leaves something out."""
+    files: Mapping[str, Entry] = field(default_factory=dict)
+    """By path within the folder."""
+
+
+def write_manifest(
+    folder: Path, run: str | None, verdict: str, payloads: Payloads = Payloads.ALL, of: str | None = None
+) -> str:
+    """Hash everything in the folder; gives the manifest's own hash. Raises EvidenceError."""
+    now = f"{datetime.now(UTC).replace(tzinfo=None):%Y-%m-%dT%H:%M:%S}Z"
+    try:
+        files = {name: _entry(folder / name) for name in _files(folder)}
+        said = asdict(Manifest(run, verdict, now, payloads, of))
+        said["files"] = {name: entry._asdict() for name, entry in files.items()}
+        text = json.dumps({"schema": SCHEMA, **said}, indent=1, ensure_ascii=False) + "\n"
+        (folder / MANIFEST).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EvidenceError(f"The evidence in {folder} cannot be written: {error.strerror}.") from error
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises EvidenceError when there is none that can be read."""
+    path = folder / MANIFEST
+    try:
+        said = json.loads(path.read_bytes())
+        if said.pop("schema") != SCHEMA:
+            raise EvidenceError(f"{path} is of another version of Topicproof, which this one cannot read.")
+        files = {name: Entry(**entry) for name, entry in said.pop("files").items()}
+        return Manifest(**{**said, "payloads": Payloads(said["payloads"])}, files=files)
+    except FileNotFoundError as error:
+        raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.") from error
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise EvidenceError(f"{path} is damaged: it is not what Topicproof writes.") from error
+
+
+def manifest_hash(folder: Path) -> str | None:
+    """SHA-256 of the folder's manifest; None without one."""
+    try:
+        return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def differences(folder: Path) -> list[Difference]:
+    """Where the folder is not what its manifest says. Raises EvidenceError when there is no manifest to go by."""
+    said = read_manifest(folder).files
+    there = _files(folder)
+    found = [Difference(name, "missing") for name in said.keys() - set(there)]
+    found += [Difference(name, "added") for name in set(there) - said.keys()]
+    try:
+        found += [Difference(name, "changed") for name in there if name in said and _entry(folder / name) != said[name]]
+    except OSError as error:
+        raise EvidenceError(f"The evidence in {folder} cannot be read: {error.strerror}.") from error
+    return sorted(found)
+
+
+def require_unchanged(folder: Path) -> str:
+    """The manifest's hash. Raises EvidenceError naming what differs."""
+    found = differences(folder)
+    if found:
+        named = ", ".join(f"{one.file} ({one.how})" for one in found[:5])
+        more = f" and {len(found) - 5:,} more" if len(found) > 5 else ""
+        raise EvidenceError(f"The evidence in {folder} is not what was written: {named}{more}.")
+    return manifest_hash(folder) or ""
+
+
+def _files(folder: Path) -> list[str]:
+    """Every file below it, and a link as a file: what it leads to is not part of the evidence."""
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(str(path.relative_to(folder)) for path in found if path != folder / MANIFEST)
+
+
+def _entry(path: Path) -> Entry:
+    if path.is_symlink():
+        return Entry(f"link to {path.readlink()}", 0)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Entry(digest, path.stat().st_size)

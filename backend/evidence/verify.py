@@ -1,0 +1,112 @@
+"""Evidence, judged again from its folder alone: no Kafka, no history, only Spark."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from backend.errors import EvidenceError
+from backend.evidence.folder import REPORT
+from backend.evidence.manifest import (
+    MANIFEST,
+    Difference,
+    Manifest,
+    Payloads,
+    differences,
+    manifest_hash,
+    read_manifest,
+)
+from backend.judge import EVIDENCE, judge_taken, read_taken
+from validators.report import Report
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What became of verifying a folder."""
+
+    folder: Path
+    manifest: Manifest
+    hash: str
+    """Of the manifest, as a sign-off names it."""
+    differences: tuple[Difference, ...]
+    """Files that are not what was written. Then nothing is judged."""
+    said: Report | None
+    """The report in the folder."""
+    found: Report | None
+    """The report of judging again."""
+    contradictions: tuple[str, ...]
+    """Where the two differ, in sentences."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether the copy lacks what records said, so that a contradiction may come from that alone."""
+        return self.manifest.payloads is not Payloads.ALL
+
+    @property
+    def exit_code(self) -> int:
+        """The verdict's, if the evidence is what it says; 4 if it is not; 3 if a masked copy does not suffice."""
+        if self.differences or self.found is None:
+            return 4
+        if self.contradictions:
+            return 3 if self.masked else 4
+        return self.found.exit_code
+
+
+def evidence_in(folder: Path) -> Path:
+    """The evidence in a folder, or in the folder of a run. Raises EvidenceError when there is none."""
+    for place in (folder, folder / EVIDENCE):
+        if (place / MANIFEST).is_file():
+            return place
+    raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.")
+
+
+def read_report(evidence: Path) -> Report:
+    """Raises EvidenceError."""
+    path = evidence / REPORT
+    try:
+        return Report.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvidenceError(f"The report {path} cannot be read: {error}") from error
+
+
+def unchanged(evidence: Path) -> Verified:
+    """Only the files are looked at: see `verify`."""
+    found = tuple(differences(evidence))
+    return Verified(evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ())
+
+
+def verify(spark: SparkSession, evidence: Path) -> Verified:
+    """Hold every file against the manifest; if all are what they were, judge again and compare.
+
+    Raises EvidenceError when the folder cannot be read, SparkError.
+    """
+    looked = unchanged(evidence)
+    if looked.differences:
+        return looked
+    said = read_report(evidence)
+    with tempfile.TemporaryDirectory(prefix="topicproof-verify-") as scratch:
+        found = judge_taken(spark, read_taken(spark, evidence), Path(scratch))
+    return Verified(evidence, looked.manifest, looked.hash, (), said, found, tuple(contradictions(said, found)))
+
+
+def contradictions(said: Report, found: Report) -> list[str]:
+    """Where two reports on the same readings do not say the same; how long it took and who judged do not matter."""
+    sentences = []
+    if said.verdict is not found.verdict:
+        sentences.append(f"The report says {said.verdict}; judged again it is {found.verdict}.")
+    elif said.why != found.why:
+        sentences.append(f"The report says: {said.why} Judged again: {found.why}")
+    before, after = ({one.kind: one for one in report.findings} for report in (said, found))
+    for kind in sorted(before.keys() | after.keys()):
+        if before.get(kind) != after.get(kind):
+            counts = [
+                f"{one.outcome} with {one.count:,}" if one else "not there"
+                for one in (before.get(kind), after.get(kind))
+            ]
+            sentences.append(f"{kind}: {counts[0]} in the report, {counts[1]} judged again.")
+    if said.balance != found.balance:
+        sentences.append("The balance of the sink's offsets is another one.")
+    return sentences

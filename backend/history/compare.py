@@ -1,0 +1,88 @@
+"""Two reports side by side: what changed between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from validators.finding import Finding, Outcome
+from validators.report import Report
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of both reports; None where a report does not know it."""
+
+    name: str
+    before: float | None
+    after: float | None
+
+    @property
+    def change(self) -> float | None:
+        return None if self.before is None or self.after is None else self.after - self.before
+
+
+@dataclass(frozen=True)
+class KindChange:
+    """One kind of finding in both reports; None where a report does not speak of it."""
+
+    kind: str
+    before: Finding | None
+    after: Finding | None
+
+    @property
+    def word(self) -> str:
+        """appeared, disappeared, more, fewer, judged otherwise, or the same"""
+        was, is_ = (one.count if one else 0 for one in (self.before, self.after))
+        if is_ and not was:
+            return "appeared"
+        if was and not is_:
+            return "disappeared"
+        if was != is_:
+            return "more" if is_ > was else "fewer"
+        return "the same" if self._outcome(self.before) is self._outcome(self.after) else "judged otherwise"
+
+    @staticmethod
+    def _outcome(finding: Finding | None) -> Outcome | None:
+        return finding.outcome if finding else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two reports say, `before` on the left."""
+
+    before: Report
+    after: Report
+    figures: tuple[Figure, ...]
+    kinds: tuple[KindChange, ...]
+
+    @property
+    def changed(self) -> tuple[KindChange, ...]:
+        """Kinds that do not say the same."""
+        return tuple(one for one in self.kinds if one.word != "the same")
+
+    @property
+    def why(self) -> str:
+        """One sentence."""
+        verdicts = f"{self.before.verdict} and {self.after.verdict}"
+        if self.before.verdict is self.after.verdict:
+            verdicts = f"{self.before.verdict} both times"
+        told = [f"{one.kind} {one.word}" for one in self.changed if one.word != "judged otherwise"]
+        return f"{verdicts}; " + (", ".join(told) if told else "no kind of finding changed its count") + "."
+
+
+def compare(before: Report, after: Report) -> Comparison:
+    """Compare two reports, whatever topics they are about."""
+    figures = [
+        Figure("inputs judged", before.source_records, after.source_records),
+        Figure("sink offsets judged", before.sink.offsets, after.sink.offsets),
+        *(Figure(name.replace("_", " "), before.fates[name], after.fates[name]) for name in before.fates),
+        *(
+            Figure(f"transactions {end}", getattr(before.transactions, end), getattr(after.transactions, end))
+            for end in ("committed", "aborted", "open")
+        ),
+        Figure("inputs not processed", before.not_processed, after.not_processed),
+        Figure("judged in, s", before.took_s, after.took_s),
+    ]
+    was, is_ = ({one.kind: one for one in report.findings} for report in (before, after))
+    kinds = tuple(KindChange(kind, was.get(kind), is_.get(kind)) for kind in dict.fromkeys([*was, *is_]))
+    return Comparison(before, after, tuple(figures), kinds)
