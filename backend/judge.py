@@ -5,38 +5,48 @@ Each stage is computed once and handed on; nothing after the readings asks Kafka
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from backend.errors import ClusterError, EvidenceError, SparkError
+from backend.evidence.folder import REPORT as REPORT
+from backend.evidence.folder import complete
 from backend.kafka import fates, rawlog
 from backend.kafka.coordinator import ask_open_transactions
 from backend.kafka.unstable import ask_unstable_offsets
-from backend.pipeline.journal import Entry, TransactionEnded
+from backend.pipeline.journal import Entry, TransactionEnded, decode, encode
 from backend.settings import READ_COMMITTED, spark_source_options
 from backend.spark import first_line
 from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from validators.coordinator import Coordinator
-from validators.finding import Bounds, Guarantee, Witness
+from validators.expected import Expect, Expected
+from validators.finding import Bounds, Guarantee, Order, Witness
 from validators.identity import Identity
+from validators.joined import join, split
 from validators.ledger import DECLARED_COLUMNS, build_ledger
-from validators.readings import keep, read
+from validators.readings import COLUMNS, keep, read
 from validators.report import Report, judge
 
 SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
 INTERPRETED_OFFSETS_MAX = 100_000
-REPORT = "report.json"
 EVIDENCE = "evidence"
+COMMITTED, UNCOMMITTED, INPUTS = "sink-read_committed", "sink-read_uncommitted", "source-read_committed"
+BATCHES, JOURNAL, COUNTS, TAKEN = "sink-raw_log.parquet", "journal.jsonl", "expected-counts", "taken.json"
 VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python")
 
 
@@ -47,8 +57,13 @@ class Question:
     source: Bounds
     """The judged range of the source: an input counts from `start` to below `lso`."""
     sink: str
+    also: tuple[str, ...] = ()
+    """Further topics that the same outputs went to: judged as one with the sink (validators/joined.py)."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     identity: Identity = Identity.LINEAGE
+    expected: Expected = field(default_factory=Expected)
+    """How many outputs each input must have."""
+    order: Order = Order.PER_SOURCE_PARTITION
     journal: Sequence[Entry] | None = None
     """What the run declared; None: there is no such witness."""
     sink_from: Mapping[int, int] = field(default_factory=dict)
@@ -58,16 +73,50 @@ class Question:
     """Inputs beyond the judged range."""
 
 
+_HINTS = get_type_hints(Question)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """All that a verdict rests on, taken from Kafka once. The frames are kept readings."""
+
+    question: Question
+    sink: Bounds
+    committed: DataFrame
+    uncommitted: DataFrame
+    inputs: DataFrame
+    batches: pa.Table
+    """The sink's raw log."""
+    coordinator: Coordinator | None
+
+
 def judge_topics(
-    spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question, folder: Path
+    spark: SparkSession,
+    bootstrap: str,
+    client: Mapping[str, str],
+    question: Question,
+    folder: Path,
+    papers: Mapping[str, Any] | None = None,
 ) -> Report:
     """Judge a sink topic against its source, and write `report.json` and the evidence into `folder`.
 
+    `papers` go into the evidence as well, by file name: the plan, the contract.
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
     _empty(evidence)
-    sink = _from(settled_bounds(bootstrap, client, question.sink), question.sink_from)
+    taken = take(spark, bootstrap, client, question, evidence)
+    keep_taken(taken, evidence)
+    report = judge_taken(spark, taken, evidence)
+    complete(evidence, report, papers or {})
+    _write(folder / REPORT, report.to_json())
+    return report
+
+
+def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question, evidence: Path) -> Taken:
+    """Bounds first, then everything within them. The readings are kept in the folder `evidence`."""
+    topics = (question.sink, *question.also)
+    sink = _from(join([settled_bounds(bootstrap, client, topic) for topic in topics]), question.sink_from)
     options = spark_source_options(bootstrap, client, READ_COMMITTED)
     _suit(spark, sink.offsets + question.source.offsets)
 
@@ -77,24 +126,40 @@ def judge_topics(
     try:
         with ThreadPoolExecutor(5) as pool:
             # All five at once: each waits for Kafka more than it computes.
-            committed = pool.submit(reading, sink, Witness.READ_COMMITTED, "sink-read_committed")
-            uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, "sink-read_uncommitted")
-            inputs = pool.submit(reading, question.source, Witness.READ_COMMITTED, "source-read_committed")
-            batches = pool.submit(rawlog.scan, bootstrap, client, question.sink, sink)
+            committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
+            uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
+            inputs = pool.submit(reading, question.source, Witness.READ_COMMITTED, INPUTS)
+            batches = pool.submit(_scan, bootstrap, client, sink)
             coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
+        return Taken(
+            *(question, sink, committed.result(), uncommitted.result(), inputs.result()),
+            *(batches.result(), coordinator.result()),
+        )
+    except PySparkException as error:
+        raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
+
+
+def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
+    """The verdict on what was taken, whether a moment ago or, from the evidence, long ago. Asks nobody but Spark; what
+    is computed on the way is kept in the folder `evidence`. Raises SparkError."""
+    question = taken.question
+    _suit(spark, taken.sink.offsets + question.source.offsets)
+    try:
         ledger = build_ledger(
-            committed.result(),
-            uncommitted.result(),
-            inputs.result(),
-            sink,
+            taken.committed,
+            taken.uncommitted,
+            taken.inputs,
+            taken.sink,
             question.source,
             (evidence / "ledger").as_uri(),
-            raw_log=_raw_log(spark, batches.result(), sink),
+            raw_log=_raw_log(spark, taken.batches, taken.sink),
             declared=None if question.journal is None else _declared(spark, question.journal),
             identity=question.identity,
-            coordinator=coordinator.result(),
+            expected=question.expected,
+            order=question.order,
+            coordinator=taken.coordinator,
         )
-        report = judge(
+        return judge(
             ledger,
             question.guarantee,
             not_processed=question.not_processed,
@@ -103,8 +168,59 @@ def judge_topics(
         )
     except PySparkException as error:
         raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
-    _write(folder / REPORT, report.to_json())
-    return report
+
+
+def read_taken(spark: SparkSession, evidence: Path) -> Taken:
+    """What `judge_topics` kept in the folder `evidence`. Raises EvidenceError when it cannot be read."""
+
+    def reading(name: str) -> DataFrame:
+        return spark.read.schema(COLUMNS).parquet((evidence / name).as_uri())
+
+    try:
+        said = json.loads((evidence / TAKEN).read_bytes())
+        asked = {name: TypeAdapter(_HINTS[name]).validate_python(value) for name, value in said["question"].items()}
+        journal = evidence / JOURNAL
+        if journal.exists():
+            asked["journal"] = [decode(line) for line in journal.read_bytes().splitlines()]
+        count = said["count"]
+        if (evidence / COUNTS).exists():
+            count = spark.read.parquet((evidence / COUNTS).as_uri())
+        return Taken(
+            Question(**asked, expected=Expected(Expect(said["expect"]), count)),
+            TypeAdapter(Bounds).validate_python(said["sink"]),
+            reading(COMMITTED),
+            reading(UNCOMMITTED),
+            reading(INPUTS),
+            pq.read_table(evidence / BATCHES),
+            TypeAdapter(Coordinator | None).validate_python(said["coordinator"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvidenceError(f"The evidence in {evidence} cannot be read: {first_line(error)}") from error
+
+
+def keep_taken(taken: Taken, evidence: Path) -> None:
+    """What is not a reading: the question, the bounds, the raw log, the coordinators' answers, the journal."""
+    question, expected = taken.question, taken.question.expected
+    said = {
+        "question": {
+            one.name: TypeAdapter(_HINTS[one.name]).dump_python(getattr(question, one.name), mode="json")
+            for one in fields(Question)
+            if one.name not in ("journal", "expected")
+        },
+        "expect": expected.kind,
+        "count": expected.count if isinstance(expected.count, str) else None,
+        "sink": asdict(taken.sink),
+        "coordinator": asdict(taken.coordinator) if taken.coordinator else None,
+    }
+    _write(evidence / TAKEN, json.dumps(said, indent=2, ensure_ascii=False))
+    if isinstance(expected.count, DataFrame):
+        keep(expected.count, (evidence / COUNTS).as_uri())
+    try:
+        pq.write_table(taken.batches, evidence / BATCHES)
+        if question.journal is not None:
+            (evidence / JOURNAL).write_bytes(b"".join(encode(entry) + b"\n" for entry in question.journal))
+    except OSError as error:
+        raise EvidenceError(f"The evidence in {evidence} cannot be written: {error.strerror}.") from error
 
 
 def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bounds:
@@ -136,11 +252,30 @@ def _ask_coordinator(bootstrap: str, client: Mapping[str, str], sink: Bounds, so
     """None where it is not heard: a client may read topics without the right to describe transactions and groups."""
     try:
         with rawlog.connect(bootstrap, client) as kafka:
-            opened = ask_open_transactions(kafka, sink.topic, sink)
-            offsets, unstable = ask_unstable_offsets(kafka, source.topic, [p.partition for p in source.partitions])
+            opened = tuple(
+                replace(one, partition=first + one.partition)
+                for own, first in split(sink)
+                for one in ask_open_transactions(kafka, own.topic, own)
+            )
+            asked = [
+                ask_unstable_offsets(kafka, own.topic, [p.partition for p in own.partitions])
+                for own, _ in split(source)
+            ]
     except ClusterError:
         return None
-    return Coordinator(len(sink.partitions), opened, offsets, unstable)
+    unstable = tuple(one for _, found in asked for one in found)
+    return Coordinator(len(sink.partitions), opened, sum(offsets for offsets, _ in asked), unstable)
+
+
+def _scan(bootstrap: str, client: Mapping[str, str], sink: Bounds) -> pa.Table:
+    """The raw log within the bounds."""
+    found = []
+    for own, first in split(sink):
+        table = rawlog.scan(bootstrap, client, own.topic, own)
+        place = table.schema.get_field_index("partition")
+        numbered = pc.add(table.column("partition"), first).cast(table.schema.field(place).type)
+        found.append(table.set_column(place, table.schema.field(place), numbered) if first else table)
+    return pa.concat_tables(found)
 
 
 def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds) -> RawLog:

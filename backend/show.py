@@ -21,6 +21,8 @@ def progress_line(progress: Mapping[str, Any]) -> str:
         f"{progress['processed']:,}" + (f" of {total:,}" if total is not None else "") + " inputs committed",
         f"{progress['committed']:,} transactions committed, {progress['aborted']:,} aborted",
     ]
+    if progress.get("fenced"):
+        parts.append(f"{progress['fenced']:,} fenced")
     if progress["faults"]:
         parts.append(f"{progress['faults']:,} faults fired")
     withheld = sum(p["hw"] - p["lso"] for p in progress["sink"])
@@ -33,6 +35,18 @@ def progress_line(progress: Mapping[str, Any]) -> str:
     if progress["trouble"]:
         parts.append(progress["trouble"])
     return " · ".join(parts)
+
+
+def side_effects(progress: Mapping[str, Any]) -> str:
+    """What was done more often than its outcome counts: outputs are exactly-once, processing is not. Empty before the
+    journal has declared anything."""
+    attempted, downloads = progress.get("attempted", 0), progress.get("downloads")
+    if not attempted:
+        return ""
+    said = f"{attempted:,} inputs in declared transactions for {progress['processed']:,} committed"
+    if downloads is not None:
+        said += f", {downloads:,} downloads of {progress['downloaded']:,} files"
+    return f"side effects: {said}"
 
 
 def report_lines(report: Report) -> Iterator[str]:
@@ -65,7 +79,10 @@ def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterato
     note = f" ({', '.join(notes)})" if notes else ""
     yield f"  [{colour}]{finding.outcome:8}[/] {finding.kind}: {plain(finding.why)}{note}"
     for example in finding.examples[:3]:
-        where = "" if example.partition is None else f"{report.sink.topic}-{example.partition}@{example.offset}: "
+        where = ""
+        if example.partition is not None:
+            topic, partition = report.sink.place(example.partition)
+            where = f"{topic}-{partition}@{example.offset}: "
         yield f"           {plain(where + example.why)}"
 
 

@@ -9,10 +9,13 @@ import streamlit as st
 
 from app import charts, export, session, wording
 from backend.errors import TopicproofError
+from backend.faults.fault import Step
+from backend.faults.kinds import KINDS, choices
 from backend.history.store import Run
 from backend.launch import said, start_resume, start_run
 from backend.pipeline.plan import RunPlan, make_plan
 from backend.pipeline.scenarios import SCENARIOS
+from backend.show import side_effects
 from validators.finding import Outcome
 
 POLL_S, DETAILS_S = 1.0, 3.0
@@ -80,15 +83,30 @@ def form() -> None:
                 "its aborted records stay in the topic, where only read_uncommitted sees them.",
             ),
         }
-        crash = right.number_input(
-            "Crash in transaction",
+        faults = choices()
+        chosen = right.selectbox(
+            "Fault",
+            list(faults),
+            key="plan_fault",
+            help="What goes wrong on purpose, once, and once in every source partition where the worker is struck. "
+            + " ".join(f"**{kind.name}**: {kind.says}" for kind in KINDS),
+        )
+        transaction = left.number_input(
+            "In transaction",
             min_value=0,
             value=2,
-            key="plan_crash",
-            help="The worker is killed with SIGKILL in this transaction of every source partition, once, between "
-            "produce and commit (crash@transaction=N). 0: never.",
+            key="plan_fault_transaction",
+            help="The fault strikes in this transaction. 0: nothing goes wrong.",
         )
-        fields["faults"] = (f"crash@transaction={crash}",) if crash else ()
+        step = right.selectbox(
+            "At step",
+            list(Step),
+            index=list(Step).index(Step.PRODUCED),
+            key="plan_fault_step",
+            help="Where in the transaction a fault strikes that has a choice: crash and error at any step, "
+            "zombie and hijack while the transaction is open.",
+        )
+        fields["faults"] = (faults[chosen].at(transaction, step or Step.PRODUCED),) if transaction else ()
         fields["seed"] = left.number_input(
             "Seed",
             value=1,
@@ -187,6 +205,8 @@ def progress(run: Run) -> None:
     """Where it is, how far, how fast, how long still."""
     st.markdown(wording.stages(run))
     st.progress(wording.progress_share(run.progress), text=wording.progress_text(run.progress, run.alive))
+    if effects := side_effects(run.progress):
+        st.caption(f"{effects.capitalize()}. A replay does them again; the outputs are committed once.")
 
 
 def resume(run: Run) -> None:
@@ -211,15 +231,17 @@ def figures(run: Run) -> None:
         height="stretch",
         help="Inputs whose outputs are committed: the offsets that the transactions carry.",
     )
+    fenced = seen.get("fenced", 0)
     columns[1].metric(
         "Transactions",
         f"{seen.get('committed', 0):,}",
-        f"and {seen.get('aborted', 0):,} aborted",
+        f"and {seen.get('aborted', 0):,} aborted" + (f", {fenced:,} fenced" if fenced else ""),
         delta_color="off",
         delta_arrow="off",
         border=True,
         height="stretch",
-        help="Committed, and below it aborted, as the journal declares them. "
+        help="Committed, and below it aborted, as the journal declares them; fenced ones were taken over by another "
+        "producer. "
         "A killed worker declares nothing: its transaction is missing here.",
     )
     most = len(run.plan.get("faults", ())) * run.plan.get("partitions", 0)

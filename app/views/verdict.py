@@ -212,8 +212,8 @@ def place(report: Report, example: Example) -> None:
 def whereabouts(report: Report, example: Example) -> tuple[str, int, int, str] | None:
     """Where an example is to be seen: in the sink, or, for what the sink lacks, in the source."""
     if example.partition is not None and example.offset is not None:
-        label = f"partition {example.partition}, offset {example.offset:,}"
-        return report.sink.topic, example.partition, example.offset, label
+        topic, partition = report.sink.place(example.partition)
+        return topic, partition, example.offset, f"partition {partition}, offset {example.offset:,}"
     parts = (example.lineage or "").split("/")
     if len(parts) >= 3 and parts[1].isdecimal() and parts[2].isdecimal():
         return parts[0], int(parts[1]), int(parts[2]), f"source partition {parts[1]}, offset {int(parts[2]):,}"
@@ -258,7 +258,7 @@ def rest(run: Run, report: Report, text: str) -> None:
             "views/compare.py",
             label="Compare both levels of the sink",
             icon=":material/compare:",
-            query_params={"topic": report.sink.topic},
+            query_params={"topic": report.sink.place(0)[0]},
         )
         if run.kind == "run":
             st.page_link(

@@ -48,7 +48,7 @@ from backend.pipeline.plan import RunPlan, make_plan, read_plan
 from backend.pipeline.run import require_records
 from backend.services import Services, services
 from backend.settings import Settings
-from backend.show import progress_line
+from backend.show import progress_line, side_effects
 from validators.finding import Guarantee
 from validators.identity import Identity
 from validators.report import Report
@@ -224,6 +224,8 @@ def show(run_id: RunId, json_: Json = None) -> None:
         return
     out.print(f"{found.id}: {found.state}" + (f". {found.error}" if found.error else ""))
     out.print(progress_line(found.progress)) if report is None else print_report(report)
+    if said := side_effects(found.progress):
+        out.print(said)
 
 
 def clean(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None) -> None:
@@ -282,6 +284,8 @@ def _conclude(report: Report, json_: str | None, found: Run | None = None) -> No
     if json_ != "-":
         print_report(report)
         if found is not None:
+            if said := side_effects(found.progress):
+                out.print(said)
             out.print(f"Look closer: topicproof show {found.id}")
             if found.error:
                 err.print(f"[red]{found.error}[/]", highlight=False)

@@ -17,10 +17,11 @@ from typing import Any
 from backend.errors import ClusterError, TopicproofError
 from backend.history.store import History, Run, State
 from backend.kafka.cluster import Cluster
+from backend.pipeline.file_server import requests
 from backend.pipeline.journal import Declared, Entry, FaultFired, JournalReader, TransactionEnded
 from backend.pipeline.plan import RunPlan
 from backend.pipeline.process import Names
-from backend.pipeline.scenarios import Stage, scenario
+from backend.pipeline.scenarios import Stage, Work, scenario
 from backend.services import Services
 from backend.settings import Settings
 
@@ -51,11 +52,19 @@ class Progress:
     committed: int = 0
     """Transactions, as the journal declares them."""
     aborted: int = 0
+    fenced: int = 0
+    """Transactions that another producer took over."""
     faults: int = 0
     records_per_s: float = 0.0
     seconds_left: float | None = None
     sink: tuple[dict[str, int], ...] = ()
     """Per partition of the last stage's sink: partition, start, lso, hw."""
+    attempted: int = 0
+    """Inputs in all transactions that the journal declares, whatever became of them; a killed worker declares none."""
+    downloads: int | None = None
+    """Of the files that the run serves, each as often as it was asked for; None: it serves none."""
+    downloaded: int = 0
+    """How many of them were asked for at all."""
     stages: tuple[StageProgress, ...] = ()
     """Where there are several."""
     trouble: str | None = None
@@ -81,6 +90,15 @@ class Context:
         """The scenario's stages and what they are called in this run, in the order of the data."""
         named = [Names.from_json(names) for names in self.run.facts["stages"]]
         return list(zip(scenario(self.plan.scenario).stages, named, strict=True))
+
+    @property
+    def work(self) -> Work:
+        return Work(self.plan, self.run.facts["topics"], self.run.facts["served"])
+
+    @property
+    def requests_log(self) -> Path:
+        """What was asked for of the files that the run serves."""
+        return self.folder / "requests.log"
 
     @property
     def names(self) -> Names:
@@ -133,10 +151,15 @@ class Monitor(threading.Thread):
     def _look(self) -> Progress:
         context, stages = self.context, self.context.stages
         committed, aborted, faults = self.seen.committed, self.seen.aborted, self.seen.faults
+        fenced = self.seen.fenced
+        attempted = self.seen.attempted
         for entry in self.journal.news():
             committed += _ended(entry, Declared.COMMITTED)
             aborted += _ended(entry, Declared.ABORTED)
+            fenced += _ended(entry, Declared.FENCED)
             faults += isinstance(entry, FaultFired)
+            attempted += entry.inputs if isinstance(entry, TransactionEnded) else 0
+        asked = requests(context.requests_log) if context.run.facts["served"] else None
         seen = [self._stage(names) for _, names in stages]
         processed, there = seen[0].processed, seen[0].there
         rate = self._rate(sum(one.processed for one in seen))
@@ -150,10 +173,14 @@ class Monitor(threading.Thread):
             total=total,
             committed=committed,
             aborted=aborted,
+            fenced=fenced,
             faults=faults,
             records_per_s=round(rate, 1),
             seconds_left=None if left is None else round(max(0.0, left), 1),
             sink=tuple(asdict(p) for p in context.cluster.bounds(stages[-1][1].sink).partitions),
+            attempted=attempted,
+            downloads=asked.total() if asked is not None else None,
+            downloaded=len(asked or ()),
             stages=tuple(seen) if len(seen) > 1 else (),
         )
 

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from backend.errors import TopicproofError, UsageError
 from backend.faults.kinds import parse_fault
+from backend.pipeline.limits import Limits
 from backend.pipeline.scenarios import SCENARIOS, scenario
 from backend.settings import TRANSACTION_TIMEOUT_MS
 
@@ -99,6 +100,20 @@ class SinkPlan(BaseModel):
     """Of a sink the run makes; None: as many as the source has."""
 
 
+class FilesPlan(BaseModel):
+    """What a download of the scenario files may take."""
+
+    model_config = _STRICT
+    hosts: tuple[str, ...] = Limits.hosts
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = Limits.timeout_s
+    attempts: Annotated[int, Field(ge=1, le=100)] = Limits.attempts
+    bytes_max: Annotated[int, Field(ge=1, le=1_000_000_000)] = Limits.bytes_max
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.hosts, self.timeout_s, self.attempts, self.bytes_max)
+
+
 class RunPlan(BaseModel):
     """Everything needed to repeat a run."""
 
@@ -122,11 +137,14 @@ class RunPlan(BaseModel):
     until_stopped: bool = False
     """Fill and process concurrently until somebody stops the run."""
     transaction_timeout_ms: Annotated[int, Field(ge=1000, le=900_000)] = TRANSACTION_TIMEOUT_MS
+    offsets_forced: bool = False
+    """Go on where the group stands, although the journal says that its offset was moved."""
     judged: bool = True
     """Whether the run ends with a verdict."""
     source: SourcePlan = SourcePlan()
     sink: SinkPlan = SinkPlan()
 
+    files: FilesPlan = FilesPlan()
     key: str | None = None
     """Spark SQL for the sink record's key, in the scenario yours; None: the source record's key."""
     value: str | None = None

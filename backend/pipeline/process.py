@@ -19,7 +19,9 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from backend import errors
 from backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
 from backend.kafka.cluster import Cluster
+from backend.pipeline.journal import read_journal
 from backend.pipeline.plan import RunPlan, refused
+from backend.pipeline.position import journalled, moved
 from backend.pipeline.scenarios import Stage, Work, as_text
 from backend.pipeline.sink import FORMAT, REMEDY_SHUFFLED, KafkaTransactionalSink
 from backend.settings import spark_source_options
@@ -67,19 +69,20 @@ class Prepared:
     names: Names
     rows: DataFrame
     """For the sink."""
+    bootstrap: str | None = None
+    """Where the sink finds the brokers, if not where everybody does."""
 
 
-def prepare(
-    spark: SparkSession, cluster: Cluster, plan: RunPlan, stage: Stage, names: Names, topics: Mapping[str, str]
-) -> Prepared:
+def prepare(spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, names: Names) -> Prepared:
     """The stage's rows, after everything that must be refused before a record is written.
 
     Raises SinkError for a refusal, SparkError for a Spark that is set up unsoundly.
     """
+    plan = work.plan
     require_no_speculation(spark)
-    offsets = require_offsets(cluster, names)
+    offsets = require_offsets(cluster, names, plan.offsets_forced)
     spark.dataSource.register(KafkaTransactionalSink)
-    rows = transform(read_source(spark, cluster, plan, stage, names, offsets), stage, Work(plan, topics))
+    rows = transform(read_source(spark, cluster, plan, stage, names, offsets), stage, work)
     if stage.format == FORMAT:
         require_no_shuffle(rows)
     return Prepared(stage, names, rows)
@@ -162,11 +165,12 @@ def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint:
     names = prepared.names
     options = {
         **{f"kafka.{name}": value for name, value in cluster.client.items()},
-        "kafka.bootstrap.servers": cluster.bootstrap,
+        "kafka.bootstrap.servers": prepared.bootstrap or cluster.bootstrap,
         "topic": names.sink,
         "group": names.group,
         "transactionalIdPrefix": names.prefix,
         "journal": names.journal,
+        "offsetsForced": str(plan.offsets_forced).lower(),
         "guarantee": plan.guarantee,
         "idempotence": str(plan.idempotence).lower(),
         "acks": plan.acks,
@@ -184,31 +188,42 @@ def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint:
     return writer.trigger(availableNow=True).start()
 
 
-def require_offsets(cluster: Cluster, names: Names) -> dict[str, dict[int, int]]:
+def require_offsets(cluster: Cluster, names: Names, forced: bool = False) -> dict[str, dict[int, int]]:
     """The committed offset of every source partition, by topic; each must still be in the log.
 
-    Raises OffsetMissing for an absent one, SourceGap where the source was trimmed past it: before anything is written.
+    Raises OffsetMissing for an absent one, OffsetsMoved for one that lies below where the journal says that the last
+    transaction left it, SourceGap where the source was trimmed past it: before anything is written. `forced`: an absent
+    one is where the journal says, and one that was moved is right.
     """
-    return {source: _require_offsets(cluster, names.group, source) for source in names.sources}
+    entries = read_journal(cluster.bootstrap, cluster.client, names.journal)
+    found = {}
+    for source in names.sources:
+        bounds = cluster.bounds(source)
+        committed = cluster.committed(names.group, source)
+        for partition in bounds.partitions:
+            where = f"{source}-{partition.partition}"
+            known = journalled(entries, f"{names.prefix}-{where}")
+            if forced and known is not None:
+                committed.setdefault(partition.partition, known.offset)
+            offset = committed.get(partition.partition)
+            _require_offset(names.group, where, offset, partition.start)
+            if offset is not None and known is not None and offset < known.offset and not forced:
+                raise moved(names.group, where, offset, known)
+        found[source] = committed
+    return found
 
 
-def _require_offsets(cluster: Cluster, group: str, source: str) -> dict[int, int]:
-    bounds = cluster.bounds(source)
-    committed = cluster.committed(group, source)
-    for partition in bounds.partitions:
-        offset = committed.get(partition.partition)
-        where = f"{source}-{partition.partition}"
-        if offset is None:
-            raise OffsetMissing(
-                f"Group {group} has no committed offset for {where}: it was deleted or has expired, so nobody "
-                "knows what was processed. Start a new run into an empty sink topic."
-            )
-        if offset < partition.start:
-            raise SourceGap(
-                f"{where}: offset {offset} is next, but the source was trimmed up to {partition.start}; "
-                f"{partition.start - offset} offsets are lost. Start a new run from what is left."
-            )
-    return committed
+def _require_offset(group: str, where: str, offset: int | None, start: int) -> None:
+    if offset is None:
+        raise OffsetMissing(
+            f"Group {group} has no committed offset for {where}: it was deleted or has expired, so nobody "
+            "knows what was processed. Start a new run into an empty sink topic."
+        )
+    if offset < start:
+        raise SourceGap(
+            f"{where}: offset {offset} is next, but the source was trimmed up to {start}; "
+            f"{start - offset} offsets are lost. Start a new run from what is left."
+        )
 
 
 SOURCE_COLUMNS = (

@@ -10,22 +10,26 @@ import shutil
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
-from pathlib import Path
+from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from backend.errors import SparkError, TopicError, TopicproofError, UsageError
+from backend.faults.director import Director, Struck
 from backend.history.store import History, Run, State
 from backend.judge import Question, judge_topics
+from backend.kafka.broker import free_ports
 from backend.kafka.cluster import Cluster
+from backend.pipeline.file_server import HOST, serving
 from backend.pipeline.fill import fill, numbers_in
-from backend.pipeline.journal import read_journal
+from backend.pipeline.judging import judge_run
 from backend.pipeline.monitor import Context, watched
 from backend.pipeline.plan import RunPlan
 from backend.pipeline.process import Names, prepare, process, require_expressions
-from backend.pipeline.scenarios import Scenario, Stage, Work, scenario
+from backend.pipeline.scenarios import DEAD_LETTERS, Scenario, Stage, scenario
 from backend.services import Services
 from backend.settings import Settings
 from backend.spark import connect, session_id, spark_session
@@ -45,9 +49,7 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
             require_expressions(spark, plan)
     run = history.create("run", plan.scenario, plan.model_dump(mode="json"))
     try:
-        topics = {topic: f"{run.id}-{topic}" for topic in chosen.topics}
-        topics[chosen.sources[0]] = plan.source.topic or topics[chosen.sources[0]]
-        topics[chosen.sinks[0]] = plan.sink.topic or topics[chosen.sinks[0]]
+        topics = topics_of(run.id, plan, chosen)
         journal = f"{run.id}-journal"
         made = [journal, *_make_topics(cluster, plan, chosen, topics)]
         cluster.create_topic(journal, 1)
@@ -70,12 +72,25 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
                     for sink in names.sinks
                 },
                 "filled": not plan.fills,
+                # The port is chosen once: the URLs in the source must still be right when the run is resumed.
+                "served": f"http://{HOST}:{free_ports(1)[0]}/" if chosen.serves and plan.fills else "",
             },
         )
     except TopicproofError as error:
         history.end(run.id, State.FAILED, None, None, str(error))
         raise
     return history.get(run.id)
+
+
+def topics_of(run_id: str, plan: RunPlan, chosen: Scenario) -> dict[str, str]:
+    """What the scenario's topics are called in Kafka. Dead letters are called after the sink they lie beside."""
+    topics = {topic: f"{run_id}-{topic}" for topic in chosen.topics}
+    topics[chosen.sources[0]] = plan.source.topic or topics[chosen.sources[0]]
+    sink = chosen.sinks[0]
+    topics[sink] = plan.sink.topic or topics[sink]
+    if f"{sink}{DEAD_LETTERS}" in topics:
+        topics[f"{sink}{DEAD_LETTERS}"] = f"{topics[sink]}{DEAD_LETTERS}"
+    return topics
 
 
 def stage_names(run_id: str, stage: Stage, topics: Mapping[str, str], journal: str) -> Names:
@@ -107,7 +122,7 @@ def execute(context: Context) -> Report | None:
     Raises TopicproofError for what is refused before a record is written, and for what keeps the run from being judged.
     A pipeline that fails on its way is judged all the same: the history has its error beside the verdict.
     """
-    with watched(context), spark_session(context.services.spark_remote) as spark:
+    with _served(context), watched(context), spark_session(context.services.spark_remote) as spark:
         context.remember(session=session_id(spark))
         try:
             failure = _work(context, spark)
@@ -117,6 +132,12 @@ def execute(context: Context) -> Report | None:
         report = _conclude(context, spark, failure)
         context.remember(session=None)
         return report
+
+
+def _served(context: Context) -> AbstractContextManager[object]:
+    """The files of the demo's data, for as long as the run goes on."""
+    served = context.run.facts["served"]
+    return serving(urlsplit(served).port or 0, context.requests_log) if served else nullcontext()
 
 
 def _work(context: Context, spark: SparkSession) -> TopicproofError | None:
@@ -135,12 +156,13 @@ def _process(context: Context, spark: SparkSession, filling: Future[None] | None
         return None
     context.enter(State.PROCESSING)
     cluster, plan = context.cluster, context.plan
-    ready = [
-        prepare(spark, cluster, plan, stage, names, context.run.facts["topics"]) for stage, names in context.stages
-    ]
+    ready = [prepare(spark, cluster, context.work, stage, names) for stage, names in context.stages]
     checkpoints = (context.folder / "checkpoint").as_uri()
+    struck = Struck(cluster, context.names.journal, context.names.sink, plan.guarantee == Guarantee.EXACTLY_ONCE)
     try:
-        process(ready, cluster, plan, checkpoints, context.stop.is_set, lambda: _surface(filling))
+        with Director(struck, plan.faults) as director:
+            reached = [replace(one, bootstrap=director.bootstrap) for one in ready]
+            process(reached, cluster, plan, checkpoints, context.stop.is_set, lambda: _surface(filling))
     except TopicproofError as error:
         return error
     return None
@@ -169,7 +191,7 @@ def _fill(context: Context) -> None:
     value = chosen.value
     if value is None:
         return
-    work = Work(plan, context.run.facts["topics"])
+    work = context.work
     counts = dict.fromkeys(chosen.sources, 0)
 
     def fill_one(role: str) -> None:
@@ -225,45 +247,18 @@ def exit_code(run: Run, report: Report) -> int:
     return report.exit_code or (3 if run.error else 0)
 
 
-def judge_run(context: Context, spark: SparkSession, partial: bool) -> Report:
-    """Judge a run's sink against its source. `partial`: only up to what the run had committed when it was stopped."""
-    (_, names), facts = context.stages[0], context.run.facts
-    source = context.cluster.bounds(names.source)
-    floor = {int(p): offset for p, offset in facts["floor"][names.stage][names.source].items()}
-    source = replace(
-        source, partitions=tuple(replace(p, start=max(p.start, floor[p.partition])) for p in source.partitions)
-    )
-    not_processed = 0
-    if partial:
-        committed = context.cluster.committed(names.group, names.source)
-        cut = tuple(replace(p, lso=min(p.lso, committed[p.partition])) for p in source.partitions)
-        not_processed = sum(p.lso - q.lso for p, q in zip(source.partitions, cut, strict=True))
-        source = replace(source, partitions=cut)
-    question = Question(
-        source=source,
-        sink=names.sink,
-        guarantee=Guarantee(context.plan.guarantee),
-        journal=read_journal(context.cluster.bootstrap, context.settings.client, names.journal),
-        sink_from={int(p): offset for p, offset in facts["sink_from"][names.sink].items()},
-        run=context.run.id,
-        not_processed=not_processed,
-    )
-    return judge_topics(spark, context.services.bootstrap, context.settings.client, question, context.folder)
-
-
-def check(
-    settings: Settings, services: Services, history: History, question: Question, folder: Path | None = None
-) -> Report:
+def check(settings: Settings, services: Services, history: History, question: Question) -> Report:
     """Judge two topics that no run of ours needs to have written, and keep the verdict in the history."""
     topics = {"source": question.source.topic, "sink": question.sink}
     entry = history.create("check", "check", {**topics, "identity": question.identity, "guarantee": question.guarantee})
-    target = (folder or settings.runs / entry.id).absolute()
-    history.remember(entry.id, {**topics, "folder": str(target)})
+    history.remember(entry.id, topics)
     history.enter(entry.id, State.JUDGING)
     try:
         with spark_session(services.spark_remote) as spark:
             judged = replace(question, run=entry.id)
-            report = judge_topics(spark, services.bootstrap, settings.client, judged, target)
+            report = judge_topics(
+                spark, services.bootstrap, settings.client, judged, settings.runs / entry.id, {"plan.json": entry.plan}
+            )
     except TopicproofError as error:
         history.end(entry.id, State.FAILED, None, None, str(error))
         raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -17,17 +16,10 @@ from pyspark.sql import functions as F
 
 from backend.errors import UsageError
 from backend.pipeline.sink import FORMAT
+from validators.expected import Expect
 
 if TYPE_CHECKING:
     from backend.pipeline.plan import RunPlan
-
-
-class Expect(StrEnum):
-    """How many outputs a stage makes of an input."""
-
-    ONE_TO_ONE = "one_to_one"
-    ZERO_OR_ONE = "zero_or_one"
-    ONE_TO_MANY = "one_to_many"
 
 
 @dataclass(frozen=True)
@@ -37,6 +29,8 @@ class Work:
     plan: RunPlan
     topics: Mapping[str, str] = field(default_factory=dict)
     """Kafka's names of the scenario's topics, by their names in the scenario."""
+    served: str = ""
+    """Where the run serves the files of its demo data: a URL that ends in a slash."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +45,9 @@ class Stage:
     transform: Callable[[DataFrame, Work], DataFrame]
     """Rows of Spark's Kafka source -> rows for the sink: one per input, as backend/pipeline/sink.py describes them."""
     expect: Expect = Expect.ONE_TO_ONE
+    count: str | Callable[[DataFrame, Work], DataFrame] | None = None
+    """How many outputs an input must have, for the judge (validators/expected.py): Spark SQL over its record, or a
+    function that makes of a reading of the sources a frame of partition, offset and count."""
     headers: bool = False
     """Whether its rows have the records' headers: null for a record without."""
     format: str = FORMAT
@@ -69,6 +66,8 @@ class Scenario:
     value: Callable[[int, Work], bytes] | None = lambda number, _work: str(number).encode()
     """The value of record N that a run fills into each source, with N as text for its key; None: nothing is filled."""
 
+    serves: bool = False
+    """Whether the values that are filled in are URLs of files that the run serves meanwhile."""
     expressions: bool = False
     """Whether a plan says what becomes of a record."""
 
@@ -126,6 +125,51 @@ def _evaluated(rows: DataFrame, work: Work) -> DataFrame:
     return as_text(rows).select(*place(), outputs(output(*made)))
 
 
+def _downloaded(rows: DataFrame, work: Work) -> DataFrame:
+    # Late: httpx takes long to import, and most runs download nothing.
+    from backend.pipeline.files import with_payments
+
+    return with_payments(rows, work.plan.files.limits, work.topics[f"{TRANSACTIONS}{DEAD_LETTERS}"])
+
+
+def _counted_again(reading: DataFrame, work: Work) -> DataFrame:
+    """By a second download and another parser."""
+    from backend.pipeline.files_again import counts
+
+    inputs = reading.select("partition", "offset", "value").collect()
+    found = counts(work.plan.files.limits, [row["value"] for row in inputs])
+    counted = [(row["partition"], row["offset"], count) for row, count in zip(inputs, found, strict=True)]
+    return reading.sparkSession.createDataFrame(counted, "partition int, offset long, count long")
+
+
+def _url(number: int, work: Work) -> bytes:
+    from backend.pipeline.file_server import name
+
+    return f"{work.served}{name(number)}".encode()
+
+
+DEAD_LETTERS = ".dead-letters"
+"""What the name of a sink's topic of dead letters ends with."""
+
+TRANSACTIONS = "transactions"
+
+FILES = Scenario(
+    name="files",
+    title="Download the file behind every URL: one output per payment in it, or one dead letter",
+    stages=(
+        Stage(
+            "download",
+            sources=("files-with-transactions",),
+            sinks=(TRANSACTIONS, f"{TRANSACTIONS}{DEAD_LETTERS}"),
+            transform=_downloaded,
+            expect=Expect.ONE_TO_MANY,
+            count=_counted_again,
+        ),
+    ),
+    value=_url,
+    serves=True,
+)
+
 YOURS = Scenario(
     name="yours",
     title="Your own topics, with Spark SQL expressions from a plan file",
@@ -134,7 +178,7 @@ YOURS = Scenario(
     expressions=True,
 )
 
-SCENARIOS = {scenario.name: scenario for scenario in (SQUARES, YOURS)}
+SCENARIOS = {scenario.name: scenario for scenario in (SQUARES, FILES, YOURS)}
 
 
 def scenario(name: str) -> Scenario:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from backend.errors import UsageError
-from backend.faults.fault import Kind
-from backend.faults.kinds import KINDS, parse_fault
+from backend.faults.fault import Kind, Step
+from backend.faults.kinds import KINDS, choices, parse_fault
 from backend.pipeline.plan import RunPlan, make_plan, read_plan
 
 
@@ -17,6 +17,15 @@ def test_a_plan_round_trips_through_json() -> None:
     """Story: a plan is stored with its run. Read back, it is the same plan."""
     plan = make_plan({"records": 5, "faults": ["crash@transaction=3"], "source": {"isolation": "read_uncommitted"}})
     assert RunPlan.model_validate(plan.model_dump(mode="json")) == plan
+
+
+def test_every_fault_that_a_form_offers_is_one_that_a_plan_takes() -> None:
+    """Story: somebody picks each fault on the page, in transaction 2, where transactions are open."""
+    offered = choices()
+    assert {choice.kind.name for choice in offered.values()} == {kind.name for kind in KINDS}
+    for choice in offered.values():
+        (fault,) = make_plan({"faults": [choice.at(2, Step.PRODUCED)]}).faults
+        assert parse_fault(fault).transaction == 2
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -36,6 +45,7 @@ def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
         ({"abort_probability": 2}, "abort_probability: Input should be less than or equal to 1"),
         ({"records": -1}, "records: Input should be greater than or equal to 1"),
         ({"faults": ["flood@noon"]}, "Unknown fault 'flood@noon'. Known: crash@transaction=N"),
+        ({"faults": ["hijack@transaction=2"], "guarantee": "at_least_once"}, "at_least_once has none"),
         ({"faults": ["crash"]}, "Unknown fault 'crash'"),
         ({"faults": ["crash@"]}, "expected key=value, each key once, and found ''"),
         ({"faults": ["crash@step=begun"]}, "transaction is missing; say transaction=N"),

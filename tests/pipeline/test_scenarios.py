@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ from confluent_kafka import Producer
 from backend.errors import UsageError
 from backend.history.store import History
 from backend.kafka.cluster import Cluster
+from backend.pipeline import scenarios
+from backend.pipeline.file_server import HOST, bad, name, payments, serving
+from backend.pipeline.files import REASON_HEADER
 from backend.pipeline.plan import make_plan, read_plan
 from backend.pipeline.run import create
 from backend.services import Services
@@ -85,3 +90,62 @@ def test_a_topic_that_is_not_there_is_refused_before_anything_is_made(settings: 
     with pytest.raises(Exception, match="There is no topic wrods"):
         create(settings, cluster, History(settings), make_plan(plan))
     assert (kafka.topics(), len(History(settings).list())) == before
+
+
+FILES: dict[str, Any] = {
+    "scenario": "files",
+    "records": 200,
+    "partitions": 3,
+    "per_transaction": 60,
+    "abort_probability": 0.3,
+    "faults": ["crash@transaction=2"],
+    "seed": 1,
+    "files": {"timeout_s": 2, "attempts": 2},
+}
+
+
+def test_files_become_payments_or_one_dead_letter(settings: Settings, cluster: Services) -> None:
+    """Story: 200 files, two bad ones in each of five ways, under a crash and aborts. What is committed are the payments
+    of every good file, all of them once, and ten dead letters with their reasons; the verdict, which counts every file
+    anew with other code, holds over both topics. The server heard more requests than there are files."""
+    finished = run_to_end(settings, cluster, **FILES)
+    assert finished.report.verdict is Outcome.HOLDS, finished.report.to_json()
+    served = finished.run.facts["served"]
+    made = sorted((m.key, m.value) for m in read_all(cluster.bootstrap, finished.sink))
+    good = [n for n in range(200) if bad(n) is None]
+    assert made == sorted(
+        (f"{served}{name(n)}".encode(), json.dumps(payment).encode()) for n in good for payment in payments(n)
+    )
+    letters = read_all(cluster.bootstrap, f"{finished.sink}.dead-letters")
+    reasons = {(m.value or b"").decode(): dict(m.headers)[REASON_HEADER].decode() for m in letters}
+    assert len(letters) == 10
+    assert {url: reason.partition(":")[0] for url, reason in reasons.items()} == {
+        f"{served}{name(n)}": str(bad(n)) for n in range(200) if bad(n) is not None
+    }
+    phantom = next(f for f in finished.report.findings if f.kind == "phantom")
+    assert f"of {len(made) + 10:,} committed" in phantom.why
+    progress = finished.run.progress
+    assert progress["downloaded"] == 200 < progress["downloads"]
+    assert progress["attempted"] > progress["processed"] == 200
+
+
+def test_a_payment_that_the_second_look_misses_is_a_gap(
+    settings: Settings, cluster: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: counted anew, one file holds a payment more than was committed. Exactly that output is missing."""
+    Cluster(cluster.bootstrap).create_topic("few-files", 1)
+    counted = [(0, n, len(payments(n)) + (n == 5)) for n in range(12)]
+    stage = replace(
+        scenarios.FILES.stages[0],
+        count=lambda reading, _work: reading.sparkSession.createDataFrame(
+            counted, "partition int, offset long, count long"
+        ),
+    )
+    monkeypatch.setitem(scenarios.SCENARIOS, "files", replace(scenarios.FILES, stages=(stage,)))
+    with serving(0, settings.home / "few.log") as server:
+        base = f"http://{HOST}:{server.server_address[1]}/"
+        put(cluster.bootstrap, "few-files", [(b"x", f"{base}{name(n)}".encode(), []) for n in range(12)])
+        finished = run_to_end(settings, cluster, scenario="files", source={"topic": "few-files"})
+    assert finished.report.verdict is Outcome.VIOLATED
+    gap = next(f for f in finished.report.findings if f.kind == "gap")
+    assert gap.primary == 1 and gap.examples[0].lineage == f"few-files/0/5/{len(payments(5))}"

@@ -1,0 +1,116 @@
+"""Files: what is asked for, what is given up, and that two parsers agree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from backend.pipeline import files_again
+from backend.pipeline.file_server import HOST, bad, name, payments, requests, serving
+from backend.pipeline.files import BadFile, download, outputs, parse
+from backend.pipeline.limits import Limits
+
+HEAD = b"id,account,amount\n"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://example.com/a.csv", "http://127.0.0.1.example.com/a.csv", "http://127.0.0.1@example.com/a.csv"],
+)
+def test_a_host_that_is_not_allowed_is_not_asked(url: str) -> None:
+    """Story: a record names a host of somebody else. No request leaves: the client would raise if one did."""
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise AssertionError(f"asked {request.url}")
+
+    with httpx.Client(transport=httpx.MockTransport(refuse)) as client:
+        with pytest.raises(BadFile, match=r"refused: host .*example\.com is not allowed"):
+            download(client, Limits(), url)
+        (letter,) = outputs(client, Limits(), "dead", url.encode())
+    assert letter["topic"] == "dead" and letter["value"] == url.encode()
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xff", b"no url", b"file:///etc/passwd", b"http://[::1/a.csv"])
+def test_what_is_no_url_is_a_dead_letter(value: bytes | None) -> None:
+    """Story: a record holds no URL of a file. It is a dead letter, and the pipeline goes on."""
+    with httpx.Client() as client:
+        (letter,) = outputs(client, Limits(), "dead", value)
+    assert letter["topic"] == "dead" and letter["headers"][0]["value"].startswith(b"malformed: ")
+
+
+def test_a_redirect_is_not_followed() -> None:
+    """Story: an allowed host redirects to another one. That answer is no file."""
+
+    def redirect(_request: httpx.Request) -> httpx.Response:
+        return httpx.Response(302, headers={"Location": "http://example.com/a.csv"})
+
+    with (
+        httpx.Client(transport=httpx.MockTransport(redirect)) as client,
+        pytest.raises(BadFile, match="missing: the server answered 302"),
+    ):
+        download(client, Limits(), "http://127.0.0.1/a.csv")
+
+
+def test_a_server_that_recovers_is_asked_again() -> None:
+    """Story: the first answer is a 503, the second one is the file."""
+    answers = iter([httpx.Response(503), httpx.Response(200, content=HEAD)])
+    with httpx.Client(transport=httpx.MockTransport(lambda _request: next(answers))) as client:
+        assert download(client, Limits(), "http://127.0.0.1/a.csv") == HEAD
+
+
+def test_the_server_counts_what_it_is_asked_for(tmp_path: Path) -> None:
+    """Story: a file is downloaded twice and looked at once by the judge. The count is two."""
+    with serving(0, tmp_path / "log") as server, httpx.Client() as client:
+        url = f"http://{HOST}:{server.server_address[1]}/{name(4)}"
+        found = [len(outputs(client, Limits(), "dead", url.encode())) for _ in range(2)]
+        assert found == [len(payments(4))] * 2 == files_again.counts(Limits(), [url.encode()]) * 2
+    assert requests(tmp_path / "log") == {f"/{name(4)}": 2}
+    assert [n for n in range(40) if bad(n)] == [13, 33]
+
+
+def line(**fields: object) -> bytes:
+    return json.dumps({"id": "1", "account": "a", "amount": "2", **fields}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "count"),
+    [
+        ("a.csv", HEAD + b"1,a,2\n2,b,-3.50\n", 2),
+        ("a.csv", HEAD, 0),
+        ("a.csv", b"\xef\xbb\xbf" + HEAD + b"1,a,2\n", 1),
+        ("a.csv", HEAD + b'1,"a, b",2\n', 1),
+        ("a.csv", b"", None),
+        ("a.csv", b"account,id,amount\na,1,2\n", None),
+        ("a.csv", HEAD + b"1,a\n", None),
+        ("a.csv", HEAD + b"1,a,2,3\n", None),
+        ("a.csv", HEAD + b"1,a,1_000\n", None),
+        ("a.csv", HEAD + b"1,a,nan\n", None),
+        ("a.csv", HEAD + b",a,2\n", None),
+        ("a.csv", HEAD + b"\xff,a,2\n", None),
+        ("a.jsonl", line() + b"\n" + line(id="2"), 2),
+        ("a.jsonl", b"", 0),
+        ("a.jsonl", line() + b"{\n", None),
+        ("a.jsonl", line(more="x"), None),
+        ("a.jsonl", line(amount=2), None),
+        ("a.jsonl", line(amount=None), None),
+        ("a.jsonl", line(account=""), None),
+        ("a.jsonl", b"[1]\n", None),
+        ("a.txt", HEAD, None),
+    ],
+)
+def test_two_parsers_agree_on_what_a_file_holds(path: str, body: bytes, count: int | None) -> None:
+    """Story: a file is parsed by the pipeline and again by the judge, with other code. Both say the same: so many
+    payments, or (None) a dead letter."""
+    try:
+        first: int | None = len(parse(f"http://127.0.0.1/{path}", body))
+    except BadFile:
+        first = None
+    try:
+        second = files_again.payments_of(f"/{path}", body)
+    except (pa.ArrowException, ValueError):
+        second = None
+    assert (first, second) == (count, count)
