@@ -10,10 +10,12 @@ TopicproofError                 exit_code 3: could not do, or could not judge
 └── SinkError                   the exactly-once sink refused to go on; nothing was lost silently
     ├── SourceGap               the first row lies above the next offset to be processed
     ├── OffsetMissing           the group has no committed offset where a floor was committed
+    ├── OffsetsMoved            the group's committed offset is not where the journal says it was left
     ├── CheckpointMismatch      a stateful stage's checkpoint, which is its state, is not the one that the sink holds
     ├── ShuffledInput           rows of several source partitions, or falling offsets, within one task
     ├── AttemptsExhausted       a transaction was aborted as often as the plan allows
     ├── TransactionAborted      the transaction was aborted and may be replayed (never leaves the sink)
+    │   └── RecordRefused       because the brokers take a record at no time; leaves the sink without dead letters
     ├── NotDelivered            outside of a transaction, the brokers did not take records or an offset
     ├── InjectedError           raised on purpose by a fault of the plan; Spark runs the task again
     ├── OutcomeUnknown          a commit's answer never came; the next attempt settles it from the log
@@ -69,6 +71,10 @@ class CheckpointMismatch(SinkError):
     pass
 
 
+class OffsetsMoved(SinkError):
+    pass
+
+
 class ShuffledInput(SinkError):
     pass
 
@@ -78,6 +84,10 @@ class AttemptsExhausted(SinkError):
 
 
 class TransactionAborted(SinkError):
+    pass
+
+
+class RecordRefused(TransactionAborted):
     pass
 
 

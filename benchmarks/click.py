@@ -33,7 +33,7 @@ def click_to_verdict(browser: Browser, address: str) -> float:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.set_default_timeout(PATIENCE_MS)
     page.goto(address)
-    for label, value in (("Records", RECORDS), ("Crash in transaction", 0)):
+    for label, value in (("Records", RECORDS), ("In transaction", 0)):
         field = page.get_by_role("spinbutton", name=label, exact=True)
         field.fill(str(value))
         field.press("Tab")

@@ -26,6 +26,8 @@ class Step(StrEnum):
     """The next source offset is part of the transaction; without transactions it is committed."""
     COMMITTED = "committed"
     """The answer to the commit is there; nobody has been told yet."""
+    DECLARED = "declared"
+    """The journal says what became of it."""
 
 
 class Side(StrEnum):
@@ -61,8 +63,13 @@ class Kind:
     """One sentence for help and pages."""
     side: Side
     keys: tuple[Key, ...]
+    step: Step = Step.PRODUCED
+    """Where it strikes when it has no key for that."""
     needs_transactions: bool = False
     """What it strikes is there under exactly_once only."""
+
+    def has(self, key: str) -> bool:
+        return any(one.name == key for one in self.keys)
 
 
 TRANSACTION = Key("transaction")
@@ -86,7 +93,7 @@ class Fault:
 
     @property
     def step(self) -> Step:
-        return Step(self.place["step"])
+        return Step(self.place.get("step", self.kind.step))
 
     def number(self, key: str) -> int:
         return int(self.place[key])

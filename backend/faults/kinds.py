@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from backend.faults.fault import TRANSACTION, Fault, Kind, Side, Step, parse, step_key
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from backend.faults.fault import TRANSACTION, Fault, Key, Kind, Side, Step, parse, step_key
 
 _OPEN = step_key(Step.BEGUN, Step.PRODUCING, Step.PRODUCED, Step.OFFSET_SENT)
 """The steps at which a transaction is open."""
@@ -32,8 +36,77 @@ HIJACK = Kind(
     (TRANSACTION, _OPEN),
     needs_transactions=True,
 )
+OFFSETS = Kind(
+    "offsets",
+    "The group's committed offset is moved by as much as a transaction, or deleted; then the task fails, so that Spark "
+    "replays its batch, or goes on.",
+    Side.WORKER,
+    (TRANSACTION, Key("how", None, ("rewound", "forwarded", "deleted")), Key("replay", "yes", ("yes", "no"))),
+    step=Step.DECLARED,
+)
+REFUSED = Kind(
+    "refused",
+    "The worker produces a record that the broker refuses, larger than the topic allows, in so many tries.",
+    Side.WORKER,
+    (TRANSACTION, Key("times", "1")),
+    step=Step.BEGUN,
+    needs_transactions=True,
+)
 
-KINDS: tuple[Kind, ...] = (CRASH, ERROR, ZOMBIE, HIJACK)
+NETWORK = Kind(
+    "network",
+    "Requests of the workers to the brokers are lost or late on their way, or their answers are; every worker reaches "
+    "the brokers through a proxy.",
+    Side.RUN,
+    (
+        TRANSACTION,
+        Key("request", None, ("produce", "partitions", "offset", "end")),
+        Key("how", "unanswered", ("unanswered", "lost", "late", "overtaken", "ghost")),
+        Key("times", "1"),
+        Key("seconds", "2"),
+    ),
+    step=Step.BEGUN,
+)
+ISOLATED = Kind(
+    "isolated",
+    "The workers are cut off from the brokers for so many seconds.",
+    Side.RUN,
+    (TRANSACTION, step_key(), Key("seconds", "5")),
+)
+OPEN = Kind(
+    "open",
+    "A foreign producer leaves a transaction open in the sink, until it is aborted after so many seconds, or expires.",
+    Side.RUN,
+    (TRANSACTION, Key("end", "abort", ("abort", "expiry")), Key("seconds", "5")),
+    step=Step.BEGUN,
+)
+
+KINDS: tuple[Kind, ...] = (CRASH, ERROR, ZOMBIE, HIJACK, REFUSED, OFFSETS, NETWORK, ISOLATED, OPEN)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kind of fault with every word that it cannot do without."""
+
+    kind: Kind
+    words: Mapping[str, str]
+
+    def at(self, transaction: int, step: Step) -> str:
+        """The fault's text. A kind without steps strikes where it always does."""
+        place = {"transaction": transaction, **({"step": step} if self.kind.has("step") else {}), **self.words}
+        return f"{self.kind.name}@{','.join(f'{key}={value}' for key, value in place.items())}"
+
+
+def choices() -> dict[str, Choice]:
+    """What a form offers, by what it shows: `crash`, `offsets rewound`."""
+    found = {}
+    for kind in KINDS:
+        needed = [key for key in kind.keys if key.words and key.default is None]
+        for words in itertools.product(*(key.words for key in needed)):
+            found[" ".join([kind.name, *words])] = Choice(
+                kind, dict(zip((key.name for key in needed), words, strict=True))
+            )
+    return found
 
 
 def parse_fault(text: str) -> Fault:

@@ -6,21 +6,26 @@ neither, because the transaction belongs to somebody else now.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from backend.errors import Fenced, OutcomeUnknown, TransactionAborted
+from backend.errors import Fenced, OutcomeUnknown, RecordRefused, SinkError, TransactionAborted
 from backend.settings import REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, transactional_producer_config
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 ATTEMPTS_MAX = 6
 """How often a retriable error is retried; together with the time-outs about one minute."""
 
+LOOK_S = 0.2
+"""How long to wait for deliveries before looking whether one has failed."""
+
+_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 _FENCED = {
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -29,11 +34,23 @@ _FENCED = {
 }
 
 
+_REFUSED = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.INVALID_RECORD,
+}
+"""What is wrong with the record itself, so that sending it again does not help."""
+
+Delivered = Callable[[KafkaError | None, Message], None]
+
+
 class TransactionalProducer:
     """One transactional id, taken over on entering: earlier holders are fenced and their transaction settled.
 
     Raises Fenced when somebody else takes the id over, TransactionAborted when the transaction was aborted and may be
-    replayed, OutcomeUnknown when the answer to a commit never came, KafkaException for anything fatal.
+    replayed, RecordRefused when that is for a record of it, OutcomeUnknown when the answer to a commit never came,
+    KafkaException for anything fatal.
     """
 
     def __init__(
@@ -42,9 +59,16 @@ class TransactionalProducer:
         client: Mapping[str, str],
         transactional_id: str,
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        **special: int,
     ) -> None:
+        """`special`: further settings of the client, with underscores for dots."""
         self.transactional_id = transactional_id
-        self.producer = Producer(transactional_producer_config(bootstrap, client, transactional_id, timeout_ms))
+        more = {name.replace("_", "."): value for name, value in special.items()}
+        config = transactional_producer_config(bootstrap, client, transactional_id, timeout_ms)
+        # A successful delivery then costs no call into Python.
+        self.producer = Producer({**config, "delivery.report.only.error": True, **more})
+        self.failed: KafkaError | None = None
+        """Why the first record of this transaction that failed did."""
 
     def __enter__(self) -> TransactionalProducer:
         # A metadata answer first: init_transactions then takes at most 0.06 s where it was 0.5 s now and then.
@@ -55,11 +79,14 @@ class TransactionalProducer:
     def __exit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self.producer.close()
+        # One that was fenced says so once more when it is closed.
+        with suppress(KafkaException):
+            self.producer.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit what is produced in the block; abort when the block raises."""
+        self.failed = None
         self.producer.begin_transaction()
         try:
             yield
@@ -70,17 +97,36 @@ class TransactionalProducer:
             raise
         self._commit()
 
-    def produce(self, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, Any]]) -> None:
-        """Queue one record; waits for room when the queue is full."""
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, Any]],
+        delivered: Delivered | None = None,
+    ) -> None:
+        """Queue one record; waits for room when the queue is full. `delivered` hears what became of it."""
         try:
-            enqueue(self.producer, topic, key, value, headers)
+            enqueue(self.producer, topic, key, value, headers, delivered or self.heard)
         except KafkaException as error:
             raise self._translated(error) from error
 
+    def heard(self, error: KafkaError | None, _message: Message) -> None:
+        """What became of a record."""
+        if error is not None and self.failed is None and error.code() not in _PURGED:
+            self.failed = error
+
     def flush(self) -> None:
-        """Send everything that is queued, so that an abort leaves it in the log (librdkafka purges the unsent)."""
-        if self.producer.flush(TIMEOUT_S) > 0:
-            raise TransactionAborted(f"{self.transactional_id}: the brokers did not take all records in time.")
+        """Send everything that is queued, so that an abort leaves it in the log (librdkafka purges the unsent).
+
+        Ends with the first record that fails; librdkafka alone would wait out its time for those behind it.
+        """
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.failed is None and self.producer.flush(LOOK_S) > 0:
+            if time.monotonic() > deadline:
+                raise TransactionAborted(f"{self.transactional_id}: the brokers did not take all records in time.")
+        if self.failed is not None:
+            raise self._told(self.failed) or self._aborted(self.failed)
 
     def send_offset(self, source: TopicPartition, group: Any) -> None:
         """Add the next offset of the source to the transaction."""
@@ -91,6 +137,7 @@ class TransactionalProducer:
 
     def _commit(self) -> None:
         try:
+            self.flush()
             self._retrying(lambda: self.producer.commit_transaction(TIMEOUT_S))
         except TransactionAborted:
             self.abort()
@@ -117,11 +164,26 @@ class TransactionalProducer:
 
     def _translated(self, error: KafkaException) -> Exception:
         cause: KafkaError = error.args[0]
+        told = self._told(cause)
+        if told is None and cause.txn_requires_abort():
+            return self._aborted(cause)
+        return told or error
+
+    def _told(self, cause: KafkaError) -> SinkError | None:
+        """What the code alone says."""
         if cause.code() in _FENCED:
             return Fenced(f"{self.transactional_id} was taken over by another producer ({cause.name()}).")
-        if cause.txn_requires_abort():
-            return TransactionAborted(f"{self.transactional_id}: {cause.str()} ({cause.name()}).")
-        return error
+        if is_refused(cause):
+            return RecordRefused(f"{self.transactional_id}: {cause.str()} ({cause.name()}).")
+        return None
+
+    def _aborted(self, cause: KafkaError) -> TransactionAborted:
+        return TransactionAborted(f"{self.transactional_id}: {cause.str()} ({cause.name()}).")
+
+
+def is_refused(error: KafkaError) -> bool:
+    """Whether a record failed for what it is itself."""
+    return error.code() in _REFUSED
 
 
 def enqueue(
@@ -130,12 +192,13 @@ def enqueue(
     key: bytes | None,
     value: bytes | None,
     headers: list[tuple[str, Any]],
-    delivered: Callable[[KafkaError | None, Message], None] = lambda _error, _message: None,
+    delivered: Delivered | None = None,
 ) -> None:
     """Queue one record; waits for room when the queue is full. Raises KafkaException."""
+    heard: Any = {} if delivered is None else {"on_delivery": delivered}
     while True:
         try:
-            producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
+            producer.produce(topic, value, key, headers=headers, **heard)
             return
         except BufferError:
             producer.poll(0.05)

@@ -10,13 +10,16 @@ both or neither. Per Spark task and source partition:
 0. Creating a run commits a floor for every source partition, so an absent offset is an error, never a fresh start.
 1. `init_transactions()` fences whoever held the transactional id and settles its transaction.
 2. Only then is the group's committed offset read (read_committed). Rows below it are in the sink already: skipped.
+   With a journal, an offset that was moved since the last transaction is refused (OffsetsMoved): it is compared
+   wherever it carries no sequence of ours, or rows arrive that lie below it or beyond what follows it.
    Where rows do not follow each other, a read_committed fetch from the expected offset must return exactly the next
    row (what lies between are markers, aborted or compacted records); otherwise SourceGap. This holds between two rows
    of a task too: a repartition of one partition's rows looks just like that, and was seen to lose records.
 3. One transaction is buffered, then: begin, produce, send the next source offset, commit. None stays open while Spark
    computes the next rows. A chunk that was skipped whole sends nothing: a committed offset never moves backwards.
 4. A retriable error is retried; an abortable one aborts and replays, a bounded number of times; being fenced ends the
-   task. A commit without an answer is journalled as unknown and settled by steps 1 and 2 of the next attempt.
+   task. A commit without an answer is journalled as unknown and settled by steps 1 and 2 of the next attempt. An input
+   of which the brokers refuse an output goes to the dead letters after a few tries; without those the task ends.
 5. `commit()` on the driver is a receipt. It fails if two tasks report one source partition.
 
 SPARK-28908 asked for one commit over all tasks, which Kafka cannot give. Here no task needs another.
@@ -50,7 +53,9 @@ headers and topic optional) or, for one-to-one, `key binary, value binary`.
 | recordsPerTransaction, bytesPerTransaction | a transaction ends at the input that reaches either | 1000, 64000000 |
 | transactionTimeoutMs | after this the coordinator aborts an abandoned transaction | 60000 |
 | attemptsMax | how often a transaction is tried before the task gives up | 10 |
-| journal | topic for what the sink declares | none |
+| journal | topic for what the sink declares; without one, a moved offset of the group cannot be told | none |
+| offsetsForced | true: go on where the group stands, although the journal says that it was moved | false |
+| deadLetters | exactly_once: topic for inputs of which the brokers refuse an output; without it the sink stops | none |
 | abortProbability, seed | abort on purpose, drawn from (seed, partition, sequence, attempt) | 0, 0 |
 | faults | faults to fire (backend/faults/kinds.py), separated by spaces; they need a journal | none |
 """
@@ -61,14 +66,15 @@ import random
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -79,17 +85,20 @@ from backend.errors import (
     NotDelivered,
     OffsetMissing,
     OutcomeUnknown,
+    RecordRefused,
     ShuffledInput,
     SinkError,
     SourceGap,
     TransactionAborted,
     UsageError,
 )
-from backend.faults import crash, hijack, zombie
+from backend.faults import crash, hijack, offsets, refused, zombie
 from backend.faults.fault import Fault, Side, Step
-from backend.faults.kinds import CRASH, ERROR, HIJACK, ZOMBIE, parse_fault
+from backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE, parse_fault
+from backend.faults.rendezvous import wait_for_the_run
+from backend.kafka.cluster import Cluster
 from backend.kafka.plain import PlainProducer
-from backend.kafka.transaction import TransactionalProducer
+from backend.kafka.transaction import Delivered, TransactionalProducer, is_refused
 from backend.pipeline.journal import (
     Declared,
     Entry,
@@ -100,11 +109,17 @@ from backend.pipeline.journal import (
     last_attempt,
     read_journal,
 )
+from backend.pipeline.position import Position, agree, journalled, moved
 from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, consumer_config
 from validators.finding import Guarantee
-from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER, Transaction, format_transaction
+from validators.headers import LINEAGE_HEADER, REASON_HEADER, TRANSACTION_HEADER, Transaction, format_transaction
 
 FORMAT = "kafka-transactional"
+REFUSALS_MAX = 3
+"""How often a transaction is tried of which the brokers refuse a record; after the first time with each record in a
+batch of its own, which tells whose it is and lets small records of a large batch pass."""
+JOURNAL_TAIL = 20_000
+"""Entries at the end of the journal in which a writer looks for its own last one."""
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 REMEDY_SHUFFLED = (
     "Write one row per input record, straight from Spark's Kafka source: without minPartitions or "
@@ -130,10 +145,11 @@ class SinkOptions:
     transaction_timeout_ms: int
     attempts_max: int
     journal: str | None
+    offsets_forced: bool
+    dead_letters: str | None
     abort_probability: float
     seed: int
     faults: tuple[Fault, ...]
-    """Those of side worker; the others are fired by the run's own process."""
 
     @property
     def injects(self) -> bool:
@@ -168,9 +184,11 @@ class SinkOptions:
             transaction_timeout_ms=_positive(given, "transactionTimeoutMs", TRANSACTION_TIMEOUT_MS),
             attempts_max=_positive(given, "attemptsMax", 10),
             journal=given.get("journal"),
+            offsets_forced=_one_of(given, "offsetsForced", ["true", "false"], "false") == "true",
+            dead_letters=given.get("deadletters"),
             abort_probability=probability,
             seed=int(given.get("seed", "0")),
-            faults=tuple(fault for fault in faults if fault.kind.side is Side.WORKER),
+            faults=faults,
         )
 
 
@@ -186,6 +204,8 @@ _OPTIONS = (
     "transactionTimeoutMs",
     "attemptsMax",
     "journal",
+    "offsetsForced",
+    "deadLetters",
     "abortProbability",
     "seed",
     "faults",
@@ -244,13 +264,16 @@ class KafkaTransactionalWriter(DataSourceStreamArrowWriter):
         """Nothing to undo: every transaction was settled by its own task."""
 
 
+Output = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+"""topic, key, value, headers"""
+
+
 @dataclass(frozen=True)
 class Input:
     """One input record's outputs, as they will be produced."""
 
     offset: int
-    outputs: Sequence[tuple[str, bytes | None, bytes | None, list[tuple[str, bytes | None]]]]
-    """topic, key, value, headers"""
+    outputs: Sequence[Output]
     size: int
     """Bytes of keys and values."""
 
@@ -269,25 +292,32 @@ class PartitionWriter:
         self.name = f"{sink.prefix}-{source_topic}-{source_partition}"
         """The transactional id; without transactions the name that the journal knows this writer by."""
         self.producer: TransactionalProducer | PlainProducer
+        self.one_by_one = False
+        """Whether each record is sent in a batch of its own, and heard of."""
         if sink.guarantee is Guarantee.EXACTLY_ONCE:
-            self.producer = TransactionalProducer(sink.bootstrap, sink.client, self.name, sink.transaction_timeout_ms)
+            self.producer = self._transactional()
         else:
             self.producer = PlainProducer(sink.bootstrap, sink.client, sink.idempotence, sink.acks)
         self.consumer = Consumer(consumer_config(sink.bootstrap, sink.client, sink.group, READ_COMMITTED))
         self.next_offset = self.sequence = self.expected = 0
         self.entries: list[Entry] = []
+        self.padding, self.paddings = b"", 0
+        """An oversized value that a fault adds to the first input, and in how many tries."""
+        self.refused: set[int] = set()
+        """Where in the buffer the inputs are of which an output was refused."""
         self.opened = ExitStack()
 
     def __enter__(self) -> Self:
         """Take the source partition over: fence, then ask what is committed."""
         with ExitStack() as stack:
             stack.callback(self.consumer.close)
-            stack.enter_context(self.producer)
-            self.next_offset, self.sequence = self._committed()
-            self.expected = self.next_offset
+            stack.callback(lambda: self.producer.__exit__(None, None, None))
+            self.producer.__enter__()
             if self.sink.injects and self.sink.journal:
                 # Only what injects faults needs to remember across tasks; it pays with one read of the journal.
                 self.entries = read_journal(self.sink.bootstrap, self.sink.client, self.sink.journal)
+            self.next_offset, self.sequence = self._committed()
+            self.expected = self.next_offset
             self.opened = stack.pop_all()
         return self
 
@@ -304,6 +334,8 @@ class PartitionWriter:
         """Take rows of this partition, in rising order; commit every transaction that is full."""
         offsets = batch.column("offset").to_numpy()
         first_new = int(np.searchsorted(offsets, self.next_offset))
+        if first_new > 0 and self.receipt.skipped == 0:
+            self._moved(Position(self.sequence, self.next_offset))
         self.receipt.skipped += first_new
         self._check_continuity(offsets[first_new:])
         for row in inputs(batch.slice(first_new), self.sink.topic):
@@ -322,8 +354,37 @@ class PartitionWriter:
 
     def _committed(self) -> tuple[int, int]:
         """The next offset to process and the sequence of the last committed transaction (0 for a floor)."""
-        answer = self._ask_committed()
-        return answer.offset, int(answer.metadata or 0)
+        try:
+            answer = self._ask_committed()
+        except OffsetMissing:
+            if not self.sink.offsets_forced or self.known is None:
+                raise
+            return self.known.offset, self.known.sequence
+        said = answer.metadata or ""
+        found = Position(int(said) if said.isdecimal() else 0, answer.offset)
+        if found.sequence > 0 and not self.entries:
+            return found.offset, found.sequence
+        self._moved(found)
+        # Whoever set the offset, a sequence is never used twice.
+        return found.offset, max(found.sequence, self.known.sequence if self.known else 0)
+
+    @cached_property
+    def known(self) -> Position | None:
+        """The position that the journal knows; None without a journal."""
+        sink = self.sink
+        if sink.journal is None:
+            return None
+        return journalled(
+            self.entries or read_journal(sink.bootstrap, sink.client, sink.journal, JOURNAL_TAIL), self.name
+        )
+
+    def _moved(self, found: Position) -> bool:
+        """Whether the group's offset is not where the journal says. Raises OffsetsMoved unless told to go on so."""
+        if self.known is None or agree(found, self.known):
+            return False
+        if not self.sink.offsets_forced:
+            raise moved(self.sink.group, self.where, found.offset, self.known)
+        return True
 
     def _ask_committed(self) -> TopicPartition:
         """What the group has committed for this partition: an offset and its metadata."""
@@ -345,7 +406,13 @@ class PartitionWriter:
         if (offsets < expected).any():
             raise ShuffledInput(f"Offsets of {self.where} do not rise within one task. {REMEDY_SHUFFLED}")
         for hole in np.flatnonzero(offsets > expected):
-            self._confirm_hole(int(expected[hole]), int(offsets[hole]))
+            try:
+                self._confirm_hole(int(expected[hole]), int(offsets[hole]))
+            except SourceGap:
+                # Before a task's first transaction the group's offset may have been moved back.
+                begins = expected[hole] == self.next_offset and not self.receipt.committed
+                if not (begins and self._moved(Position(self.sequence, self.next_offset))):
+                    raise
         self.expected = int(offsets[-1]) + 1
 
     def _confirm_hole(self, first: int, row: int) -> None:
@@ -369,10 +436,20 @@ class PartitionWriter:
         """One transaction: try, and try again when it was aborted, as often as allowed."""
         sequence = self.sequence + 1
         attempt = last_attempt(self.entries, *self.source, sequence)
+        refusals = 0
         while attempt < self.sink.attempts_max:
             attempt += 1
             try:
                 self._attempt(sequence, attempt)
+            except RecordRefused as error:
+                self._declare(sequence, attempt, Declared.ABORTED, str(error))
+                self.receipt.aborted += 1
+                refusals += 1
+                if refusals == 1:
+                    self._start_one_by_one()
+                elif refusals >= REFUSALS_MAX:
+                    self._bury(error)
+                continue
             except (TransactionAborted, NotDelivered) as error:
                 self._declare(sequence, attempt, Declared.ABORTED, str(error))
                 self.receipt.aborted += 1
@@ -387,6 +464,7 @@ class PartitionWriter:
                 self._declare(sequence, attempt, Declared.UNKNOWN, str(error))
                 raise
             self._declare(sequence, attempt, Declared.COMMITTED, "")
+            self._step(Step.DECLARED, sequence)
             self.receipt.committed += 1
             self.receipt.inputs += len(self.buffer)
             self._pass_on(sequence)
@@ -423,6 +501,41 @@ class PartitionWriter:
             self._step(Step.PRODUCED, sequence)
         self._step(Step.COMMITTED, sequence)
 
+    def _transactional(self) -> TransactionalProducer:
+        sink, special = self.sink, {}
+        if any(fault.kind == REFUSED for fault in sink.faults):
+            special["message_max_bytes"] = refused.CLIENT_TAKES_BYTES
+        if self.one_by_one:
+            special["batch_num_messages"] = 1
+        return TransactionalProducer(sink.bootstrap, sink.client, self.name, sink.transaction_timeout_ms, **special)
+
+    def _start_one_by_one(self) -> None:
+        """Go on with a producer whose batches hold one record each. Raises Fenced."""
+        self.producer.__exit__(None, None, None)
+        self.one_by_one = True
+        self.producer = self._transactional()
+        self.producer.__enter__()
+        # Between the two somebody else may have held the id.
+        if self._ask_committed().offset != self.next_offset:
+            raise Fenced(f"{self.name} was taken over by another producer, which went on.")
+
+    def _bury(self, error: RecordRefused) -> None:
+        """Put a dead letter in the place of every input of which an output was refused. Raises RecordRefused when that
+        cannot be done."""
+        topic = self.sink.dead_letters
+        of = ", ".join(self._place(self.buffer[number]) for number in sorted(self.refused)) or "unknown"
+        if topic is None or any(one[0] == topic for number in self.refused for one in self.buffer[number].outputs):
+            remedy = "Set deadLetters to a topic for such inputs" if topic is None else "It is a dead letter already"
+            raise RecordRefused(f"{error} The input is {of}. {remedy}; nothing was skipped.") from error
+        if not self.refused:
+            raise error
+        for number in self.refused:
+            row = self.buffer[number]
+            letter: Output = (topic, None, self._place(row).encode(), [(REASON_HEADER, str(error).encode())])
+            self.buffer[number] = replace(row, outputs=[letter])
+        self.refused.clear()
+        self.paddings = 0
+
     def _transact(self, producer: TransactionalProducer, sequence: int, attempt: int) -> None:
         total = sum(len(row.outputs) for row in self.buffer)
         transaction = format_transaction(Transaction(self.name, sequence, attempt, self.task, total))
@@ -435,12 +548,36 @@ class PartitionWriter:
             self._step(Step.OFFSET_SENT, sequence)
 
     def _produce(self, sequence: int, more: list[tuple[str, bytes]]) -> None:
-        for number, row in enumerate(self.buffer):
-            if number == len(self.buffer) // 2:
-                self._step(Step.PRODUCING, sequence)
-            for index, (topic, key, value, headers) in enumerate(row.outputs):
-                lineage = f"{self._place(row)}/{index}".encode()
-                self.producer.produce(topic, key, value, [*headers, (LINEAGE_HEADER, lineage), *more])
+        number = 0
+        try:
+            for number, row in enumerate(self.buffer):
+                if number == len(self.buffer) // 2:
+                    self._step(Step.PRODUCING, sequence)
+                # Hearing of every record has its price: it is paid once the brokers have refused one.
+                heard: Any = (self._hearing(number),) if self.one_by_one else ()
+                for index, (topic, key, value, headers) in enumerate(row.outputs):
+                    lineage = f"{self._place(row)}/{index}".encode()
+                    self.producer.produce(topic, key, value, [*headers, (LINEAGE_HEADER, lineage), *more], *heard)
+                if number == 0 and self.paddings > 0 and self.sink.topic is not None:
+                    self.paddings -= 1
+                    self.producer.produce(self.sink.topic, None, self.padding, more, *heard)
+        except RecordRefused:
+            # The client itself refused it.
+            self.refused.add(number)
+            raise
+        if self.one_by_one:
+            self.producer.flush()
+
+    def _hearing(self, number: int) -> Delivered:
+        assert isinstance(self.producer, TransactionalProducer)
+        heard = self.producer.heard
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None and is_refused(error):
+                self.refused.add(number)
+            heard(error, message)
+
+        return delivered
 
     def _place(self, row: Input) -> str:
         """`topic/partition/offset` of the input."""
@@ -470,6 +607,8 @@ class PartitionWriter:
     def _step(self, step: Step, sequence: int) -> None:
         """Fire the plan's faults of this step."""
         for fault in self.sink.faults:
+            if fault.kind.side is Side.RUN and self.source[1] != 0:
+                continue  # What strikes from outside strikes once: where source partition 0 stands.
             claim = FaultFired(self.task, str(fault), *self.source, sequence)
             if (fault.transaction, fault.step) == (sequence, step) and not self._fired(claim):
                 self.producer.flush()
@@ -487,6 +626,16 @@ class PartitionWriter:
             zombie.stop_until_succeeded(self.sink.bootstrap, self.sink.client, self.sink.journal, self.name, self.task)
         elif fault.kind == HIJACK:
             hijack.hijack(self.sink.bootstrap, self.sink.client, self.name)
+        elif fault.kind == REFUSED and self.sink.topic is not None:
+            self.padding = refused.oversized(self.sink.bootstrap, self.sink.client, self.sink.topic)
+            self.paddings = fault.number("times")
+        elif fault.kind.side is Side.RUN and self.sink.journal is not None:
+            wait_for_the_run(self.sink.bootstrap, self.sink.client, self.sink.journal, str(fault))
+        elif fault.kind == OFFSETS:
+            cluster = Cluster(self.sink.bootstrap, self.sink.client)
+            offsets.move(fault, cluster, self.sink.group, self.source, self.next_offset, self.following)
+            if fault.word("replay") == "yes":
+                crash.error(fault, self.where)
 
     def _draw(self, sequence: int, attempt: int) -> None:
         """Abort by the draw of the plan's seed."""

@@ -6,8 +6,11 @@ from collections import Counter
 
 import pytest
 
+from backend.errors import OffsetsMoved
 from backend.faults.fault import Step
+from backend.history.store import History
 from backend.pipeline.journal import Declared, Entry, FaultFired, TaskStarted, TransactionEnded, read_journal
+from backend.pipeline.run import resume
 from backend.services import Services
 from backend.settings import Settings
 from tests.runs import Finished, read_all, run_to_end
@@ -66,3 +69,25 @@ def test_a_hijacked_worker_takes_its_id_back(settings: Settings, cluster: Servic
     fenced = declared(entries, Declared.FENCED)
     assert {(one.source_partition, one.sequence) for one in fenced} == {(p, 3) for p in range(PARTITIONS)}
     assert tasks(entries) == PARTITIONS * 2
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_run_whose_offsets_were_moved_refuses_or_says_what_came_of_it(
+    settings: Settings, cluster: Services, forced: bool
+) -> None:
+    """Story: somebody moves the group's offsets back while the run goes on. It refuses to go on, and refuses again when
+    resumed. A plan that says to go on all the same repeats a transaction of every partition, and the verdict counts
+    exactly these."""
+    plan = {"records": RECORDS, "partitions": PARTITIONS, "per_transaction": PER_TRANSACTION}
+    fault = "offsets@transaction=2,how=rewound"
+    done = run_to_end(settings, cluster, **plan, faults=[fault], offsets_forced=forced)
+    got = Counter(message.value for message in read_all(cluster.bootstrap, done.sink))
+    if forced:
+        found = {finding.kind: finding.primary for finding in done.report.findings}
+        assert sum(got.values()) - len(got) == found["duplicate"] == PARTITIONS * PER_TRANSACTION
+        assert done.report.verdict is Outcome.VIOLATED and done.run.error is None
+    else:
+        says = "left it at 500: somebody moved it back, and going on would repeat offsets 250 to 499"
+        assert says in str(done.run.error) and set(got.values()) == {1}
+        with pytest.raises(OffsetsMoved, match=says):
+            resume(settings, cluster, History(settings), done.run.id)

@@ -1,0 +1,22 @@
+"""Refused: the worker produces a record that the broker does not take, larger than the sink topic allows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+
+from backend.settings import REQUEST_TIMEOUT_MS, admin_config
+
+CLIENT_TAKES_BYTES = 1_000_000_000
+"""The client's own limit is raised to this, so that it is the broker who refuses."""
+
+
+def oversized(bootstrap: str, client: Mapping[str, str], topic: str) -> bytes:
+    """A value larger than the topic allows, which no compression makes smaller."""
+    asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    admin = AdminClient(admin_config(bootstrap, client))
+    settings = admin.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_MS / 1000)[asked].result()
+    return os.urandom(int(settings["max.message.bytes"].value) + 1)
