@@ -57,6 +57,15 @@ class Guarantee(StrEnum):
     EXACTLY_ONCE = "exactly_once"
 
 
+class Order(StrEnum):
+    """Within what the outputs of a source partition stand in the order of their inputs, in each sink partition."""
+
+    PER_SOURCE_PARTITION = "per_source_partition"
+    """All of them: one writer at a time takes the source partition's inputs in turn."""
+    PER_KEY = "per_key"
+    """Those of one key: a shuffle hands a source partition's inputs to several writers, each key to one of them."""
+
+
 @dataclass(frozen=True)
 class PartitionBounds:
     """One partition's range, taken once before any reading. `end`s are exclusive, in offsets."""

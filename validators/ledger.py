@@ -33,7 +33,7 @@ from validators.balance import (
 )
 from validators.coordinator import Coordinator
 from validators.expected import Expect, Expected, outputs_of
-from validators.finding import Balance, Bounds, Fate, PartitionBounds, Transactions, Witness
+from validators.finding import Balance, Bounds, Fate, Order, PartitionBounds, Transactions, Witness
 from validators.identity import Identity, with_input, with_transaction
 from validators.joined import with_numbered_input
 from validators.named import TransactionalId, count_ids, named
@@ -127,6 +127,9 @@ class Ledger:
     outputs_count: int
     """How many outputs must be there."""
     expected: Expected
+    order: Order
+    lines: int
+    """In how many lines the committed records with an input must each stand in order."""
     balance: tuple[Balance, ...]
     transactions: Transactions
     doubts: tuple[str, ...]
@@ -168,6 +171,8 @@ SINK_COLUMNS = (
     *("transactional_id", "sequence", "attempt", "task", "total"),
     # Whether read_committed saw this offset, and a hash of what read_uncommitted saw there.
     *("visible", "content"),
+    # A hash of its key where keys keep the order, else null.
+    "key_hash",
 )
 
 
@@ -183,6 +188,7 @@ def build_ledger(
     identity: Identity = Identity.LINEAGE,
     coordinator: Coordinator | None = None,
     expected: Expected = ONE_TO_ONE,
+    order: Order = Order.PER_SOURCE_PARTITION,
 ) -> Ledger:
     """The ledger of a sink and its source.
 
@@ -205,15 +211,18 @@ def build_ledger(
     records = with_input(records, source, source_bounds.topic, identity, counts)
     records = with_numbered_input(records, source_bounds)
     records = _with_places(records, source, source_bounds, inputs.dense, counts)
+    by_key = order is Order.PER_KEY
+    records = records.withColumn("key_hash", F.xxhash64("key") if by_key else F.lit(None).cast("long"))
     sink = keep(records.select(*SINK_COLUMNS), f"{evidence}/sink")
     groups = named(sink, raw_log, sink_bounds)
     outputs = _outputs(source, source_bounds, sink, expected, counts)
-    cells, compared, (names, ids), repeats_count, outputs_count = _together(
+    cells, compared, (names, ids), repeats_count, outputs_count, keyed = _together(
         lambda: _count_cells(sink, headers),
         lambda: _count_doubts(sink, words, sink_bounds, raw_log is not None),
         lambda: _keep_named(groups, f"{evidence}/named"),
         lambda: _count_repeats(sink),
         lambda: _count_outputs(outputs, inputs, expected),
+        lambda: sink.where(real()).select(*LINE, "key_hash").distinct().count() if by_key else 0,
     )
     doubts, hidden = compared
     balance = tuple(_balance(one, cells, headers, raw_log is not None) for one in sink_bounds.partitions)
@@ -240,6 +249,8 @@ def build_ledger(
         inputs_count=inputs.judged,
         outputs_count=outputs_count,
         expected=expected,
+        order=order,
+        lines=keyed if by_key else sum(cell.source_partition is not None and cell.committed > 0 for cell in cells),
         balance=balance,
         transactions=_transactions(ids, ends),
         doubts=_doubts(doubts, inputs, balance),
@@ -417,6 +428,7 @@ def _with_places(
 
 
 LINEAGE = ("source_partition", "source_offset", "output_index")
+LINE = ("source_partition", "partition")
 
 
 def _lineage_words(sink: DataFrame) -> DataFrame:

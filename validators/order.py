@@ -2,7 +2,8 @@
 
 Catalogue 7, Jepsen's `nonmonotonic-send`. Per (source partition, sink partition), in sink offset order, the lineage
 (offset, output index) must strictly rise from record to record. Two records of different source partitions have no
-order, and neither have two of different sink partitions. Primary rows are the inversions that stay when later copies
+order, and neither have two of different sink partitions. Where order is promised per key only, the same holds per
+(source partition, sink partition, key). Primary rows are the inversions that stay when later copies
 are left out; an inversion that only a later copy makes is explained by what made the copy.
 """
 
@@ -13,8 +14,8 @@ from pyspark.sql import functions as F
 
 from validators import aborted_read, duplicate
 from validators.evidence import amount, evidence
-from validators.finding import Witness
-from validators.ledger import Ledger, known_aborted, real
+from validators.finding import Order, Witness
+from validators.ledger import LINE, Ledger, known_aborted, real
 
 NAME = "order"
 QUESTION = "Do the outputs of a source partition stand in the order of its inputs?"
@@ -23,7 +24,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame:
-    line = Window.partitionBy("source_partition", "partition").orderBy("offset")
+    line = Window.partitionBy(*LINE, *(("key_hash",) if ledger.order is Order.PER_KEY else ())).orderBy("offset")
     place = F.struct("source_offset", "output_index")
     rows = ledger.sink.where(real())
     repeat = F.lit(False)
@@ -55,8 +56,8 @@ def _first_before(ledger: Ledger, place: Column, line: WindowSpec) -> Column:
 
 
 def covered(ledger: Ledger) -> int:
-    """Adjacent pairs: in each (source partition, sink partition) one fewer than it has records."""
-    return sum(max(cell.committed - 1, 0) for cell in ledger.matched)
+    """Adjacent pairs: in each line one fewer than it has records."""
+    return sum(cell.committed for cell in ledger.matched) - ledger.lines
 
 
 def says(count: int, records: int) -> str:

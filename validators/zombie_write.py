@@ -1,8 +1,8 @@
 """Who was replaced writes no more.
 
 Catalogue 26. Fencing must keep out a producer whose epoch was raised: data of a lower epoch behind a higher one of the
-same producer id was let in all the same. And one source partition has one writer at a time: committed inputs of two
-transactional ids that overlap were processed by both, each unknown to the other.
+same producer id was let in all the same. And where its order is promised, one source partition has one writer at a
+time: committed inputs of two transactional ids that overlap were processed by both, each unknown to the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from validators.balance import settled
 from validators.evidence import amount, evidence, of_log, records, together
-from validators.finding import Witness
+from validators.finding import Order, Witness
 from validators.ledger import Ledger
 from validators.marks import marked
 from validators.named import TransactionalId
@@ -38,6 +38,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
     """Neighbouring transactional ids whose committed inputs of one source partition overlap, the later one second."""
+    if ledger.order is not Order.PER_SOURCE_PARTITION:
+        return []
     known = [one for one in ledger.ids if one.source_partition is not None]
     known.sort(key=lambda one: (one.source_partition, one.first_input))
     found = []

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from validators import readings
 from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from validators.expected import Expected
-from validators.finding import Bounds, Guarantee, PartitionBounds
+from validators.finding import Bounds, Guarantee, Order, PartitionBounds
 from validators.headers import (
     LINEAGE_HEADER,
     TRANSACTION_HEADER,
@@ -104,6 +104,7 @@ class History:
         declared: Mapping[tuple[str, int], str] | None = None,
         identity: Identity = Identity.LINEAGE,
         expected: Expected = ONE_TO_ONE,
+        order: Order = Order.PER_SOURCE_PARTITION,
     ) -> Ledger:
         """`declared`: outcomes of the journal by (transactional id, sequence), with the reason behind a colon."""
         journal = None
@@ -128,6 +129,7 @@ class History:
             declared=journal,
             identity=identity,
             expected=expected,
+            order=order,
         )
 
     def report(self, spark: SparkSession, folder: Path, guarantee: Guarantee = Guarantee.EXACTLY_ONCE) -> Report:
