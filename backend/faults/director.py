@@ -1,0 +1,183 @@
+"""The director: the part of a run's process that does the damage from outside the worker, and heals it.
+
+It follows the journal. Where a worker has claimed a fault of side `run` and waits (rendezvous.py), it does what the
+fault says, tells the journal, and heals after the fault's time, and in any case when the run ends, however it ends.
+Everything it does is told in the journal with what shows it: that is the proof that a fault fired.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from backend.errors import ClusterError, TopicproofError
+from backend.faults.fault import Fault, Side
+from backend.faults.hanging import leave_open
+from backend.faults.kinds import ISOLATED, NETWORK, OPEN, parse_fault
+from backend.faults.proxy import Api, How, Proxy, Rule
+from backend.kafka.cluster import Cluster
+from backend.pipeline.journal import FaultFired, FaultTold, JournalReader, JournalWriter, Told
+
+LOOK_S = 0.05
+
+REQUESTS = {
+    "produce": (Api.PRODUCE, Api.PRODUCE),
+    "partitions": (Api.ADD_PARTITIONS_TO_TXN, None),
+    "offset": (Api.TXN_OFFSET_COMMIT, Api.OFFSET_COMMIT),
+    "end": (Api.END_TXN, None),
+}
+"""What a fault calls a request: which one it is inside of transactions, and without them."""
+
+
+@dataclass(frozen=True)
+class Struck:
+    """What the director must know of the run that it strikes."""
+
+    cluster: Cluster
+    journal: str
+    sink: str
+    transactional: bool
+
+
+class Director(threading.Thread):
+    """`with Director(struck, faults) as director`, then let the sink connect to `director.bootstrap`."""
+
+    def __init__(self, struck: Struck, faults: Sequence[str]) -> None:
+        super().__init__(name="director", daemon=True)
+        self.struck = struck
+        found = [parse_fault(text) for text in faults]
+        self.faults = {str(fault): fault for fault in found if fault.kind.side is Side.RUN}
+        self.proxy: Proxy | None = None
+        self.ended = threading.Event()
+        self.opened = ExitStack()
+        self.heals: dict[str, Callable[[], str]] = {}
+        self.lock = threading.Lock()
+        if any(fault.kind in (NETWORK, ISOLATED) for fault in self.faults.values()):
+            self.proxy = Proxy(struck.cluster.bootstrap)
+
+    @property
+    def bootstrap(self) -> str:
+        """Where the sink finds the brokers: through the proxy when a fault needs one."""
+        return self.struck.cluster.bootstrap if self.proxy is None else self.proxy.bootstrap
+
+    def __enter__(self) -> Self:
+        """Raises SetupError when the proxy cannot listen."""
+        if not self.faults:
+            return self
+        cluster, journal = self.struck.cluster, self.struck.journal
+        with ExitStack() as stack:
+            if self.proxy is not None:
+                stack.enter_context(self.proxy)
+            self.writer = JournalWriter(cluster.bootstrap, cluster.client, journal)
+            stack.callback(self.writer.close)
+            self.reader = JournalReader(cluster.bootstrap, cluster.client, journal)
+            stack.callback(self.reader.close)
+            stack.callback(self._heal_all)
+            stack.callback(self._end)
+            self.opened = stack.pop_all()
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.opened.__exit__(kind, error, trace)
+
+    def run(self) -> None:
+        done: set[str] = set()
+        while not self.ended.wait(LOOK_S):
+            try:
+                claimed = [entry.fault for entry in self.reader.news() if isinstance(entry, FaultFired)]
+            except ClusterError:
+                continue  # The brokers may be the ones that are struck.
+            for name in claimed:
+                if name in self.faults and name not in done:
+                    done.add(name)
+                    self._strike(name, self.faults[name])
+
+    def _strike(self, name: str, fault: Fault) -> None:
+        try:
+            said = self._do(name, fault)
+        except TopicproofError as error:
+            self._tell(name, Told.FAILED, str(error))
+        else:
+            self._tell(name, Told.DONE, said)
+
+    def _do(self, name: str, fault: Fault) -> str:
+        """Gives what was done, in words."""
+        if fault.kind == NETWORK:
+            return self._arm(name, fault)
+        if fault.kind == OPEN:
+            return self._leave_open(name, fault)
+        return self._isolate(name, fault)
+
+    def _arm(self, name: str, fault: Fault) -> str:
+        assert self.proxy is not None
+        inside, outside = REQUESTS[fault.word("request")]
+        api = inside if self.struck.transactional else outside
+        if api is None:
+            raise ClusterError("Outside of transactions there is no such request.")
+        topic = self.struck.sink if api is Api.PRODUCE else None
+        times, seconds = fault.number("times"), float(fault.number("seconds"))
+        rule = Rule(api, How(fault.word("how")), times, topic, seconds)
+        rule.heard = lambda: self._tell(name, Told.STRUCK, f"{api.name} {rule.how}, {rule.struck} of {times}")
+        self.proxy.arm(rule)
+        return f"the next {times} of {api.name} will be {rule.how}"
+
+    def _isolate(self, name: str, fault: Fault) -> str:
+        proxy, seconds = self.proxy, fault.number("seconds")
+        assert proxy is not None
+
+        def heal() -> str:
+            proxy.heal()
+            return "the worker reaches the brokers again"
+
+        # The worker must hear the answer, and does not when it is cut off first.
+        self._later(name, seconds, heal)
+        proxy.isolate()
+        return f"the worker is cut off from the brokers for {seconds} s"
+
+    def _leave_open(self, name: str, fault: Fault) -> str:
+        cluster, sink, seconds = self.struck.cluster, self.struck.sink, fault.number("seconds")
+        expires = fault.word("end") == "expiry"
+        end = leave_open(cluster, sink, seconds if expires else None)
+        # What expires is healed by waiting for it, at the end of the run.
+        self._later(name, None if expires else seconds, end)
+        return f"a foreign transaction is open in every partition of {sink}"
+
+    def _later(self, name: str, seconds: float | None, heal: Callable[[], str]) -> None:
+        """Heal after so long, or when the run ends if that is sooner."""
+        self.heals[name] = heal
+        if seconds is not None:
+            timer = threading.Timer(seconds, self._heal, [name])
+            timer.start()
+            self.opened.callback(timer.join)
+            self.opened.callback(timer.cancel)
+
+    def _heal(self, name: str) -> None:
+        """Once, whoever asks for it."""
+        with self.lock:
+            heal = self.heals.pop(name, None)
+        if heal is None:
+            return
+        try:
+            self._tell(name, Told.HEALED, heal())
+        except TopicproofError as error:
+            self._tell(name, Told.FAILED, str(error))
+
+    def _heal_all(self) -> None:
+        if self.proxy is not None:
+            self.proxy.heal()
+        for name in list(self.heals):
+            self._heal(name)
+
+    def _end(self) -> None:
+        self.ended.set()
+        self.join()
+
+    def _tell(self, fault: str, what: Told, said: str) -> None:
+        self.writer.append(FaultTold(fault, what, said))
