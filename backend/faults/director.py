@@ -120,7 +120,10 @@ class Director(threading.Thread):
         inside, outside = REQUESTS[fault.word("request")]
         api = inside if self.struck.transactional else outside
         if api is None:
-            raise ClusterError("Outside of transactions there is no such request.")
+            raise ClusterError(
+                f"there is no such request without transactions. Choose exactly_once, or another request than "
+                f"{fault.word('request')}."
+            )
         topic = self.struck.sink if api is Api.PRODUCE else None
         times, seconds = fault.number("times"), float(fault.number("seconds"))
         rule = Rule(api, How(fault.word("how")), times, topic, seconds)

@@ -1,0 +1,74 @@
+"""Faults from outside the worker: the run's own process does the damage where the worker stands, and heals it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from backend.history.store import State
+from backend.pipeline.journal import FaultTold, Told, read_journal
+from backend.services import Services
+from backend.settings import Settings
+from tests.runs import Finished, read_all, run_to_end
+from validators.finding import Outcome
+
+RECORDS, PARTITIONS, PER_TRANSACTION = 1_200, 2, 200
+
+
+def run(settings: Settings, cluster: Services, fault: str, guarantee: str = "exactly_once", **plan: object) -> Finished:
+    plan = {"records": RECORDS, "partitions": PARTITIONS, "per_transaction": PER_TRANSACTION, **plan}
+    return run_to_end(settings, cluster, guarantee=guarantee, faults=[fault], **plan)
+
+
+def copies(cluster: Services, done: Finished) -> tuple[int, int]:
+    """How many outputs a plain client gets once too often, and how many never."""
+    got = Counter(message.value for message in read_all(cluster.bootstrap, done.sink))
+    expected = {str(n * n).encode() for n in range(RECORDS)}
+    return sum(got[value] - 1 for value in expected & set(got)), len(expected - set(got))
+
+
+def told(cluster: Services, done: Finished, what: Told) -> list[str]:
+    entries = read_journal(cluster.bootstrap, {}, str(done.run.facts["journal"]))
+    return [entry.said for entry in entries if isinstance(entry, FaultTold) and entry.what is what]
+
+
+def test_an_unanswered_commit_is_settled_once(settings: Settings, cluster: Services) -> None:
+    """Story: the brokers commit a transaction and their answer is lost. It is asked again, and the sink is exact."""
+    done = run(settings, cluster, "network@transaction=2,request=end")
+    assert told(cluster, done, Told.STRUCK) == ["END_TXN unanswered, 1 of 1"]
+    assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
+
+
+@pytest.mark.parametrize("idempotence", [True, False])
+def test_an_unanswered_produce_repeats_only_without_idempotence(
+    settings: Settings, cluster: Services, idempotence: bool
+) -> None:
+    """Story: the brokers take records and their acknowledgement is lost. The producer sends them again; the second copy
+    is refused where producers are idempotent, and is in the log where they are not."""
+    fault = "network@transaction=2,request=produce"
+    done = run(settings, cluster, fault, "at_least_once", idempotence=idempotence)
+    assert told(cluster, done, Told.STRUCK) == ["PRODUCE unanswered, 1 of 1"]
+    repeated, lost = copies(cluster, done)
+    assert (repeated > 0, lost) == (not idempotence, 0)
+    assert done.report.verdict is Outcome.HOLDS
+
+
+def test_a_worker_cut_off_for_longer_than_its_transaction_may_last_ends_exact(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: in the middle of a transaction the workers cannot reach the brokers, until these have aborted it. Healed,
+    the worker finds itself fenced, and its successor goes on from the committed offset."""
+    done = run(settings, cluster, "isolated@transaction=2,seconds=20", transaction_timeout_ms=2_000)
+    assert told(cluster, done, Told.HEALED) == ["the worker reaches the brokers again"]
+    assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
+    assert done.report.fates["aborted"] and done.run.state is State.DONE
+
+
+def test_a_foreign_open_transaction_withholds_records_and_nothing_else(settings: Settings, cluster: Services) -> None:
+    """Story: somebody leaves a transaction open in the sink. Until it is aborted nobody gets past it; then all do."""
+    done = run(settings, cluster, "open@transaction=2,seconds=1")
+    (said,) = told(cluster, done, Told.HEALED)
+    assert "and was aborted" in said and "withheld 0" not in said
+    assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
+    assert done.report.fates["aborted"] == PARTITIONS
