@@ -37,7 +37,8 @@ SESSION_TIMEOUT_S = 60
 """A session whose client was killed, and with it the query it left behind, ends after this long."""
 
 CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
-"""How often a server that does not answer is asked again, within about 3 s; Spark's own patience is 10 minutes."""
+"""How often a server that does not answer is asked again, within about 3 s. Spark's own patience is 10 minutes, which
+suits a network that comes back, and not a server on this machine that has died."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -190,7 +191,8 @@ def connect(remote: str) -> SparkSession:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*RETRIES_EXCEEDED")
             session.version  # noqa: B018  the first question to the server; creating a session asks nothing
-        client.set_retry_policies(patience)
+        if proxied:
+            client.set_retry_policies(patience)
     except Exception as error:
         client.close()
         said = re.search(r'details = "([^"]+)"', str(error))

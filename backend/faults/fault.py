@@ -24,6 +24,8 @@ class Step(StrEnum):
     """All records are in the log; nothing is committed."""
     OFFSET_SENT = "offset_sent"
     """The next source offset is part of the transaction; without transactions it is committed."""
+    COMMITTING = "committing"
+    """The commit of the transaction has been sent, and its answer not heard."""
     COMMITTED = "committed"
     """The answer to the commit is there; nobody has been told yet."""
     DECLARED = "declared"
@@ -94,6 +96,10 @@ class Fault:
     @property
     def step(self) -> Step:
         return Step(self.place.get("step", self.kind.step))
+
+    @property
+    def needs_transactions(self) -> bool:
+        return self.kind.needs_transactions or self.step is Step.COMMITTING
 
     def number(self, key: str) -> int:
         return int(self.place[key])

@@ -21,7 +21,7 @@ ERROR = Kind(
     "error",
     "The worker's code raises an exception, and Spark runs the task again.",
     Side.WORKER,
-    (TRANSACTION, step_key()),
+    (TRANSACTION, step_key(*(step for step in Step if step is not Step.COMMITTING))),
 )
 ZOMBIE = Kind(
     "zombie",
@@ -73,6 +73,19 @@ ISOLATED = Kind(
     Side.RUN,
     (TRANSACTION, step_key(), Key("seconds", "5")),
 )
+BROKER = Kind(
+    "broker",
+    "The embedded broker that leads a role's partition is killed and started again, or stands still, for so many "
+    "seconds.",
+    Side.RUN,
+    (
+        TRANSACTION,
+        Key("role", None, ("source", "sink", "transactions", "offsets")),
+        Key("how", "kill", ("kill", "pause")),
+        Key("seconds", "2"),
+        step_key(),
+    ),
+)
 OPEN = Kind(
     "open",
     "A foreign producer leaves a transaction open in the sink, until it is aborted after so many seconds, or expires.",
@@ -81,7 +94,7 @@ OPEN = Kind(
     step=Step.BEGUN,
 )
 
-KINDS: tuple[Kind, ...] = (CRASH, ERROR, ZOMBIE, HIJACK, REFUSED, OFFSETS, NETWORK, ISOLATED, OPEN)
+KINDS: tuple[Kind, ...] = (CRASH, ERROR, ZOMBIE, HIJACK, REFUSED, OFFSETS, NETWORK, ISOLATED, BROKER, OPEN)
 
 
 @dataclass(frozen=True)

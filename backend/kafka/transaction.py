@@ -25,6 +25,8 @@ ATTEMPTS_MAX = 6
 LOOK_S = 0.2
 """How long to wait for deliveries before looking whether one has failed."""
 
+NO_WAIT_S = 0.001
+
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 _FENCED = {
     KafkaError._FENCED,
@@ -131,6 +133,12 @@ class TransactionalProducer:
     def send_offset(self, source: TopicPartition, group: Any) -> None:
         """Add the next offset of the source to the transaction."""
         self._retrying(lambda: self.producer.send_offsets_to_transaction([source], group, TIMEOUT_S))
+
+    def send_commit(self) -> None:
+        """Begin the commit that the end of the block waits for."""
+        self.flush()
+        with suppress(KafkaException):
+            self.producer.commit_transaction(NO_WAIT_S)
 
     def abort(self) -> None:
         self._retrying(lambda: self.producer.abort_transaction(TIMEOUT_S))

@@ -175,7 +175,7 @@ class RunPlan(BaseModel):
         if len(chosen.sources) > 1 and self.source.topic is not None:
             raise _disagree(f"{chosen.name} reads several topics of its own. Remove source.topic.", "source", "topic")
         for fault in map(parse_fault, self.faults):
-            if fault.kind.needs_transactions and self.guarantee != "exactly_once":
+            if fault.needs_transactions and self.guarantee != "exactly_once":
                 raise ValueError(f"{fault} strikes transactions, and {self.guarantee} has none. Choose exactly_once.")
         return self
 

@@ -546,6 +546,9 @@ class PartitionWriter:
             self._draw(sequence, attempt)
             producer.send_offset(self._following(sequence), self.consumer.consumer_group_metadata())
             self._step(Step.OFFSET_SENT, sequence)
+            if any((fault.transaction, fault.step) == (sequence, Step.COMMITTING) for fault in self.sink.faults):
+                producer.send_commit()
+                self._step(Step.COMMITTING, sequence)
 
     def _produce(self, sequence: int, more: list[tuple[str, bytes]]) -> None:
         number = 0

@@ -46,6 +46,8 @@ def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
         ({"records": -1}, "records: Input should be greater than or equal to 1"),
         ({"faults": ["flood@noon"]}, "Unknown fault 'flood@noon'. Known: crash@transaction=N"),
         ({"faults": ["hijack@transaction=2"], "guarantee": "at_least_once"}, "at_least_once has none"),
+        ({"faults": ["crash@transaction=2,step=committing"], "guarantee": "at_most_once"}, "at_most_once has none"),
+        ({"faults": ["error@transaction=2,step=committing"]}, "unknown step 'committing'"),
         ({"faults": ["crash"]}, "Unknown fault 'crash'"),
         ({"faults": ["crash@"]}, "expected key=value, each key once, and found ''"),
         ({"faults": ["crash@step=begun"]}, "transaction is missing; say transaction=N"),
