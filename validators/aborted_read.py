@@ -2,7 +2,7 @@
 
 Catalogue 10, Jepsen's and Adya's `G1a`. Two readings can never show it: such a record looks committed. It takes the
 markers of the raw log, or a journal in which the worker wrote down that it aborted. Where the journal says so and the
-marker is COMMIT, the marker is at fault: explained by `wrong_attribution`.
+marker is COMMIT, the marker is at fault: explained by `wrong_attribution`; where there is no marker, by `resurrected`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from validators import wrong_attribution
+from validators import resurrected, wrong_attribution
 from validators.evidence import amount, evidence
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, known_aborted
+from validators.ledger import Ledger, known_aborted, without_marker
 
 NAME = "aborted_read"
 QUESTION = "Do the records of aborted transactions stay invisible to read_committed?"
@@ -27,7 +27,9 @@ def find(ledger: Ledger) -> DataFrame:
     why = F.when(by_marker, "Visible to read_committed, but its transaction ends with an ABORT marker.").otherwise(
         "Visible to read_committed, but the run's journal says that its transaction was aborted."
     )
-    cause = F.when(F.col("outcome") == Fate.COMMITTED.value, wrong_attribution.NAME)
+    cause = F.when(F.col("outcome") == Fate.COMMITTED.value, wrong_attribution.NAME).when(
+        without_marker(), resurrected.NAME
+    )
     return evidence(rows, F.when(by_marker, 1).otherwise(0), why, cause)
 
 

@@ -21,7 +21,9 @@ from validators import (
     order,
     phantom,
     reading_mismatch,
+    resurrected,
     sequence_hole,
+    torn,
     unstable_offsets,
     wrong_attribution,
     zombie_write,
@@ -55,6 +57,7 @@ class Validator(Protocol):
 VALIDATORS: tuple[Validator, ...] = (
     *(duplicate, gap, order, aborted_read, phantom),
     *(reading_mismatch, fate_split, wrong_attribution, late_append, zombie_write, marker_accounting),
+    *(torn, resurrected),
     *(intruder, sequence_hole, identity_change, aborted_volume),
     *(hanging, lso_stall, unstable_offsets),
 )

@@ -51,6 +51,8 @@ CONTRADICTIONS: Mapping[Guarantee, tuple[str, ...]] = {
         "reading_mismatch",
         "marker_accounting",
         "zombie_write",
+        "torn",
+        "resurrected",
     ),
     Guarantee.AT_LEAST_ONCE: (),
     Guarantee.AT_MOST_ONCE: (),

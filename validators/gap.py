@@ -3,7 +3,8 @@
 Catalogue 2 and 3, Jepsen's `lost-write` and `unseen`. A hole has committed neighbours behind it; the lost tail is what
 lies beyond the last committed output of its source partition, which a check of neighbours can never see. An input
 whose output is still pending is explained by that: nothing is known of it yet. One whose output the raw log commits, or
-the journal, is explained by the contradiction: `reading_mismatch`, `wrong_attribution`.
+the journal, is explained by the contradiction: `reading_mismatch`, `wrong_attribution`. So is one that belongs to a
+transaction that is committed in part: `torn`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from validators import reading_mismatch, wrong_attribution
+from validators import reading_mismatch, torn, wrong_attribution
 from validators.evidence import amount, evidence
 from validators.expectation import PENDING
 from validators.expected import Expect
@@ -41,7 +42,7 @@ def find(ledger: Ledger) -> DataFrame:
     fate = F.col("fate")
     declared = (F.col("outcome") == Fate.ABORTED.value) & (F.col("declared") == Fate.COMMITTED.value)
     names = ["source_partition", "output_index", "word"]
-    keys = [*names[:2], word("source_offset").alias("word")]
+    keys = (F.col("source_partition"), F.col("output_index"), word("source_offset").alias("word"))
     outputs = (
         ledger.sink.where(F.col("place") == Place.INPUT.value)
         .groupBy(*keys)
@@ -87,7 +88,18 @@ def find(ledger: Ledger) -> DataFrame:
         .when(hidden, reading_mismatch.NAME)
         .when(holds("declared", "source_offset"), wrong_attribution.NAME)
     )
+    if any(one.torn for one in ledger.ids):
+        rows = rows.join(_of_torn(ledger), ["source_partition", "source_offset"], "left")
+        cause = F.coalesce(cause, F.when(F.col("torn"), torn.NAME))
     return evidence(rows, F.when(tail, 0).otherwise(1), F.concat(why, traces), cause)
+
+
+def _of_torn(ledger: Ledger) -> DataFrame:
+    """The inputs that torn transactions have or may have taken up: source_partition, source_offset, torn (true)."""
+    rows = torn.parts(ledger).where(F.col("cause").isNull() & (F.col("first_source") == F.col("last_source")))
+    around = F.sequence(F.col("first_of_all") - F.col("missing"), F.col("last_of_all") + F.col("missing"))
+    inputs = rows.select(F.col("first_source").alias("source_partition"), F.explode(around).alias("source_offset"))
+    return inputs.distinct().withColumn("torn", F.lit(True))
 
 
 def covered(ledger: Ledger) -> int:

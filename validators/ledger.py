@@ -89,6 +89,8 @@ class Cell(NamedTuple):
     """Of its committed records, the highest."""
     straddling: int
     """Records in a sparse batch that straddles the start of the bounds."""
+    endless: int
+    """Committed records of a transaction that no marker ends."""
 
 
 @dataclass(frozen=True)
@@ -268,6 +270,12 @@ def known_aborted() -> Column:
     """Whether the raw log or the journal says that the transaction of a row of the sink was aborted."""
     by = [F.coalesce(F.col(witness) == Fate.ABORTED.value, F.lit(False)) for witness in ("outcome", "declared")]
     return by[0] | by[1]
+
+
+def without_marker() -> Column:
+    """Whether a row of the sink is a committed record of a transaction that no marker of the raw log ends."""
+    endless = (F.col("fate") == Fate.COMMITTED.value) & F.col("transactional") & F.col("outcome").isNull()
+    return F.coalesce(endless, F.lit(False))
 
 
 def is_hidden() -> Column:
@@ -482,6 +490,7 @@ def _count_cells(sink: DataFrame, headers: Mapping[int, Headers]) -> tuple[Cell,
         "heard": committed & known,
         "unstable": committed & (F.col("outcome") == Fate.ABORTED.value),
         "straddling": straddling,
+        "endless": without_marker(),
     }
     cells = sink.groupBy("partition", F.when(real(), F.col("source_partition")).alias("source_partition")).agg(
         F.max(F.when(real(), F.col("source_offset"))).alias("last_source_offset"),

@@ -4,7 +4,8 @@ Catalogue 21. That markers take the offsets that no record has is part of the ba
 Found here: a transaction below the last stable offset without any marker (compaction dropped it, KAFKA-14055), and a
 COMMIT marker right behind an ABORT marker of the same producer. Other markers without data are normal: an empty
 transaction's, and a coordinator's that starts anew and writes its markers once more. Where offsets are gone, data may
-have stood between two markers: nothing is said of them there.
+have stood between two markers: nothing is said of them there. A transaction without a marker whose records are visible
+all the same is explained by `resurrected`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from validators import resurrected
 from validators.balance import settled
 from validators.evidence import amount, evidence, of_log, records, together
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, inside
+from validators.ledger import Ledger, inside, without_marker
 from validators.marks import marked
 
 NAME = "marker_accounting"
@@ -31,12 +33,15 @@ def find(ledger: Ledger) -> DataFrame | None:
     if ledger.ends.get(Fate.UNEXPLAINED.value):
         endless = ledger.raw_log.transactions.where(inside(ledger.sink_bounds))
         endless = endless.where(F.col("outcome") == Fate.UNEXPLAINED.value).withColumn("offset", F.col("first_offset"))
+        visible = ledger.sink.where(without_marker()).select("partition", "offset", F.lit(True).alias("shown"))
+        endless = endless.join(visible, ["partition", "offset"], "left")
         why = F.format_string(
             "A transaction of producer id %d, %s, lies below the last stable offset, and no marker ends it.",
             "producer_id",
             records("records"),
         )
-        found.append(evidence(of_log(endless), F.col("records"), why))
+        cause = F.when(F.col("shown"), resurrected.NAME)
+        found.append(evidence(of_log(endless), F.col("records"), why, cause))
     whole = [one.partition for one in ledger.balance if not one.gone]
     if ledger.marks("second_ends"):
         ends = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("second_end"))

@@ -35,6 +35,8 @@ class TransactionalId(NamedTuple):
     """Transactions that the raw log commits in one partition and aborts in another."""
     misdeclared: int
     """Groups whose marker says another outcome than the journal."""
+    torn: int
+    """Transactions with some committed records, none pending, and fewer than their headers say."""
     changed: bool
     """More than one producer id or epoch wrote for it."""
     source_partition: int | None
@@ -46,10 +48,11 @@ class TransactionalId(NamedTuple):
 def named(sink: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> DataFrame:
     """One row per name and sink partition, in the place of its first record.
 
-    partition, `_FIRST` and `NAME`; last_offset, records; committed, aborted, pending (records by fate); stable and
-    unstable (records by the marker of the raw log); declared, reason (the journal's); first_source, last_source (source
-    partitions), first_input, last_input (of the committed records); producer_id and producer_epoch of the transaction
-    of the raw log that is exactly this, null when there is none.
+    partition, `_FIRST` and `NAME`; last_offset, records; total (records of the whole transaction, by its headers);
+    committed, aborted, pending (records by fate); stable and unstable (records by the marker of the raw log); declared,
+    reason (the journal's); first_source, last_source (source partitions), first_input, last_input (of the committed
+    records); producer_id and producer_epoch of the transaction of the raw log that is exactly this, null when there is
+    none.
     """
     fate, committed = F.col("fate"), F.col("fate") == Fate.COMMITTED.value
     groups = (
@@ -59,6 +62,7 @@ def named(sink: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> DataFrame:
             F.min(F.struct(*_FIRST)).alias("first"),
             F.max("offset").alias("last_offset"),
             F.count("*").alias("records"),
+            F.max("total").alias("total"),
             F.count_if(committed).alias("committed"),
             F.count_if(fate == Fate.ABORTED.value).alias("aborted"),
             F.count_if(fate == Fate.PENDING.value).alias("pending"),
@@ -100,6 +104,7 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
         F.count_if(alien).alias("strangers"),
         (whole["stable"] & whole["unstable"]).alias("split"),
         F.count_if(told).alias("misdeclared"),
+        (F.sum("committed").between(1, F.max("total") - 1) & (F.max("pending") == 0)).alias("torn"),
         F.min(F.when(~alien, identity)).alias("lowest"),
         F.max(F.when(~alien, identity)).alias("highest"),
         *_inputs(),
@@ -113,6 +118,7 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
         F.sum("strangers").alias("strangers"),
         F.count_if("split").alias("split"),
         F.sum("misdeclared").alias("misdeclared"),
+        F.count_if("torn").alias("torn"),
         F.coalesce(F.min("lowest") != F.max("highest"), F.lit(False)).alias("changed"),
         *_inputs(),
     )

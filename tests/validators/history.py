@@ -7,6 +7,7 @@
 `b:3`    the same, of producer b (`a` when none is named); `b1:3` at its epoch 1
 `3@2`    its header names the producer's second transaction, not the one it stands in; `3@b2` that of producer b; `3@`
          has no such header
+`3%5`    its header says that its transaction has 5 records
 `3^`     its sequence leaves one out
 `3!`     was in no transaction                  `?`  carries no lineage
 `3*`     visible to read_committed, whatever became of its transaction
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -56,6 +58,8 @@ class Written:
     text: str
     """What is left of the token: `C`, `A`, `_`, `x`, `?` or the input."""
     flags: str
+    total: int | None = None
+    """How many records its header says that its transaction has, where that is not how many there are."""
     named: str | None = None
     """The transaction that its header names instead; empty: none."""
     sequence: int = 1
@@ -166,6 +170,7 @@ def history(
         ),
         Bounds(SOURCE, tuple(PartitionBounds(first + p, *ranges[p], count) for p, count in enumerate(counts))),
     )
+    totals = Counter(_transaction(one) for line in lines for one in line)
     named = keys or {}
     gone = set(holes)
     for partition, count in enumerate(counts):
@@ -174,7 +179,7 @@ def history(
                 key = named.get((partition, offset), f"{partition}.{offset}".encode())
                 made.source.append((first + partition, offset, BEGAN, key, b"", None))
     for partition, line in enumerate(lines, first):
-        _write(made, partition, line, start, named, first)
+        _write(made, partition, line, start, named, first, totals)
     return made
 
 
@@ -196,8 +201,12 @@ def _parse(line: str) -> list[Written]:
     for offset, token in enumerate(line.split()):
         producer, _, rest = token.rpartition(":")
         body = rest.rstrip("!*~^")
-        text, at, named = body.partition("@")
-        written.append(Written(offset, producer or "a", text, rest[len(body) :], named if at else None))
+        place, _, total = body.partition("%")
+        text, at, named = place.partition("@")
+        flags = rest[len(body) :]
+        written.append(
+            Written(offset, producer or "a", text, flags, int(total) if total else None, named if at else None)
+        )
     # Data and markers are folded per producer: data since the previous marker belongs to the next one.
     waiting: dict[str, list[Written]] = {}
     ended: dict[str, int] = {}
@@ -226,12 +235,13 @@ def _write(
     start: int,
     keys: Mapping[tuple[int, int], bytes | None],
     first: int,
+    totals: Mapping[tuple[str, int] | None, int],
 ) -> None:
     lso = made.sink_bounds.partitions[partition - first].lso
     for one in line:
         if one.offset < start or not one.is_record:
             continue
-        row = _record(partition, one, keys, line, first)
+        row = _record(partition, one, keys, totals, first)
         made.uncommitted.append(row)
         settled = one.offset < lso and (one.end == "C" or not one.transactional)
         if (settled or "*" in one.flags) and "~" not in one.flags:
@@ -256,7 +266,11 @@ def _write(
 
 
 def _record(
-    partition: int, one: Written, keys: Mapping[tuple[int, int], bytes | None], line: list[Written], first: int
+    partition: int,
+    one: Written,
+    keys: Mapping[tuple[int, int], bytes | None],
+    totals: Mapping[tuple[str, int] | None, int],
+    first: int,
 ) -> tuple[Any, ...]:
     headers: list[tuple[str, bytes]] = []
     key: bytes | None = b"?"
@@ -266,14 +280,18 @@ def _record(
         lineage = Lineage(SOURCE, first + int(source or 0), int(offset), int(index or 0))
         headers.append((LINEAGE_HEADER, format_lineage(lineage)))
         key = keys.get((int(source or 0), lineage.offset), f"{int(source or 0)}.{lineage.offset}".encode())
-    if one.named or (one.named is None and one.transactional):
-        same = [other for other in line if other.is_record and other.transactional]
-        total = sum((other.name, other.sequence) == (one.name, one.sequence) for other in same)
-        named = one.named or str(one.sequence)
-        who, sequence = (one.name, named) if named.isdecimal() else (named[0], named[1:])
-        transaction = Transaction(f"{who}-{first}", int(sequence), 1, "task", total)
+    if (name := _transaction(one)) is not None:
+        transaction = Transaction(f"{name[0]}-{first}", name[1], 1, "task", one.total or totals[name])
         headers.append((TRANSACTION_HEADER, format_transaction(transaction)))
     return partition, one.offset, BEGAN + timedelta(seconds=one.offset), key, one.text.encode(), headers
+
+
+def _transaction(one: Written) -> tuple[str, int] | None:
+    """The producer and sequence that a record's header names; None without one."""
+    if not one.is_record or one.named == "" or (one.named is None and not one.transactional):
+        return None
+    named = one.named or str(one.sequence)
+    return (one.name, int(named)) if named.isdecimal() else (named[0], int(named[1:]))
 
 
 def _batch_of(line: list[Written]) -> Any:

@@ -182,6 +182,7 @@ STORIES = {
         inputs=4,
         found={
             "fate_split": [(1, 0, 0, 2, None)],
+            "torn": [(0, 0, 0, 0, "fate_split")],
             "gap": [(None, None, 0, 2, None)],
             "aborted_volume": [(1, 0, 0, 2, None)],
         },
@@ -223,6 +224,7 @@ STORIES = {
         found={
             "late_append": [(0, 4, 0, 1, None)],
             "wrong_attribution": [(0, 4, 0, 1, "late_append")],
+            "torn": [(0, 0, 0, 0, "wrong_attribution")],
             "aborted_volume": [(0, 0, 0, 0, None)],
         },
     ),
@@ -230,12 +232,35 @@ STORIES = {
         "The marker of input 1 is COMMIT, and the client left it out. That is why its output is missing.",
         "0 1~ 2 C",
         inputs=3,
-        found={"reading_mismatch": [(0, 1, 0, 1, None)], "gap": [(None, None, 0, 1, "reading_mismatch")]},
+        found={
+            "reading_mismatch": [(0, 1, 0, 1, None)],
+            "torn": [(0, 0, 0, 0, "reading_mismatch")],
+            "gap": [(None, None, 0, 1, "reading_mismatch")],
+        },
     ),
     "a lost marker": story(
         "Compaction dropped the marker of the second transaction, so that its record is visible and nobody decided it.",
         "0 C 1*",
         inputs=2,
+        lso=3,
+        found={"resurrected": [(0, 2, 0, 1, None)], "marker_accounting": [(0, 2, None, None, "resurrected")]},
+    ),
+    "come back": story(
+        "The second transaction was aborted. Its marker was lost, and its record came back as if committed.",
+        "0 C 1*",
+        inputs=2,
+        lso=3,
+        declared={"a2": "ABORTED"},
+        found={
+            "resurrected": [(0, 2, 0, 1, None)],
+            "aborted_read": [(0, 2, 0, 1, "resurrected")],
+            "marker_accounting": [(0, 2, None, None, "resurrected")],
+        },
+    ),
+    "a lost marker, unseen": story(
+        "Its marker is lost as well, but read_committed leaves the record out.",
+        "0 C 1",
+        inputs=1,
         lso=3,
         found={"marker_accounting": [(0, 2, None, None, None)]},
     ),

@@ -56,6 +56,8 @@ def test_a_healthy_topic_holds_in_one_sentence(healthy: Ledger) -> None:
         "late_append": 3,
         "zombie_write": 3,
         "marker_accounting": 6,
+        "torn": 2,
+        "resurrected": 10,
         "intruder": 3,
         "sequence_hole": 3,
         "identity_change": 1,

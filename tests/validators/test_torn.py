@@ -1,0 +1,41 @@
+"""Transactions that are committed in part, and those that only look so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.validators.history import history, side_by_side
+from tests.validators.test_kinds import rows_of
+
+
+def test_a_transaction_is_whole_or_torn(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: five topics. In the first a transaction of two partitions is whole. In the second one record of three is
+    nowhere: the gap follows from that. In the third the rest is pending, in the fourth nothing is committed, and in the
+    fifth the client hid the rest."""
+    made = [
+        history("0 2 C", "1 C 3 C", inputs=4, first=0),
+        history("0%3 1%3 C 3 C", inputs=4, first=2),
+        history("0 1 C", "2", inputs=3, first=3),
+        history("0%3 1%3 A 0 1 C", inputs=2, first=5),
+        history("0 1 2~ C", inputs=3, first=6),
+    ]
+    rows = [row for row in rows_of(side_by_side(made).ledger(spark, tmp_path)) if row[0] in ("torn", "gap")]
+    assert rows == [
+        ("gap", (None, None, 2, 2, "torn")),
+        ("gap", (None, None, 3, 2, "pending")),
+        ("gap", (None, None, 6, 2, "reading_mismatch")),
+        ("torn", (2, 0, 2, 0, None)),
+        ("torn", (6, 0, 6, 0, "reading_mismatch")),
+    ]
+
+
+def test_what_lies_below_the_start_may_not_be_missing(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: the log begins at offset 2, in the middle of the first transaction: its rest was there once. Of the third
+    a record is nowhere, and nothing can hide it."""
+    ledger = history("0 1 2 C 3 C 4%2 C", inputs=6, judged=[(2, 5)], start=2).ledger(spark, tmp_path)
+    assert [row for row in rows_of(ledger) if row[0] == "torn"] == [
+        ("torn", (0, 2, 0, 2, "range")),
+        ("torn", (0, 6, 0, 4, None)),
+    ]
