@@ -42,6 +42,9 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder for the report a
 PayloadsKept = Annotated[
     Payloads, typer.Option("--payloads", help="Keys, values and headers in the evidence: as read, as digests, or not.")
 ]
+OffsetsForced = Annotated[
+    bool, typer.Option("--offsets-forced", help="Go on from the group's offsets although somebody moved them.")
+]
 SourceOption = Annotated[
     list[str] | None, typer.Option(help="A further option of Spark's Kafka source.", metavar="NAME=VALUE")
 ]

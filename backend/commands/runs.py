@@ -22,6 +22,7 @@ from backend.commands.options import (
     Config,
     Fault,
     Json,
+    OffsetsForced,
     Out,
     Partitions,
     PayloadsKept,
@@ -176,7 +177,13 @@ def stop(run_id: RunId, json_: Json = None) -> None:
     out.print(f"{run_id} is {found.state}.")
 
 
-def resume(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None) -> None:
+def resume(
+    run_id: RunId,
+    offsets_forced: OffsetsForced = False,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    json_: Json = None,
+) -> None:
     """Go on with a run that was stopped or killed, from what it had committed.
 
     Example: `topicproof resume squares-k3f9a2`
@@ -185,7 +192,7 @@ def resume(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, js
     history = History(settings)
     settings = _where_it_ran(settings, history.get(run_id))
     with stopping() as stop, services(settings, say=say) as found, _followed(history, run_id):
-        report = runs_of.resume(settings, found, history, run_id, stop)
+        report = runs_of.resume(settings, found, history, run_id, stop, offsets_forced)
     _conclude_run(history, run_id, report, json_)
 
 

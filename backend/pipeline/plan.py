@@ -98,6 +98,8 @@ class SinkPlan(BaseModel):
     """None: the run makes one."""
     partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Of a sink the run makes; None: as many as the source has."""
+    dead_letters: bool = False
+    """Whether an input of which the brokers refuse an output goes to `<sink>.dead-letters`; else the run stops."""
 
 
 class FilesPlan(BaseModel):

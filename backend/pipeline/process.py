@@ -22,7 +22,7 @@ from backend.kafka.cluster import Cluster
 from backend.pipeline.journal import read_journal
 from backend.pipeline.plan import RunPlan, refused
 from backend.pipeline.position import journalled, moved
-from backend.pipeline.scenarios import Stage, Work, as_text
+from backend.pipeline.scenarios import DEAD_LETTERS, Stage, Work, as_text
 from backend.pipeline.sink import FORMAT, REMEDY_SHUFFLED, KafkaTransactionalSink
 from backend.settings import spark_source_options
 from backend.spark import first_line
@@ -56,6 +56,10 @@ class Names:
     @property
     def sink(self) -> str:
         return self.sinks[0]
+
+    @property
+    def dead_letters(self) -> str | None:
+        return next((topic for topic in self.sinks if topic.endswith(DEAD_LETTERS)), None)
 
     def transactional_ids(self, cluster: Cluster) -> list[str]:
         return [f"{self.prefix}-{source}-{p}" for source in self.sources for p in cluster.partitions(source)]
@@ -182,6 +186,8 @@ def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint:
         "faults": " ".join(plan.faults),
         "checkpointLocation": checkpoint,
     }
+    if names.dead_letters is not None:
+        options["deadLetters"] = names.dead_letters
     writer = prepared.rows.writeStream.format(prepared.stage.format).options(**options)
     if plan.until_stopped:
         return writer.trigger(processingTime=TRIGGER).start()

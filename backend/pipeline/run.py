@@ -54,6 +54,8 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
         made = [journal, *_make_topics(cluster, plan, chosen, topics)]
         cluster.create_topic(journal, 1)
         stages = [stage_names(run.id, stage, topics, journal) for stage in chosen.stages]
+        if plan.sink.dead_letters:
+            stages = [_with_dead_letters(cluster, names, made) for names in stages]
         history.remember(
             run.id,
             {
@@ -98,6 +100,17 @@ def stage_names(run_id: str, stage: Stage, topics: Mapping[str, str], journal: s
     sources, sinks = ([topics[topic] for topic in of] for of in (stage.sources, stage.sinks))
     own = f"{run_id}-{stage.name}"
     return Names(stage.name, tuple(sources), tuple(sinks), journal, own, own)
+
+
+def _with_dead_letters(cluster: Cluster, names: Names, made: list[str]) -> Names:
+    """Make a stage's topic of dead letters where it has none yet."""
+    if names.dead_letters is not None:
+        return names
+    topic = f"{names.sink}{DEAD_LETTERS}"
+    if topic not in cluster.topics():
+        cluster.create_topic(topic, 1)
+        made.append(topic)
+    return replace(names, sinks=(*names.sinks, topic))
 
 
 def _make_topics(cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapping[str, str]) -> list[str]:
@@ -283,9 +296,17 @@ def make_context(
 
 
 def resume(
-    settings: Settings, services: Services, history: History, run_id: str, stop: threading.Event | None = None
+    settings: Settings,
+    services: Services,
+    history: History,
+    run_id: str,
+    stop: threading.Event | None = None,
+    offsets_forced: bool = False,
 ) -> Report | None:
-    """Go on with a run whose process was stopped or killed. Raises UsageError when there is nothing to go on with."""
+    """Go on with a run whose process was stopped or killed. Raises UsageError when there is nothing to go on with.
+
+    `offsets_forced`: from where its group stands, although the journal says that its offsets were moved.
+    """
     found = history.get(run_id)
     if found.kind != "run" or (found.state is State.DONE and not found.alive):
         raise UsageError(f"Run {run_id} is finished; there is nothing to resume. `topicproof show {run_id}` shows it.")
@@ -293,7 +314,26 @@ def resume(
         raise UsageError(f"Run {run_id} ended before its topics were made. Start it anew: topicproof clean {run_id}")
     run = history.take(run_id)
     stop_orphan(services, run)
-    return execute(make_context(settings, services, history, run, stop))
+    context = make_context(settings, services, history, run, stop)
+    if offsets_forced:
+        context.plan = context.plan.model_copy(update={"offsets_forced": True})
+    _extend(context)
+    return execute(context)
+
+
+def _extend(context: Context) -> None:
+    """Commit the floor of source partitions that were added since the run began, at their beginning."""
+    floor = context.run.facts["floor"]
+    for _, names in context.stages:
+        for source in names.sources:
+            known = floor[names.stage].setdefault(source, {})
+            new = {
+                p.partition: p.start for p in context.cluster.bounds(source).partitions if str(p.partition) not in known
+            }
+            if new:
+                context.cluster.commit_offsets(names.group, source, new)
+                known |= {str(p): offset for p, offset in new.items()}
+                context.remember(floor=floor)
 
 
 def stop_orphan(services: Services, run: Run) -> None:

@@ -1,0 +1,155 @@
+"""What a run comes back from: checkpoints that are gone or old, a Spark server that was killed, partitions that were
+added. Each time the sink is exact."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from backend.errors import SparkError
+from backend.history.store import History, Run, State
+from backend.jars import SPARK, jar_files
+from backend.kafka.cluster import Cluster
+from backend.pipeline.plan import make_plan
+from backend.pipeline.run import create, execute, make_context, resume
+from backend.services import Services
+from backend.settings import Settings, admin_config
+from backend.spark import EmbeddedSpark
+from tests.conftest import wait_until
+from tests.runs import read_all
+
+WAIT_S = 180
+PLAN: dict[str, Any] = {
+    "until_stopped": True,
+    "rate": 1_000.0,
+    "partitions": 2,
+    "per_transaction": 100,
+    "judged": False,
+}
+
+
+class Endless:
+    """A run that goes on until somebody stops it, in a thread of this process, again and again."""
+
+    def __init__(self, settings: Settings, services: Services) -> None:
+        self.settings = settings
+        self.history = History(settings)
+        self.id = create(settings, services, self.history, make_plan(PLAN)).id
+        self.cluster = Cluster(services.bootstrap)
+        self.begun = False
+
+    @property
+    def run(self) -> Run:
+        return self.history.get(self.id)
+
+    def offsets(self) -> dict[int, int]:
+        return self.cluster.committed(self.run.facts["group"], self.run.facts["source"])
+
+    def committed(self) -> int:
+        return sum(self.offsets().values())
+
+    @contextmanager
+    def going(self, services: Services) -> Iterator[None]:
+        """Processes until it has committed something new; then the block; then it is stopped. Raises what it raised."""
+        stop = threading.Event()
+        before = self.committed()
+
+        def work() -> None:
+            if not self.begun:
+                self.begun = True
+                execute(make_context(self.settings, services, self.history, self.run, stop))
+            else:
+                resume(self.settings, services, self.history, self.id, stop)
+
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(work)
+            try:
+                wait_until(lambda: done.done() or self.committed() > before + 200, WAIT_S, "new committed inputs")
+                yield
+            finally:
+                stop.set()
+            done.result(WAIT_S)
+
+    def assert_exact(self) -> None:
+        """Every number that the group's offsets cover is in the sink once; no transaction is open."""
+        facts = self.run.facts
+        assert all(p.lso == p.hw for p in self.cluster.bounds(facts["sink"]).partitions)
+        offsets = self.offsets()
+        read = [m for m in read_all(self.cluster.bootstrap, facts["source"]) if m.offset < offsets[m.partition]]
+        squares = Counter(str(int(m.value or b"") ** 2).encode() for m in read)
+        assert Counter(m.value for m in read_all(self.cluster.bootstrap, facts["sink"])) == squares
+        assert set(squares.values()) == {1}
+
+
+def test_checkpoints_come_and_go_and_partitions_are_added(settings: Settings, cluster: Services) -> None:
+    """Story: a run is stopped and resumed three times: with its checkpoint of an hour ago, without any, and with more
+    partitions on both sides. Spark starts elsewhere each time; the sink is exact each time."""
+    endless = Endless(settings, cluster)
+    checkpoint = settings.runs / endless.id / "checkpoint"
+    with endless.going(cluster):
+        pass
+    shutil.copytree(checkpoint, earlier := checkpoint.with_name("earlier"))
+    with endless.going(cluster):
+        pass
+    endless.assert_exact()
+
+    shutil.rmtree(checkpoint)
+    earlier.rename(checkpoint)
+    with endless.going(cluster):
+        pass
+    endless.assert_exact()
+
+    shutil.rmtree(checkpoint)
+    admin = AdminClient(admin_config(cluster.bootstrap, {}))
+    wanted = [NewPartitions(endless.run.facts[topic], 4) for topic in ("source", "sink")]
+    for added in admin.create_partitions(wanted).values():
+        added.result()
+    with endless.going(cluster):
+        wait_until(lambda: all(endless.offsets().values()), WAIT_S, "inputs of the new partitions")
+    endless.assert_exact()
+    assert len(endless.offsets()) == 4
+
+
+@pytest.fixture
+def servers(settings: Settings, tmp_path: Path) -> Iterator[list[EmbeddedSpark]]:
+    """Two Spark servers to start one after the other, nothing else's."""
+    made = [EmbeddedSpark(tmp_path / name, jar_files(settings, SPARK), cores) for name, cores in (("a", 2), ("b", 1))]
+    yield made
+    for one in made:
+        one.stop()
+
+
+def test_a_killed_spark_server_is_followed_by_another(
+    settings: Settings, cluster: Services, servers: list[EmbeddedSpark]
+) -> None:
+    """Story: the Spark server is killed while a run goes on. The run fails with a sentence; with a new server of fewer
+    cores it is resumed, and the sink is exact."""
+    first, second = servers
+    first.start()
+    endless = Endless(settings, cluster)
+
+    def kill_it_on_the_way() -> None:
+        with endless.going(replace(cluster, spark_remote=first.remote)):
+            for pid in first.pids():
+                psutil.Process(pid).kill()
+            wait_until(lambda: endless.run.state is State.FAILED, WAIT_S, "the run's failure")
+
+    with pytest.raises(SparkError):
+        kill_it_on_the_way()
+    second.start()
+    with endless.going(replace(cluster, spark_remote=second.remote)):
+        pass
+    assert endless.run.state is State.STOPPED
+    endless.assert_exact()
