@@ -23,10 +23,12 @@ st.set_page_config(page_title="Topicproof", page_icon=Path(__file__).with_name("
 page = st.navigation(
     [
         st.Page("views/run.py", title="Run", icon=":material/play_circle:", default=True),
+        st.Page("views/demos.py", title="Demos", icon=":material/theater_comedy:", url_path="demos"),
         st.Page("views/compare.py", title="Compare", icon=":material/compare:", url_path="compare"),
         st.Page("views/transactions.py", title="Transactions", icon=":material/timeline:", url_path="transactions"),
         st.Page("views/topics.py", title="Topics", icon=":material/topic:", url_path="topics"),
         st.Page("views/verdict.py", title="Verdict", icon=":material/gavel:", url_path="verdict"),
+        st.Page("views/history.py", title="History", icon=":material/history:", url_path="history"),
     ],
     position="top",
 )

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pandas as pd
 import streamlit as st
 
-from app import charts, export, session, wording
+from app import live, session, wording
 from backend.errors import TopicproofError
 from backend.faults.fault import Step
 from backend.faults.kinds import KINDS, choices
@@ -15,14 +15,9 @@ from backend.history.store import Run
 from backend.launch import said, start_resume, start_run
 from backend.pipeline.plan import RunPlan, make_plan
 from backend.pipeline.scenarios import SCENARIOS
-from backend.show import side_effects
-from validators.finding import Outcome
 
 POLL_S, DETAILS_S = 1.0, 3.0
-CHARTS_AFTER_S = 10.0
-"""Drawing costs a browser on the same cores as much as a second of the run, and a run that is soon over needs none."""
 RECENT = 12
-RATES_KEPT = 60
 
 settings = session.settings()
 
@@ -143,16 +138,16 @@ def open_run(run_id: str) -> None:
     st.rerun()
 
 
-def live(run_id: str) -> None:
+def state(run_id: str) -> None:
     """Where a run stands. While it goes on, this part of the page looks again every second, so it is kept light."""
     with session.said():
         run = session.history(settings).get(run_id)
     head(run)
     if run.kind == "run":
-        progress(run)
+        live.progress(run)
         if run.progress.get("trouble") and run.alive:
             st.warning(wording.plain(run.progress["trouble"]), title="The last look could not see everything")
-    conclusion(run)
+    live.conclusion(run)
     if st.session_state.get("polled") == run_id and not run.alive:
         # The verdict is on the screen; now the rest of the page may be drawn anew.
         st.session_state["polled"] = None
@@ -164,8 +159,8 @@ def details(run_id: str) -> None:
     with session.said():
         run = session.history(settings).get(run_id)
     if run.kind == "run":
-        figures(run)
-        sink(run)
+        live.figures(run)
+        live.sink(run)
     if text := said(settings, run.id):
         with st.expander("What its process said", icon=":material/terminal:"):
             st.code(text, language=None, wrap_lines=True)
@@ -201,137 +196,18 @@ def head(run: Run) -> None:
         resume(run)
 
 
-def progress(run: Run) -> None:
-    """Where it is, how far, how fast, how long still."""
-    st.markdown(wording.stages(run))
-    st.progress(wording.progress_share(run.progress), text=wording.progress_text(run.progress, run.alive))
-    if effects := side_effects(run.progress):
-        st.caption(f"{effects.capitalize()}. A replay does them again; the outputs are committed once.")
-
-
 def resume(run: Run) -> None:
     with session.said(), st.status("Starting a process that resumes the run…") as status:
         start_resume(settings, run.id, lambda line: status.update(label=wording.plain(line)))
     st.rerun()
 
 
-def figures(run: Run) -> None:
-    """The numbers of the run, each with what it is out of."""
-    seen = run.progress
-    total = seen.get("total")
-    rate = seen.get("records_per_s", 0.0)
-    columns = st.columns(4)
-    columns[0].metric(
-        "Inputs",
-        f"{seen.get('processed', 0):,}",
-        "committed" if total is None else f"of {total:,}",
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help="Inputs whose outputs are committed: the offsets that the transactions carry.",
-    )
-    fenced = seen.get("fenced", 0)
-    columns[1].metric(
-        "Transactions",
-        f"{seen.get('committed', 0):,}",
-        f"and {seen.get('aborted', 0):,} aborted" + (f", {fenced:,} fenced" if fenced else ""),
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help="Committed, and below it aborted, as the journal declares them; fenced ones were taken over by another "
-        "producer. "
-        "A killed worker declares nothing: its transaction is missing here.",
-    )
-    most = len(run.plan.get("faults", ())) * run.plan.get("partitions", 0)
-    columns[2].metric(
-        "Faults fired",
-        f"{seen.get('faults', 0):,}",
-        f"of at most {most:,}" if most else "none planned",
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help=f"{wording.plain(wording.faults_sentence(run))}. A fault strikes every source partition once.",
-    )
-    if run.alive:
-        kept = st.session_state.setdefault("rates", {}).setdefault(run.id, [])
-        kept.append(rate)
-        del kept[:-RATES_KEPT]
-        history = None if young(run) else kept
-        columns[3].metric("Inputs per second", f"{rate:,.0f}", border=True, height="stretch", chart_data=history)
-    else:
-        took = (run.ended_at - run.created_at).total_seconds() if run.ended_at else None
-        columns[3].metric(
-            "Took", wording.duration(took), border=True, height="stretch", help="From creation to the last word."
-        )
-
-
-def sink(run: Run) -> None:
-    """The sink's last stable offset against its high watermark."""
-    seen = run.progress.get("sink")
-    if not seen:
-        return
-    above = sum(one["hw"] - one["lso"] for one in seen)
-    offsets = sum(one["hw"] - one["start"] for one in seen)
-    if not offsets:
-        st.markdown(f"**{wording.plain(run.facts['sink'])}** holds nothing yet.")
-        return
-    said_so = f"{above:,} of {wording.count(offsets, 'offset')} lie at or above the last stable offset (LSO)"
-    st.markdown(
-        f"**{wording.plain(run.facts['sink'])}** · {said_so}"
-        + (": withheld from read\\_committed consumers until their transactions end." if above else ".")
-    )
-    if young(run):
-        return
-    st.plotly_chart(
-        charts.withheld(seen),
-        key="withheld",
-        config=export.PICTURE_ONLY,
-        alt=f"Last stable offset against high watermark of every partition of {run.facts['sink']}: {said_so}",
-    )
-
-
-def young(run: Run) -> bool:
-    """Whether it goes on and has only just begun."""
-    return run.alive and run.age_s < CHARTS_AFTER_S
-
-
-def conclusion(run: Run) -> None:
-    """The last word on a run that has ended, and where to go from here."""
-    if run.verdict is not None:
-        show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}
-        outcome = Outcome(run.verdict)
-        word = wording.OUTCOME_WORDS[outcome]
-        show[outcome](wording.plain(run.why or ""), title=word.word, icon=word.symbol)
-    if run.error:
-        st.error(wording.plain(run.error), title="What went wrong", icon=":material/error:")
-    with st.container(horizontal=True):
-        if run.verdict is not None:
-            st.page_link(
-                "views/verdict.py", label="Open the verdict", icon=":material/gavel:", query_params={"run": run.id}
-            )
-        if "sink" in run.facts:
-            st.page_link(
-                "views/compare.py",
-                label="Compare both levels of the sink",
-                icon=":material/compare:",
-                query_params={"topic": run.facts["sink"]},
-            )
-            st.page_link(
-                "views/transactions.py",
-                label="Transactions of the sink",
-                icon=":material/timeline:",
-                query_params={"topic": run.facts["sink"]},
-            )
-
-
 def recent(found: list[Run]) -> None:
     """The newest runs; a click opens one."""
     st.markdown("##### Recent runs")
     if not found:
-        st.info("No runs yet. Start one with the form: the defaults make a good demo.", icon=":material/info:")
+        st.info("No runs yet. Start one with the form, or let a demo tell its story.", icon=":material/info:")
+        st.page_link("views/demos.py", label="Guided demos", icon=":material/theater_comedy:")
         return
     shown = found[:RECENT]
     table = pd.DataFrame(
@@ -383,7 +259,7 @@ def page() -> None:
             shown = found[0]
         if shown is not None:
             st.session_state["polled"] = shown.id if shown.alive else None
-            st.fragment(live, run_every=POLL_S if shown.alive else None)(shown.id)
+            st.fragment(state, run_every=POLL_S if shown.alive else None)(shown.id)
             st.fragment(details, run_every=DETAILS_S if shown.alive else None)(shown.id)
             st.divider()
         recent(found)

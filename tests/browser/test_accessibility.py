@@ -10,7 +10,7 @@ from tests.browser.conftest import settled
 from tests.runs import Finished
 
 SERIOUS = {"serious", "critical"}
-PAGES = ("", "run", "compare", "transactions", "topics", "verdict")
+PAGES = ("", "run", "demos", "compare", "transactions", "topics", "verdict")
 
 
 def violations(found: dict[str, list[dict[str, object]]]) -> list[str]:
@@ -22,7 +22,7 @@ def violations(found: dict[str, list[dict[str, object]]]) -> list[str]:
 def test_no_page_has_a_serious_violation(address: str, browser: Browser, finished: Finished, scheme: str) -> None:
     """Story: somebody works by keyboard and screen reader, or on a poor projector: every page can be read."""
     run, sink = finished.run.id, finished.run.facts["sink"]
-    places = {"": "", "run": f"?run={run}", "verdict": f"verdict?run={run}"}
+    places = {"": "", "run": f"?run={run}", "demos": f"demos?story=clean&runs={run}", "verdict": f"verdict?run={run}"}
     window = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
     found = []
     for page in PAGES:
