@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from app.wording import FATE_WORDS, TRANSACTION_WORDS
 from backend.kafka.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED, Bins
-from validators.finding import Bounds, Fate
+from validators.finding import Bounds, Fate, Outcome
 
 FATE_COLOURS: Mapping[Fate, str] = {
     Fate.COMMITTED: "#0072B2",
@@ -287,3 +287,46 @@ def _stretches(codes: Any) -> Iterator[tuple[int, int, int]]:
     for first, end in pairwise(edges):
         if end > first:
             yield first, end, int(codes[first])
+
+
+VERDICT_MARKS: Mapping[str, tuple[str, str]] = {
+    Outcome.HOLDS: ("#009E73", "circle"),
+    Outcome.VIOLATED: ("#D55E00", "x"),
+    Outcome.UNKNOWN: ("#E69F00", "diamond"),
+}
+"""Colour and symbol of a verdict."""
+TREND_PX = 300
+
+
+def trend(frame: pd.DataFrame, measure: str) -> go.Figure:
+    """One figure of many reports (run, started, verdict, figure) over time, each marked by its verdict."""
+    figure = go.Figure()
+    figure.add_scatter(
+        x=frame["started"],
+        y=frame["figure"],
+        mode="lines",
+        line={"color": "#999999", "width": 1},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    for verdict, (colour, symbol) in VERDICT_MARKS.items():
+        own = frame[frame["verdict"] == verdict]
+        if not own.empty:
+            figure.add_scatter(
+                x=own["started"],
+                y=own["figure"],
+                customdata=own["run"],
+                mode="markers",
+                name=str(verdict),
+                marker={"color": colour, "symbol": symbol, "size": 11},
+                hovertemplate="%{customdata}<br>%{x}<br>%{y:,}<extra>" + str(verdict) + "</extra>",
+            )
+    figure.update_layout(
+        height=TREND_PX,
+        margin={"l": 0, "r": 8, "t": 8, "b": 0},
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+    )
+    figure.update_xaxes(fixedrange=True, title="started (UTC)")
+    figure.update_yaxes(fixedrange=True, title=measure, tickformat=",", rangemode="tozero")
+    return figure

@@ -5,10 +5,12 @@ Nothing here is the only copy of anything: a restart of the dashboard loses noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 import streamlit as st
@@ -17,8 +19,11 @@ from app.place import Look
 from app.snapshot import Snapshot, Watch, fingerprint, same_place
 from app.wording import plain
 from backend.errors import ClusterError, TopicproofError, UsageError
+from backend.evidence.copy import zip_evidence
+from backend.evidence.manifest import Payloads, manifest_hash
+from backend.history.signoff import Signoff, Standing, signoffs, standing
 from backend.history.store import History, Run
-from backend.judge import REPORT
+from backend.judge import EVIDENCE, REPORT
 from backend.kafka.browse import Search, offset_at, search
 from backend.kafka.cluster import Cluster
 from backend.kafka.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers
@@ -280,9 +285,7 @@ def run_of_url(found: Settings) -> Run | None:
 
 def report_text(found: Settings, run: Run) -> str | None:
     """The run's report as it lies in its folder; None while there is none."""
-    path = found.runs / run.id / REPORT
-    if "folder" in run.facts:
-        path = type(path)(run.facts["folder"]) / REPORT
+    path = run.folder(found) / REPORT
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -291,6 +294,37 @@ def report_text(found: Settings, run: Run) -> str | None:
         raise UsageError(f"The report {path} cannot be read: {error.strerror}.") from error
 
 
-@st.cache_data(max_entries=16, show_spinner=False)
+@st.cache_data(max_entries=RUNS_SHOWN + 16, show_spinner=False)
 def report(text: str) -> Report:
     return Report.from_json(text)
+
+
+def kept_report(found: Settings, run: Run) -> Report | None:
+    """The run's report; None when there is none that can be read."""
+    try:
+        text = report_text(found, run)
+        return None if text is None else report(text)
+    except (TopicproofError, ValueError, KeyError, TypeError):
+        return None
+
+
+def standings(found: Settings, runs: Sequence[Run]) -> dict[str, Standing]:
+    """How each run stands with those who signed it."""
+    signed: dict[str, list[Signoff]] = {}
+    for one in signoffs(history(found)):
+        signed.setdefault(one.run, []).append(one)
+    today = datetime.now(UTC).date()
+    return {
+        run.id: standing(signed.get(run.id, []), manifest_hash(run.folder(found) / EVIDENCE), today)
+        if run.id in signed
+        else Standing.NONE
+        for run in runs
+    }
+
+
+def zipped(evidence: Path, name: str, payloads: Payloads) -> bytes:
+    """The evidence as a zip file. Raises EvidenceError."""
+    with TemporaryDirectory(prefix="topicproof-zip-") as folder:
+        packed = Path(folder) / f"{name}.zip"
+        zip_evidence(evidence, packed, payloads, name)
+        return packed.read_bytes()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from backend.history.signoff import Standing
 from backend.history.store import ENDED, Run, State
 from backend.kafka.browse import Search, Stop
 from backend.kafka.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED
@@ -76,6 +77,11 @@ KIND_TITLES: Mapping[str, str] = {
     "late_append": "Records behind their marker",
     "zombie_write": "Writes of replaced producers",
     "marker_accounting": "Markers that do not add up",
+    "torn": "Transactions committed in part",
+    "resurrected": "Records without their marker",
+    "wrong_value": "Wrong values",
+    "offset_ahead": "Group offset ahead of the output",
+    "offset_behind": "Group offset behind the output",
     "intruder": "Foreign batches in the sink",
     "sequence_hole": "Holes in sequences",
     "identity_change": "Changes of producer identity",
@@ -88,6 +94,20 @@ WITNESS_WORDS: Mapping[Witness, str] = {
     Witness.RAW_LOG: "raw log",
     Witness.COORDINATOR: "transaction coordinator",
     Witness.JOURNAL: "journal of the run",
+}
+
+STANDING_WORDS: Mapping[Standing, Word] = {
+    Standing.NONE: Word("not signed", "not signed", ":material/draw:", "gray", "Nobody has decided on it yet."),
+    Standing.ACCEPTED: Word("accepted", "accepted", ":material/verified:", "green"),
+    Standing.REJECTED: Word("rejected", "rejected", ":material/block:", "red"),
+    Standing.EXPIRED: Word(
+        *("waiver expired", "waiver expired", ":material/event_busy:", "orange"),
+        "It was accepted by virtue of a waiver whose day is over.",
+    ),
+    Standing.CHANGED: Word(
+        *("evidence changed", "evidence changed", ":material/difference:", "orange"),
+        "The evidence is no longer the one that was signed.",
+    ),
 }
 
 STAGES = (State.CREATED, State.FILLING, State.PROCESSING, State.JUDGING)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
-from app import session, wording
+from app import session, signing, wording
 from backend.errors import TopicproofError
 from backend.history.store import Run
 from validators.catalogue import VALIDATORS
@@ -57,6 +57,9 @@ def page() -> None:
                 section(report, finding)
     uncounted(report, aside)
     rest(run, report, text)
+    signing.evidence(settings, run)
+    with session.said():
+        signing.signing(settings, run, report)
 
 
 def choose(run: Run, runs: Sequence[Run]) -> None:

@@ -21,12 +21,10 @@ from backend.evidence.verify import verify as verify_evidence
 from backend.history import signoff as signoffs_of
 from backend.history.compare import compare as compare_reports
 from backend.history.signoff import Decision
-from backend.history.store import History, Run
+from backend.history.store import History
 from backend.services import services
-from backend.settings import Settings
 from backend.show import plain
 from backend.spark import spark_session
-from validators.report import Report
 
 
 def evidence(run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payloads.ALL, json_: Json = None) -> None:
@@ -98,10 +96,10 @@ def signoff(
     settings = settings_of()
     history = History(settings)
     found = history.get(run_id)
-    report, digest = signable(settings, found)
+    report, digest = signoffs_of.signable(settings, found)
     made = signoffs_of.sign(history, run_id, report, digest, decision, by, comment, kind, _day(until))
     emit(json_, asdict(made))
-    out.print(signed_line(made), highlight=False)
+    out.print(plain(made.said), highlight=False)
     out.print(f"entry {made.number}, evidence {digest}", highlight=False)
 
 
@@ -146,27 +144,6 @@ def compare(
         sides = [f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)]
         table.add_row(one.kind, *sides, one.word)
     out.print(table)
-
-
-def signable(settings: Settings, run: Run) -> tuple[Report, str]:
-    """What is to be signed: the report, and the hash of evidence that is as it was written.
-
-    Raises UsageError for a run that still goes on, EvidenceError when there is no evidence or it was changed.
-    """
-    if run.alive:
-        raise UsageError(f"Run {run.id} still goes on. Sign it when it has ended.")
-    place = evidence_in(run.folder(settings))
-    digest = require_unchanged(place)
-    return read_report(place), digest
-
-
-def signed_line(made: signoffs_of.Signoff) -> str:
-    """`2026-01-01 10:00:00 UTC Grace Hopper accepted HOLDS: comment`"""
-    done = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected"}.get(
-        made.decision, f"waived {made.kind} until {made.until} in"
-    )
-    said = f": {made.comment}" if made.comment else ""
-    return plain(f"{made.made_at:%Y-%m-%d %H:%M:%S} UTC {made.name} {done} {made.verdict}{said}")
 
 
 def _day(text: str | None) -> date | None:

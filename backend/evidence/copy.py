@@ -111,7 +111,7 @@ def _copy_masked(path: Path, target: Path, mask: Mask | None) -> None:
     with pq.ParquetFile(path) as file:
         kept = [name for name in file.schema_arrow.names if name not in CONTENT]
         schema = pa.schema([file.schema_arrow.field(name) for name in kept])
-        with pq.ParquetWriter(target, schema) as writer:
+        with pq.ParquetWriter(target, schema, use_deprecated_int96_timestamps=True) as writer:  # as Spark does
             for batch in file.iter_batches(columns=kept):
                 rows = pa.Table.from_batches([batch])
                 for name, masked in (("key", _values), ("value", _values), ("headers", _headers)):

@@ -19,7 +19,10 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from backend.errors import EvidenceError, UsageError
-from backend.history.store import Base, History
+from backend.evidence.manifest import require_unchanged
+from backend.evidence.verify import evidence_in, read_report
+from backend.history.store import Base, History, Run
+from backend.settings import Settings
 from validators.finding import Finding, Outcome
 from validators.report import Report
 
@@ -91,11 +94,32 @@ class Signoff:
     hash: str = ""
     """SHA-256 of all the rest."""
 
+    @property
+    def said(self) -> str:
+        """`2026-01-01 10:00:00 UTC Grace Hopper accepted HOLDS: comment`"""
+        done = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected"}.get(
+            self.decision, f"waived {self.kind} until {self.until} in"
+        )
+        comment = f": {self.comment}" if self.comment else ""
+        return f"{self.made_at:%Y-%m-%d %H:%M:%S} UTC {self.name} {done} {self.verdict}{comment}"
+
     def hashed(self) -> str:
         """What `hash` must be."""
         said = {**asdict(self), "made_at": self.made_at.isoformat(), "until": self.until and self.until.isoformat()}
         del said["hash"]
         return hashlib.sha256(json.dumps(said, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def signable(settings: Settings, run: Run) -> tuple[Report, str]:
+    """What there is to sign: the report, and the hash of evidence that is as it was written.
+
+    Raises UsageError for a run that still goes on, EvidenceError when there is no evidence or it was changed.
+    """
+    if run.alive:
+        raise UsageError(f"Run {run.id} still goes on. Sign it when it has ended.")
+    evidence = evidence_in(run.folder(settings))
+    digest = require_unchanged(evidence)
+    return read_report(evidence), digest
 
 
 def sign(

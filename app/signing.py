@@ -1,0 +1,117 @@
+"""The part of the page Verdict that takes the evidence along and asks for a decision."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import streamlit as st
+
+from app import session, wording
+from backend.errors import EvidenceError, TopicproofError
+from backend.evidence.manifest import Payloads, manifest_hash
+from backend.evidence.verify import evidence_in
+from backend.history.signoff import Decision, Signoff, breaking, broken, sign, signable, signoffs, standing
+from backend.history.store import Run
+from backend.settings import Settings
+from validators.finding import Outcome
+from validators.report import Report
+
+PAYLOAD_WORDS = {
+    Payloads.ALL: "keys and values as they were read",
+    Payloads.MASKED: "keys and values as digests: can still be judged",
+    Payloads.NONE: "no keys and values: can be judged by lineage only",
+}
+DECISION_WORDS = {Decision.ACCEPT: "Accept", Decision.REJECT: "Reject", Decision.WAIVE: "Waive a finding"}
+WAIVED_DAYS = 90
+
+
+def evidence(settings: Settings, run: Run) -> None:
+    """The evidence as a zip file."""
+    with st.container(border=True):
+        st.markdown("**Evidence**")
+        try:
+            place = evidence_in(run.folder(settings))
+        except EvidenceError:
+            st.caption("It was judged before evidence was kept whole: there is only report.json.")
+            return
+        st.markdown(
+            "Report, page, JUnit, findings, readings and plan, each with its hash. "
+            f"`topicproof verify` judges it again without Kafka. Manifest `{manifest_hash(place)}`"
+        )
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            payloads = st.selectbox(
+                "What records said", list(Payloads), format_func=lambda one: PAYLOAD_WORDS[one], width=420
+            )
+            st.download_button(
+                "Download the evidence",
+                partial(session.zipped, place, run.id, payloads or Payloads.ALL),
+                file_name=f"{run.id}-evidence.zip",
+                mime="application/zip",
+                icon=":material/folder_zip:",
+                on_click="ignore",
+            )
+
+
+def signing(settings: Settings, run: Run, report: Report) -> None:
+    """How the report stands, who decided what, and the form for a decision."""
+    history = session.history(settings)
+    every = signoffs(history)
+    mine = [one for one in every if one.run == run.id]
+    try:
+        digest = manifest_hash(evidence_in(run.folder(settings)))
+    except EvidenceError:
+        digest = None
+    with st.container(border=True):
+        word = wording.STANDING_WORDS[standing(mine, digest, datetime.now(UTC).date())]
+        st.markdown(f"**Sign-off** {wording.badge(word)} {word.meaning}")
+        damaged = broken(every)
+        if damaged is not None:
+            st.error(
+                f"Entry {damaged} of the sign-offs is not what was entered. Somebody changed the database; "
+                "decisions from there on prove nothing.",
+                title="The chain of sign-offs is broken",
+                icon=":material/link_off:",
+            )
+        for one in reversed(mine):
+            st.markdown(f"- {_entry(one, digest)}")
+        if run.alive or digest is None:
+            st.caption("It can be signed when the run has ended and its evidence is there.")
+            return
+        with st.expander("Decide", icon=":material/draw:", expanded=not mine):
+            _form(settings, run, report)
+
+
+def _entry(one: Signoff, digest: str | None) -> str:
+    older = "" if one.evidence == digest else f" :orange-badge[on other evidence: {one.evidence[:12]}…]"
+    return f"{wording.plain(one.said)}{older}"
+
+
+def _form(settings: Settings, run: Run, report: Report) -> None:
+    kinds = [one.kind for one in breaking(report)]
+    if kinds:
+        named = ", ".join(wording.KIND_TITLES.get(kind, kind) for kind in kinds)
+        st.caption(f"To accept this verdict, waive first what breaks it: {wording.plain(named)}.")
+    elif report.verdict is Outcome.UNKNOWN:
+        st.caption("To accept a verdict that is UNKNOWN, say why in the comment.")
+    choices = [one for one in Decision if one is not Decision.WAIVE or kinds]
+    # Outside of the form: what it asks for depends on it.
+    decision = st.radio(
+        "Decision", choices, format_func=lambda one: DECISION_WORDS[one], horizontal=True, key=f"decision_{run.id}"
+    )
+    with st.form(f"sign_{run.id}", border=False):
+        name = st.text_input("Your name", help="Nobody is asked for a password: it is what you say it is.")
+        comment = st.text_area("Comment", height=80)
+        kind = until = None
+        if decision is Decision.WAIVE:
+            kind = st.selectbox("Finding", kinds, format_func=lambda one: wording.KIND_TITLES.get(one, one))
+            today = datetime.now(UTC).date()
+            until = st.date_input("Until", today + timedelta(days=WAIVED_DAYS), min_value=today)
+        if st.form_submit_button("Sign", type="primary", icon=":material/draw:"):
+            try:
+                found, digest = signable(settings, run)
+                sign(session.history(settings), run.id, found, digest, decision, name, comment, kind, until)
+            except TopicproofError as error:
+                st.error(wording.plain(str(error)), title="Not signed", icon=":material/error:")
+            else:
+                st.rerun()

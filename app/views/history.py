@@ -1,0 +1,191 @@
+"""History: every run and check, how each stands, two of them side by side, and one pipeline over time.
+
+`?scenario=`, `?guarantee=`, `?verdict=`, `?topic=` filter; `?before=` and `?after=` compare; `?of=` and `?measure=` say
+what the trend shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import streamlit as st
+
+from app import charts, session, trend, wording
+from backend.history.compare import Comparison, compare
+from backend.history.signoff import Standing
+from backend.history.store import Run
+
+EVERY = "every"
+settings = session.settings()
+
+
+def page() -> None:
+    st.title("History", anchor=False)
+    with session.said():
+        runs = session.runs(settings)
+        standings = session.standings(settings, runs)
+    if not runs:
+        st.info("No runs and no checks yet. Each one is kept here.", icon=":material/info:")
+        st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
+        st.stop()
+    if len(runs) == session.RUNS_SHOWN:
+        st.caption(f"The newest {session.RUNS_SHOWN:,}; `topicproof runs` and the database have all of them.")
+    shown = filtered(runs)
+    if not shown:
+        st.info("None of them fits these filters.", icon=":material/filter_alt_off:")
+    else:
+        listed(shown, standings)
+    judged = [run for run in shown if run.verdict]
+    if judged:
+        over_time(judged)
+    side_by_side([run for run in runs if run.verdict])
+
+
+def filtered(runs: Sequence[Run]) -> list[Run]:
+    """The runs that the filters leave; what the URL asks for and does not exist is said, and left out."""
+    facets = {
+        "scenario": [trend.scenario(run) for run in runs],
+        "guarantee": [str(run.plan.get("guarantee", "")) for run in runs],
+        "verdict": [run.verdict or "none" for run in runs],
+    }
+    wanted: dict[str, str] = {}
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        for name, values in facets.items():
+            wanted[name] = _choice(name.capitalize(), name, [EVERY, *sorted(set(filter(None, values)))])
+        topic = st.text_input("Topic", key="topic", bind="query-params", placeholder="part of a name")
+    return [
+        run
+        for run, *values in zip(runs, *facets.values(), strict=True)
+        if all(wanted[name] in (EVERY, value) for name, value in zip(facets, values, strict=True))
+        and (not topic or any(topic in name for name in trend.topics(run)))
+    ]
+
+
+def listed(runs: Sequence[Run], standings: Mapping[str, Standing]) -> None:
+    words = [wording.STANDING_WORDS[standings[run.id]] for run in runs]
+    frame = pd.DataFrame(
+        {
+            "run": [f"verdict?run={run.id}" if run.verdict else f"?run={run.id}" for run in runs],
+            "started": [run.created_at for run in runs],
+            "kind": [run.kind for run in runs],
+            "what": [trend.subject(run) for run in runs],
+            "state": [wording.run_state(run).word for run in runs],
+            "verdict": [wording.verdict_short(run) for run in runs],
+            "sign-off": [word.word for word in words],
+            "took": [trend.took_s(run) for run in runs],
+            "why": [run.why or run.error or "" for run in runs],
+        }
+    )
+    st.dataframe(
+        frame,
+        hide_index=True,
+        alt="Runs and checks, newest first",
+        column_config={
+            "run": st.column_config.LinkColumn(display_text=r"run=(.*)$", width="medium"),
+            "started": st.column_config.DatetimeColumn("started (UTC)", format="YYYY-MM-DD HH:mm:ss"),
+            "what": st.column_config.TextColumn("scenario, or topics", width="medium"),
+            "took": st.column_config.NumberColumn("took, s", format="%.1f"),
+            "why": st.column_config.TextColumn(width="large"),
+        },
+    )
+    st.caption(f"{wording.count(len(runs), 'entry', 'entries')}. A name opens its verdict, or the run without one.")
+
+
+def over_time(runs: Sequence[Run]) -> None:
+    """One scenario or one pair of topics over time."""
+    st.subheader("Over time", anchor=False)
+    subjects: dict[str, int] = {}
+    for run in runs:
+        subjects[trend.subject(run)] = subjects.get(trend.subject(run), 0) + 1
+    often = sorted(subjects, key=lambda one: -subjects[one])
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        of = _choice("Of", "of", often)
+        measure = _choice("Figure", "measure", list(trend.MEASURES))
+    mine = [run for run in reversed(runs) if trend.subject(run) == of]
+    reports = {run.id: found for run in mine if (found := session.kept_report(settings, run)) is not None}
+    frame = trend.frame([run for run in mine if run.id in reports], reports, measure)
+    if frame.empty:
+        st.info("None of these has a report that can be read.", icon=":material/folder_off:")
+        return
+    st.plotly_chart(
+        charts.trend(frame, measure),
+        config={"displayModeBar": False},
+        alt=f"{measure} of {of} over time; the table below has the same figures",
+    )
+    with st.expander("The figures", icon=":material/table:"):
+        st.dataframe(frame, hide_index=True, alt="The figures of the chart")
+
+
+def side_by_side(runs: Sequence[Run]) -> None:
+    """Two reports."""
+    st.subheader("Two side by side", anchor=False)
+    if len(runs) < 2:
+        st.caption("That takes two verdicts.")
+        return
+    names = [run.id for run in runs]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        before = _choice("Before", "before", names, names[1])
+        after = _choice("After", "after", names, names[0])
+    by_id = {run.id: run for run in runs}
+    reports = [session.kept_report(settings, by_id[name]) for name in (before, after)]
+    for name, report in zip((before, after), reports, strict=True):
+        if report is None:
+            st.warning(f"The report of {wording.plain(name)} is gone or cannot be read.", icon=":material/folder_off:")
+    if reports[0] is None or reports[1] is None:
+        return
+    found = compare(reports[0], reports[1])
+    columns = st.columns(2)
+    for column, name, report in zip(columns, (before, after), (found.before, found.after), strict=True):
+        word = wording.OUTCOME_WORDS[report.verdict]
+        with column.container(border=True, height="stretch"):
+            st.markdown(f"{wording.badge(word)} **{wording.plain(name)}** · {wording.plain(report.guarantee)}")
+            st.markdown(wording.plain(report.why))
+            st.page_link("views/verdict.py", label="Verdict", icon=":material/gavel:", query_params={"run": name})
+    st.markdown(wording.plain(found.why))
+    tables(found, before, after)
+
+
+def tables(found: Comparison, before: str, after: str) -> None:
+    left, right = st.columns(2)
+    figures = pd.DataFrame(
+        [(one.name, one.before, one.after, one.change) for one in found.figures],
+        columns=["figure", f"before: {before}", f"after: {after}", "change"],
+    )
+    left.dataframe(
+        figures.style.format("{:,.10g}", subset=list(figures.columns[1:3]), na_rep="–").format(
+            "{:+,.10g}", subset=["change"], na_rep="–"
+        ),
+        hide_index=True,
+        alt="Figures of both reports",
+    )
+    kinds = pd.DataFrame(
+        [
+            (
+                wording.KIND_TITLES.get(one.kind, one.kind),
+                *(f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)),
+                one.word,
+            )
+            for one in sorted(found.kinds, key=lambda one: one.word == "the same")
+        ],
+        columns=["finding", f"before: {before}", f"after: {after}", "change"],
+    )
+    right.dataframe(kinds, hide_index=True, alt="Findings of both reports")
+
+
+def _choice(label: str, key: str, options: Sequence[str], default: str | None = None) -> str:
+    """A select box that the URL knows. A value of the URL that does not exist falls back to the default."""
+    wanted = st.query_params.get(key)
+    chosen = wanted if wanted is not None and wanted in options else default or options[0]
+    if wanted is not None and wanted not in options:
+        st.caption(f"There is no {key} {wording.plain(wanted)}: this is {wording.plain(chosen)}.")
+
+    def told() -> None:
+        st.query_params[key] = st.session_state[f"history_{key}"]
+
+    st.session_state[f"history_{key}"] = chosen
+    st.selectbox(label, list(options), key=f"history_{key}", on_change=told)
+    return chosen
+
+
+page()

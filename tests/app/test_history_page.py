@@ -1,0 +1,213 @@
+"""The page History, and the sign-off of the page Verdict: on stored reports, on none, and on damaged ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from backend.evidence.folder import complete
+from backend.evidence.manifest import manifest_hash
+from backend.history.signoff import Decision, Standing, signoffs
+from backend.history.store import History, Run, State
+from backend.judge import EVIDENCE, REPORT
+from backend.settings import Settings, read_settings
+from tests.app.conftest import OpenPage, texts
+from validators.finding import (
+    Balance,
+    Bounds,
+    Check,
+    Example,
+    Finding,
+    Guarantee,
+    NotChecked,
+    Outcome,
+    PartitionBounds,
+    Transactions,
+    Witness,
+)
+from validators.report import Report
+
+HELD = Report(
+    verdict=Outcome.HOLDS,
+    guarantee=Guarantee.EXACTLY_ONCE,
+    why="100 of 100 inputs committed exactly once, in order.",
+    source=Bounds("numbers", (PartitionBounds(0, 0, 100, 100),)),
+    source_records=100,
+    sink=Bounds("squares", (PartitionBounds(0, 0, 130, 130),)),
+    balance=(Balance(0, 130, 100, 20, 0, 10, 0, None, 0, 0),),
+    transactions=Transactions(8, 2, 0, "headers"),
+    findings=(Finding("duplicate", Outcome.HOLDS, 0, 0, None, (), "None of 100 records is a repetition."),),
+    checked=(Check("duplicate", 100, "records", (Witness.READ_COMMITTED,)),),
+    not_checked=(NotChecked("intruder", "Not counted: for its owner to say."),),
+    doubts=(),
+    not_processed=0,
+    run=None,
+    took_s=1.5,
+    versions={"topicproof": "0.1.0"},
+)
+TWICE = replace(
+    HELD,
+    verdict=Outcome.VIOLATED,
+    why="Not exactly once: 3 of 103 records repeat one.",
+    findings=(
+        Finding(
+            *("duplicate", Outcome.VIOLATED, 3, 3, None),
+            (Example(0, 7, "numbers/0/3/0", "id/1/1", "input 3 again"),),
+            "3 of 103 records repeat one.",
+        ),
+    ),
+)
+UNKNOWN = replace(HELD, verdict=Outcome.UNKNOWN, why="Could not be judged: 5 offsets are pending.", findings=())
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A home with judged runs, newest last."""
+
+    settings: Settings
+    history: History
+
+    def add(self, report: Report, scenario: str = "squares") -> Run:
+        run = self.history.create("run", scenario, {"scenario": scenario, "guarantee": report.guarantee})
+        self.history.remember(run.id, {"source": f"{run.id}-numbers", "sink": f"{run.id}-squares"})
+        folder = run.folder(self.settings)
+        (folder / EVIDENCE / "ledger").mkdir(parents=True)
+        mine = replace(report, run=run.id)
+        complete(folder / EVIDENCE, mine, {"plan.json": run.plan})
+        (folder / REPORT).write_text(mine.to_json())
+        self.history.end(run.id, State.DONE, report.verdict, report.why)
+        return self.history.get(run.id)
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stored]:
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path))
+    monkeypatch.setenv("TOPICPROOF_BOOTSTRAP", "127.0.0.1:1")
+    settings = read_settings()
+    history = History(settings)
+    yield Stored(settings, history)
+    history.engine.dispose()
+
+
+def test_it_lists_what_the_filters_leave(open_page: OpenPage, stored: Stored) -> None:
+    """Story: QA looks for what went wrong. The list says how each run stands, and the URL says what is looked for."""
+    held, twice = stored.add(HELD), stored.add(TWICE)
+    other = stored.add(HELD, "other")
+    app = open_page("history")
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert [name.rpartition("=")[2] for name in table["run"]] == [other.id, twice.id, held.id]
+    assert set(table["sign-off"]) == {"not signed"} and list(table["verdict"]) == ["✓ HOLDS", "✕ VIOLATED", "✓ HOLDS"]
+    app = open_page("history", verdict="VIOLATED")
+    assert [name.rpartition("=")[2] for name in app.dataframe[0].value["run"]] == [twice.id]
+    app = open_page("history", scenario="squares", topic=held.id)
+    assert [name.rpartition("=")[2] for name in app.dataframe[0].value["run"]] == [held.id]
+    app = open_page("history", scenario="squares", topic="nothing")
+    assert not app.exception and "None of them fits" in texts(app)
+    app = open_page("history", verdict="MAYBE")
+    assert not app.exception and "There is no verdict MAYBE" in texts(app) and len(app.dataframe[0].value) == 3
+
+
+def test_two_reports_side_by_side(open_page: OpenPage, stored: Stored) -> None:
+    """Story: yesterday's run held and today's does not. The page says which finding appeared, and by how much."""
+    before, after = stored.add(HELD), stored.add(TWICE)
+    app = open_page("history", before=before.id, after=after.id)
+    assert not app.exception
+    said = texts(app)
+    assert "HOLDS and VIOLATED; duplicate appeared." in said
+    kinds = app.dataframe[-1].value
+    assert kinds.iloc[0].tolist() == ["Duplicates", "0 HOLDS", "3 VIOLATED", "appeared"]
+
+
+def test_a_pipeline_over_time_has_its_figures_in_a_table(open_page: OpenPage, stored: Stored) -> None:
+    """Story: how many findings did the runs of this scenario have? A chart, and behind it the figures."""
+    runs = [stored.add(report) for report in (HELD, TWICE, HELD)]
+    app = open_page("history", measure="findings that break the verdict")
+    assert not app.exception and len(app.get("plotly_chart")) == 1
+    frame = next(one.value for one in app.dataframe if "figure" in one.value.columns and "verdict" in one.value.columns)
+    assert list(frame["run"]) == [run.id for run in runs] and list(frame["figure"]) == [0, 3, 0]
+
+
+def test_damaged_and_missing_reports_are_said(open_page: OpenPage, stored: Stored) -> None:
+    """Story: one report is cut off, one folder is gone. The list still shows both; nothing else is claimed of them."""
+    damaged, gone = stored.add(HELD), stored.add(HELD)
+    (damaged.folder(stored.settings) / REPORT).write_text('{"schema": 1')
+    (gone.folder(stored.settings) / REPORT).unlink()
+    app = open_page("history")
+    assert not app.exception and len(app.dataframe[0].value) == 2
+    said = texts(app)
+    assert "None of these has a report that can be read" in said and f"The report of {gone.id} is gone" in said
+
+
+@pytest.mark.usefixtures("empty_home")
+def test_an_empty_history_leads_to_the_first_run(open_page: OpenPage) -> None:
+    """Story: nothing was ever run. The page says so and leads to the page Run."""
+    app = open_page("history")
+    assert not app.exception
+    assert "No runs and no checks yet" in texts(app) and app.page_link[0].value == "Start a run"
+
+
+def test_a_verdict_is_signed_on_its_page(open_page: OpenPage, stored: Stored) -> None:
+    """Story: QA accepts a run that holds. The decision is kept with the hash of the evidence, and the page and the
+    history show it; when a file of the evidence changes afterwards and is hashed anew, both show that instead."""
+    run = stored.add(HELD)
+    app = open_page("verdict", run=run.id)
+    assert not app.exception and "not signed" in texts(app)
+    _field(app.text_input, "Your name").set_value("Grace Hopper")
+    _field(app.text_area, "Comment").set_value("as <b>expected</b>")
+    _field(app.button, "Sign").click()
+    app.run()
+    assert not app.exception
+    (entry,) = signoffs(stored.history)
+    assert (entry.decision, entry.name, entry.run) == (Decision.ACCEPT, "Grace Hopper", run.id)
+    assert entry.evidence == manifest_hash(run.folder(stored.settings) / EVIDENCE)
+    assert "Grace Hopper accepted HOLDS: as <b>expected</b>" in texts(app) and "accepted" in texts(app)
+    assert list(open_page("history").dataframe[0].value["sign-off"]) == [Standing.ACCEPTED]
+    complete(run.folder(stored.settings) / EVIDENCE, TWICE, {})
+    assert "evidence changed" in texts(open_page("verdict", run=run.id))
+    assert list(open_page("history").dataframe[0].value["sign-off"]) == [Standing.CHANGED]
+
+
+def test_what_nobody_can_answer_for_is_not_signed(open_page: OpenPage, stored: Stored) -> None:
+    """Story: somebody presses Sign without a name, then on a verdict that is UNKNOWN without a word, then on one that
+    is VIOLATED. Each time the page says what is missing, and nothing is kept."""
+    for report, says in (
+        (HELD, "A sign-off needs a name"),
+        (UNKNOWN, "accepting it needs a reason in words"),
+        (TWICE, "The verdict is VIOLATED by duplicate"),
+    ):
+        run = stored.add(report)
+        app = open_page("verdict", run=run.id)
+        if report is not HELD:
+            _field(app.text_input, "Your name").set_value("Grace Hopper")
+        _field(app.button, "Sign").click()
+        app.run()
+        assert not app.exception and says in texts(app)
+    assert signoffs(stored.history) == []
+
+
+def test_a_changed_database_shows(open_page: OpenPage, stored: Stored) -> None:
+    """Story: somebody with the database's password turns a rejection into an acceptance. The page says that the chain
+    is broken."""
+    run = stored.add(HELD)
+    app = open_page("verdict", run=run.id)
+    _field(app.text_input, "Your name").set_value("Grace Hopper")
+    app.radio[0].set_value(Decision.REJECT)
+    _field(app.button, "Sign").click()
+    app.run()
+    with stored.history.engine.begin() as connection:
+        connection.execute(sa.text("drop trigger signoffs_refuse_update"))
+        connection.execute(sa.text("update signoffs set decision = 'accept'"))
+    app = open_page("verdict", run=run.id)
+    assert not app.exception and "Entry 1 of the sign-offs is not what was entered" in texts(app)
+
+
+def _field(found: Any, label: str) -> Any:
+    """The one widget with this label."""
+    (field,) = (one for one in found if one.label == label)
+    return field

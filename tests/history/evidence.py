@@ -1,0 +1,42 @@
+"""Evidence without Kafka: what a history of lines would have left in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from backend.evidence.folder import complete
+from backend.judge import COMMITTED, INPUTS, UNCOMMITTED, Question, Taken, judge_taken, keep_taken
+from tests.validators.history import SINK, History
+from validators import readings
+from validators.balance import BATCH_COLUMNS
+from validators.report import Report
+
+ARROW = {"int": pa.int32(), "long": pa.int64(), "boolean": pa.bool_(), "string": pa.string()}
+
+
+def judged(spark: SparkSession, folder: Path, made: History, **question: Any) -> Report:
+    """Judge a history, and leave its evidence in `folder`."""
+    folder.mkdir(parents=True)
+
+    def kept(rows: list[tuple[Any, ...]], name: str) -> Any:
+        return readings.keep(spark.createDataFrame(rows, readings.COLUMNS), (folder / name).as_uri())
+
+    schema = pa.schema([(name, ARROW[kind]) for name, kind in map(str.split, BATCH_COLUMNS.split(", "))])
+    columns = zip(*made.batches, strict=True) if made.batches else [[] for _ in schema]
+    taken = Taken(
+        Question(made.source_bounds, SINK, **question),
+        made.sink_bounds,
+        kept(made.committed, COMMITTED),
+        kept(made.uncommitted, UNCOMMITTED),
+        kept(made.source, INPUTS),
+        pa.table([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema),
+        None,
+    )
+    keep_taken(taken, folder)
+    report = judge_taken(spark, taken, folder)
+    complete(folder, report, {"plan.json": {"sink": SINK}})
+    return report

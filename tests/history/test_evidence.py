@@ -1,0 +1,277 @@
+"""A folder of evidence: complete, hashed, judged again from itself alone, and copied without what records said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import xmlschema
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase
+from pyspark.sql import SparkSession
+
+from backend.errors import EvidenceError, UsageError
+from backend.evidence.copy import copy_evidence, zip_evidence
+from backend.evidence.manifest import Difference, Payloads, differences, read_manifest, write_manifest
+from backend.evidence.verify import contradictions, read_report, verify
+from backend.judge import Question, Taken, keep_taken, read_taken
+from backend.pipeline.journal import Declared, FaultFired, TaskStarted, TransactionEnded
+from tests.history.evidence import judged
+from tests.validators.history import history
+from validators.coordinator import Coordinator, OpenTransaction
+from validators.expected import Expect, Expected
+from validators.finding import Bounds, Guarantee, Order, Outcome, PartitionBounds
+from validators.identity import Identity
+from validators.report import Report
+
+XSD = Path(__file__).with_name("junit.xsd")
+HEALTHY = ("0 1 C 2 A 2 C", "1.0 1.1 C")
+BROKEN = ("0 0 1 C 3 C", "1.0 1.1 C")
+"""Input 0 twice, input 2 missing."""
+
+
+@pytest.fixture(scope="module")
+def healthy(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    folder = tmp_path_factory.mktemp("healthy") / "evidence"
+    return folder, judged(spark, folder, history(*HEALTHY, inputs=[3, 2]))
+
+
+@pytest.fixture(scope="module")
+def broken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    folder = tmp_path_factory.mktemp("broken") / "evidence"
+    return folder, judged(spark, folder, history(*BROKEN, inputs=[4, 2]))
+
+
+@pytest.fixture
+def copied(broken: tuple[Path, Report], tmp_path: Path) -> Path:
+    """A copy to do harm to."""
+    copy_evidence(broken[0], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_a_folder_holds_all_that_proves_its_report(broken: tuple[Path, Report]) -> None:
+    """Story: QA opens the folder of a violated check. Report, page, JUnit, findings, plan and readings are there, and
+    the rows of the findings are the ones that the report counts."""
+    folder, report = broken
+    assert report.verdict is Outcome.VIOLATED
+    there = set(read_manifest(folder).files)
+    assert {"report.json", "report.html", "junit.xml", "findings.csv", "plan.json", "taken.json"} <= there
+    assert differences(folder) == []
+    rows = pq.read_table(folder / "findings.parquet").to_pandas()
+    counts = {one.kind: one.count for one in report.findings if one.count}
+    assert counts["duplicate"] == 1 and counts["gap"] == 1
+    assert rows.groupby("kind").size().to_dict() == counts
+    assert len((folder / "findings.csv").read_text().splitlines()) == len(rows) + 1
+    assert read_report(folder) == report
+
+
+@pytest.mark.parametrize("which", ["healthy", "broken"])
+def test_it_is_judged_again_from_itself_alone(
+    which: str, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Story: an auditor gets the folder, and has no Kafka. The same verdict, kind by kind, comes out again."""
+    folder, report = request.getfixturevalue(which)
+    copy_evidence(folder, tmp_path / "auditor")
+    found = verify(spark, tmp_path / "auditor")
+    assert found.differences == () and found.contradictions == ()
+    assert found.found is not None and found.found.findings == report.findings
+    assert found.exit_code == report.exit_code == {"healthy": 0, "broken": 1}[which]
+    assert differences(tmp_path / "auditor") == [], "judging again leaves no trace in the folder"
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+TAMPERED: Mapping[str, tuple[Callable[[Path], object], str]] = {
+    "one bit of the report": (lambda folder: _flip(folder / "report.json"), "changed"),
+    "one bit of a reading": (lambda folder: _flip(next((folder / "sink-read_committed").glob("*.parquet"))), "changed"),
+    "one bit of the raw log": (lambda folder: _flip(folder / "sink-raw_log.parquet"), "changed"),
+    "a file is gone": (lambda folder: (folder / "findings.csv").unlink(), "missing"),
+    "a file is added": (lambda folder: (folder / "ledger" / "more.parquet").write_bytes(b""), "added"),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_any_changed_byte_is_named(what: str, copied: Path, spark: SparkSession) -> None:
+    """Story: somebody touches a file of the evidence. Verifying names that file, judges nothing, and ends with 4."""
+    harm, how = TAMPERED[what]
+    harm(copied)
+    found = verify(spark, copied)
+    assert [one.how for one in found.differences] == [how] and found.found is None
+    assert found.exit_code == 4
+    with pytest.raises(EvidenceError, match=how):
+        copy_evidence(copied, copied.parent / "another")
+
+
+def test_a_link_out_of_the_folder_is_no_evidence(copied: Path) -> None:
+    """Story: a file is replaced by a link to a file with the same content. That may change later, so it is named."""
+    report = copied / "report.json"
+    report.rename(copied.parent / "elsewhere.json")
+    report.symlink_to(copied.parent / "elsewhere.json")
+    assert differences(copied) == [Difference("report.json", "changed")]
+
+
+def test_a_forged_report_is_contradicted_by_the_readings(copied: Path, spark: SparkSession) -> None:
+    """Story: somebody turns the verdict to HOLDS and writes the manifest anew. Judging again says VIOLATED."""
+    report = read_report(copied)
+    (copied / "report.json").write_text(replace(report, verdict=Outcome.HOLDS).to_json())
+    write_manifest(copied, report.run, Outcome.HOLDS)
+    found = verify(spark, copied)
+    assert found.differences == ()
+    assert found.contradictions[0] == "The report says HOLDS; judged again it is VIOLATED."
+    assert found.exit_code == 4
+
+
+def test_a_folder_without_a_manifest_is_no_evidence(tmp_path: Path, spark: SparkSession) -> None:
+    """Story: the wrong folder is given, then one whose manifest is cut off. Both are said in a sentence."""
+    with pytest.raises(EvidenceError, match="holds no evidence"):
+        verify(spark, tmp_path)
+    (tmp_path / "manifest.json").write_text('{"schema": 1')
+    with pytest.raises(EvidenceError, match="damaged"):
+        verify(spark, tmp_path)
+
+
+def _payloads(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_masked_copy_says_nothing_and_proves_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: evidence goes to a partner, who must not see a key or a value. Matched by key, it is judged with the same
+    result, though none of the keys is in it. Without any payload only the lineage is left to judge by."""
+    keys = {(0, offset): f"account-{offset}-of-somebody".encode() for offset in range(4)}
+    made = history(*BROKEN, inputs=[4, 2], keys=keys)
+    folder = tmp_path / "evidence"
+    report = judged(spark, folder, made, identity=Identity.KEY)
+    assert report.verdict is Outcome.VIOLATED
+    original = copy_evidence(folder, tmp_path / "all")
+    assert original == copy_evidence(folder, tmp_path / "all"), "a copy of everything is the same evidence"
+
+    masked = tmp_path / "masked"
+    copy_evidence(folder, masked, Payloads.MASKED)
+    assert read_manifest(masked).of == original
+    said = [value for rows in (made.uncommitted, made.source) for row in rows for value in row[3:4] if len(value) > 8]
+    read = pq.read_table(masked / "source-read_committed").to_pylist()
+    assert {len(one["key"]) for one in read} == {16} and not {one["key"] for one in read} & set(said)
+    assert "content" not in pq.read_schema(next((masked / "ledger" / "sink").glob("*.parquet"))).names
+    found = verify(spark, masked)
+    assert found.contradictions == () and found.exit_code == 1
+
+    copy_evidence(folder, masked, Payloads.NONE)
+    assert {one["key"] for one in pq.read_table(masked / "source-read_committed").to_pylist()} == {None}
+    found = verify(spark, masked)
+    assert found.masked and found.contradictions and found.exit_code == 3, "not enough to judge by key: never a pass"
+
+
+def test_a_copy_mixes_with_nothing(healthy: tuple[Path, Report], tmp_path: Path) -> None:
+    """Story: the folder for the copy holds somebody's files. They are neither mixed with the evidence nor removed."""
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(UsageError, match="is not empty"):
+        copy_evidence(healthy[0], tmp_path)
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_zip_holds_the_folder(healthy: tuple[Path, Report], tmp_path: Path) -> None:
+    """Story: somebody downloads the evidence. Unpacked, it is what its manifest says."""
+    import zipfile
+
+    zip_evidence(healthy[0], tmp_path / "evidence.zip", Payloads.ALL, "squares-1")
+    with zipfile.ZipFile(tmp_path / "evidence.zip") as packed:
+        packed.extractall(tmp_path)
+    assert differences(tmp_path / "squares-1") == []
+
+
+def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: a field is added to what is asked. It must come back from the evidence as it was."""
+    bounds = Bounds("numbers", (PartitionBounds(0, 1, 5, 7),))
+    journal = (
+        TaskStarted("task", "id", "numbers", 0, 1, 3),
+        TransactionEnded("task", "id", "numbers", 0, 1, 1, Declared.ABORTED, "drawn", 2, 2, 5),
+        FaultFired("task", "crash@transaction=1", "numbers", 0, 1),
+    )
+    question = Question(
+        source=bounds,
+        sink="squares",
+        also=("dead-letters",),
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        identity=Identity.KEY,
+        expected=Expected(Expect.ONE_TO_MANY, "cast(value as int)"),
+        order=Order.PER_KEY,
+        journal=journal,
+        sink_from={0: 7},
+        run="squares-1",
+        not_processed=3,
+    )
+    default = Question(bounds, "squares")
+    same = [one.name for one in fields(Question) if getattr(question, one.name) == getattr(default, one.name)]
+    assert same == ["source", "sink"], "this test must give every other field a value of its own"
+    opened = OpenTransaction(0, 7, 0, -1, 5, "id", "Ongoing", 10, 60_000, 2, 2, False)
+    batches = history("0 C", inputs=1).batches
+    folder = tmp_path / "evidence"
+    judged(spark, folder, history("0 C", inputs=1))
+    kept = read_taken(spark, folder)
+    assert kept.batches.num_rows == len(batches) and kept.coordinator is None
+    taken = replace(kept, question=question, coordinator=Coordinator(1, (opened,), 2, ()))
+    keep_taken(taken, folder)
+    back = read_taken(spark, folder)
+    assert isinstance(back, Taken) and replace(back.question, journal=tuple(back.question.journal or ())) == question
+    assert back.coordinator == taken.coordinator and back.sink == taken.sink
+    counted = spark.createDataFrame([(0, 1, 2)], "partition int, offset long, count long")
+    keep_taken(replace(taken, question=replace(question, expected=Expected(Expect.ONE_TO_MANY, counted))), folder)
+    frame = read_taken(spark, folder).question.expected.count
+    assert not isinstance(frame, str) and frame is not None and frame.collect() == counted.collect()
+
+
+def test_junit_shows_one_case_per_kind_and_group(broken: tuple[Path, Report], healthy: tuple[Path, Report]) -> None:
+    """Story: a CI server reads the evidence. The cases of the partition with the damage fail, those of the other one
+    pass; what does not count is skipped; the file is valid."""
+    schema = xmlschema.XMLSchema(str(XSD))
+    for folder, _ in (broken, healthy):
+        schema.validate(str(folder / "junit.xml"))
+    cases = _cases(broken[0])
+    kinds = [one.kind for one in broken[1].findings]
+    assert {f"{kind} [partition {p}]" for kind in kinds for p in (0, 1)} <= cases.keys()
+    failed = {name for name, case in cases.items() if any(isinstance(one, Failure) for one in case.result)}
+    assert {"verdict [exactly_once]", "duplicate [partition 0]", "gap [partition 0]"} <= failed
+    assert not any("partition 1" in name for name in failed)
+    assert "squares-0@1" in next(one.text for one in cases["duplicate [partition 0]"].result)
+    assert isinstance(cases["aborted_volume [partition 0]"].result[0], Skipped)
+    assert not any(isinstance(one, Failure | Error) for case in _cases(healthy[0]).values() for one in case.result)
+
+
+def test_junit_of_a_verdict_that_is_unknown_is_no_pass(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: a transaction is still open. No case may turn the build green; and a name that XML cannot hold is no
+    reason to write a broken file."""
+    made = history("0 C 1", inputs=2)
+    report = judged(spark, tmp_path / "evidence", made, run="nul-\x00-bell-\x07-<&>")
+    assert report.verdict is Outcome.UNKNOWN
+    xmlschema.XMLSchema(str(XSD)).validate(str(tmp_path / "evidence" / "junit.xml"))
+    case = _cases(tmp_path / "evidence")["verdict [exactly_once]"]
+    assert isinstance(case.result[0], Error) and "pending" in (case.result[0].message or "")
+
+
+def test_two_reports_that_differ_say_where(broken: tuple[Path, Report], healthy: tuple[Path, Report]) -> None:
+    """Story: the same readings are judged otherwise by another version. Each kind that differs is named."""
+    assert contradictions(broken[1], broken[1]) == []
+    said = contradictions(healthy[1], broken[1])
+    assert said[0] == "The report says HOLDS; judged again it is VIOLATED."
+    assert any(one.startswith("duplicate: HOLDS with 0") for one in said)
+
+
+def test_the_page_needs_no_network(healthy: tuple[Path, Report]) -> None:
+    """Story: the page is opened on a machine without a network. Nothing in it is fetched, and what the policy of the
+    page allows is only what is in it. (tests/browser looks at it in Chromium.)"""
+    text = (healthy[0] / "report.html").read_text(encoding="utf-8")
+    before_library = text[: text.index("<script>")]
+    assert "default-src 'none'" in before_library and "http" not in before_library.replace("http-equiv", "")
+    assert healthy[1].why in before_library
+    assert json.loads((healthy[0] / "plan.json").read_text()) == {"sink": "squares"}
+
+
+def _cases(folder: Path) -> dict[str, TestCase]:
+    return {case.name: case for suite in JUnitXml.fromfile(str(folder / "junit.xml")) for case in suite}
