@@ -5,6 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from app import charts, export, wording
+from backend.faults.fault import Side
+from backend.faults.kinds import parse_fault
 from backend.history.store import Run
 from backend.show import side_effects
 from validators.finding import Outcome
@@ -51,7 +53,8 @@ def figures(run: Run) -> None:
         "producer. "
         "A killed worker declares nothing: its transaction is missing here.",
     )
-    most = len(run.plan.get("faults", ())) * run.plan.get("partitions", 0)
+    sides = [parse_fault(fault).kind.side for fault in run.plan.get("faults", ())]
+    most = sides.count(Side.WORKER) * run.plan.get("partitions", 0) + sides.count(Side.RUN)
     columns[2].metric(
         "Faults fired",
         f"{seen.get('faults', 0):,}",
@@ -60,7 +63,7 @@ def figures(run: Run) -> None:
         delta_arrow="off",
         border=True,
         height="stretch",
-        help=f"{wording.plain(wording.faults_sentence(run))}. A fault strikes every source partition once.",
+        help=f"{wording.plain(wording.faults_sentence(run))}. A fault of the worker strikes every source partition once.",
     )
     if run.alive:
         kept = st.session_state.setdefault("rates", {}).setdefault(run.id, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 
+from backend.faults.kinds import KINDS
 from backend.history.store import History, Run, State
 from backend.launch import start_run
 from backend.pipeline.plan import make_plan
@@ -24,6 +25,7 @@ def test_without_any_run_the_page_says_how_to_start_one(open_page: OpenPage) -> 
     assert not app.exception
     assert "No runs yet. Start one with the form" in texts(app)
     assert app.form_submit_button[0].label == "Start the run"
+    assert {kind.name for kind in KINDS} == {one.split()[0] for one in app.selectbox(key="plan_fault").options}
     assert all(field.help for field in [*app.number_input, *app.selectbox, *app.toggle])
 
 
