@@ -63,7 +63,7 @@ def figures(run: Run) -> None:
         delta_arrow="off",
         border=True,
         height="stretch",
-        help=f"{wording.plain(wording.faults_sentence(run))}. A fault of the worker strikes every source partition once.",
+        help=f"{wording.plain(wording.faults_sentence(run))}. One of the worker strikes every source partition once.",
     )
     if run.alive:
         kept = st.session_state.setdefault("rates", {}).setdefault(run.id, [])
