@@ -34,6 +34,7 @@ from backend.kafka.reasons import abort_reasons, transactional_ids
 from backend.kafka.records import Record, read_window
 from backend.kafka.transaction_state import TOPIC as STATE_TOPIC
 from backend.kafka.transaction_state import read_states
+from backend.pipeline.judging import stage_folder
 from backend.services import Services, services
 from backend.settings import Settings, read_settings
 from validators.coordinator import OpenTransaction
@@ -283,9 +284,9 @@ def run_of_url(found: Settings) -> Run | None:
     return history(found).get(wanted) if wanted else None
 
 
-def report_text(found: Settings, run: Run) -> str | None:
-    """The run's report as it lies in its folder; None while there is none."""
-    path = run.folder(found) / REPORT
+def report_text(found: Settings, run: Run, stage: str | None = None) -> str | None:
+    """The run's report, or that of one of its several stages, as it lies in its folder; None while there is none."""
+    path = (run.folder(found) if stage is None else stage_folder(run.folder(found), stage)) / REPORT
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -104,8 +104,13 @@ def judge_topics(
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
-    _empty(evidence)
-    taken = take(spark, bootstrap, client, question, evidence)
+    empty(evidence)
+    return conclude(spark, take(spark, bootstrap, client, question, evidence), folder, papers)
+
+
+def conclude(spark: SparkSession, taken: Taken, folder: Path, papers: Mapping[str, Any] | None = None) -> Report:
+    """The report on what was taken, in `folder`; the readings are kept in its evidence already."""
+    evidence = folder / EVIDENCE
     keep_taken(taken, evidence)
     report = judge_taken(spark, taken, evidence)
     complete(evidence, report, papers or {})
@@ -306,7 +311,7 @@ def _from(bounds: Bounds, first: Mapping[int, int]) -> Bounds:
     )
 
 
-def _empty(folder: Path) -> None:
+def empty(folder: Path) -> None:
     try:
         if folder.exists():
             shutil.rmtree(folder)

@@ -43,7 +43,8 @@ def side_effects(progress: Mapping[str, Any]) -> str:
     attempted, downloads = progress.get("attempted", 0), progress.get("downloads")
     if not attempted:
         return ""
-    said = f"{attempted:,} inputs in declared transactions for {progress['processed']:,} committed"
+    committed = sum(one["processed"] for one in progress.get("stages", ())) or progress["processed"]
+    said = f"{attempted:,} inputs in declared transactions for {committed:,} committed"
     if downloads is not None:
         said += f", {downloads:,} downloads of {progress['downloaded']:,} files"
     return f"side effects: {said}"

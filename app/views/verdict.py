@@ -16,6 +16,7 @@ from validators.finding import Check, Example, Finding, Outcome
 from validators.report import Report
 
 EXAMPLES_OPEN = 5
+END_TO_END = "end to end"
 
 settings = session.settings()
 QUESTIONS = {validator.NAME: validator.QUESTION for validator in VALIDATORS}
@@ -38,8 +39,9 @@ def page() -> None:
         st.markdown(f"This is the newest one instead: {wording.plain(run.id)}.")
     with slot:
         choose(run, runs)
+    stage = choose_stage(run)
     with session.said():
-        text = session.report_text(settings, run)
+        text = session.report_text(settings, run, stage)
     if text is None:
         without(run)
         return
@@ -82,6 +84,39 @@ def choose(run: Run, runs: Sequence[Run]) -> None:
         on_change=chosen,
         label_visibility="collapsed",
     )
+
+
+def choose_stage(run: Run) -> str | None:
+    """Of a run of several stages, the one whose verdict is shown (`&stage=NAME`); None: the verdict end to end."""
+    verdicts = run.facts.get("verdicts") or {}
+    if not verdicts:
+        return None
+    wanted = st.query_params.get("stage")
+    if wanted is not None and wanted not in verdicts:
+        st.warning(wording.plain(f"{run.id} has no stage {wanted}. This is its verdict end to end."))
+    shown = wanted if wanted in verdicts else None
+    st.session_state["verdict_stage"] = shown or END_TO_END
+
+    def name(one: str) -> str:
+        if one == END_TO_END:
+            return one
+        word = wording.OUTCOME_WORDS[Outcome(verdicts[one]["verdict"])]
+        return f"{word.symbol} stage {one}: {word.word}"
+
+    def chosen() -> None:
+        one = st.session_state["verdict_stage"]
+        st.query_params.from_dict({"run": run.id} | ({"stage": one} if one in verdicts else {}))
+
+    st.segmented_control(
+        "Which of the run's verdicts",
+        [END_TO_END, *verdicts],
+        key="verdict_stage",
+        format_func=name,
+        on_change=chosen,
+        help="Every stage is judged by itself, and the last sink against the first source. The run's verdict is the "
+        "worst of them.",
+    )
+    return shown
 
 
 def without(run: Run) -> None:

@@ -45,11 +45,12 @@ from backend.history.store import History, Run
 from backend.judge import EVIDENCE, REPORT, Question
 from backend.kafka.cluster import Cluster
 from backend.pipeline import run as runs_of
+from backend.pipeline.judging import stage_folder
 from backend.pipeline.plan import RunPlan, make_plan, read_plan
 from backend.pipeline.run import require_records
 from backend.services import Services, services
 from backend.settings import Settings
-from backend.show import progress_line, side_effects
+from backend.show import plain, progress_line, side_effects
 from validators.finding import Guarantee
 from validators.identity import Identity
 from validators.report import Report
@@ -226,11 +227,16 @@ def show(run_id: RunId, json_: Json = None) -> None:
     found = History(settings).get(run_id)
     path = report_path(settings, found)
     report = Report.from_json(path.read_text(encoding="utf-8")) if path.exists() else None
-    emit(json_, {**_run_json(found), "report": json.loads(report.to_json()) if report else None})
+    stages = {
+        name: json.loads((stage_folder(found.folder(settings), name) / REPORT).read_text(encoding="utf-8"))
+        for name in found.facts.get("verdicts") or {}
+    }
+    emit(json_, {**_run_json(found), "report": json.loads(report.to_json()) if report else None, "stages": stages})
     if json_ is not None:
         return
     out.print(f"{found.id}: {found.state}" + (f". {found.error}" if found.error else ""))
     out.print(progress_line(found.progress)) if report is None else print_report(report)
+    _print_stages(found)
     if said := side_effects(found.progress):
         out.print(said)
 
@@ -291,12 +297,19 @@ def _conclude(report: Report, json_: str | None, found: Run | None = None) -> No
     if json_ != "-":
         print_report(report)
         if found is not None:
+            _print_stages(found)
             if said := side_effects(found.progress):
                 out.print(said)
             out.print(f"Look closer: topicproof show {found.id}")
             if found.error:
                 err.print(f"[red]{found.error}[/]", highlight=False)
     raise typer.Exit(report.exit_code if found is None else runs_of.exit_code(found, report))
+
+
+def _print_stages(found: Run) -> None:
+    """What each of several stages proves, below what the run proves end to end."""
+    for name, said in (found.facts.get("verdicts") or {}).items():
+        out.print(f"stage {name}: {said['verdict']}: {plain(said['why'])}")
 
 
 @contextmanager

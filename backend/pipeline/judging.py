@@ -1,31 +1,146 @@
-"""Judging a run: each stage's sinks against its sources, all the sinks of a stage as one."""
+"""Judging a run: each stage's sinks against its sources, all the sinks of a stage as one; and end to end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from backend.judge import Question, judge_topics
+from backend.judge import (
+    COMMITTED,
+    EVIDENCE,
+    INPUTS,
+    UNCOMMITTED,
+    Question,
+    conclude,
+    empty,
+    judge_topics,
+    read_taken,
+)
 from backend.pipeline.journal import read_journal
 from backend.pipeline.monitor import Context
 from backend.pipeline.process import Names
-from backend.pipeline.scenarios import Stage
+from backend.pipeline.scenarios import Stage, scenario
 from backend.settings import READ_COMMITTED, spark_source_options
+from validators.chain import through
+from validators.expectation import merge
 from validators.expected import Expected
-from validators.finding import Bounds, Guarantee, Witness
+from validators.finding import Bounds, Guarantee, Outcome, Witness
+from validators.identity import Identity, with_input
 from validators.joined import join, split
-from validators.readings import read
+from validators.readings import keep, read
 from validators.report import Report
 
+STAGES = "stages"
+"""Folder, in a run's folder, of the reports of its stages where there are several: one folder each."""
 
-def judge_run(context: Context, spark: SparkSession, partial: bool) -> Report:
-    """Judge a run. `partial`: only up to what it had committed when it was stopped."""
-    stage, names = context.stages[0]
-    return judge_stage(context, spark, stage, names, partial, context.folder)
+
+@dataclass(frozen=True)
+class Judged:
+    """What a run's topics prove."""
+
+    report: Report
+    """Of its stage; of several, end to end."""
+    stages: Mapping[str, Report] = field(default_factory=dict)
+    """Of each of several."""
+
+    @property
+    def verdict(self) -> Outcome:
+        """The worst of them."""
+        return merge([self.report.verdict, *(one.verdict for one in self.stages.values())])
+
+    @property
+    def why(self) -> str:
+        """One sentence for the verdict; where it is not that of the report, of the stage whose it is."""
+        if self.report.verdict is self.verdict:
+            return self.report.why
+        name, worst = next((name, one) for name, one in self.stages.items() if one.verdict is self.verdict)
+        return f"Stage {name}: {worst.why}"
+
+
+def judge_run(context: Context, spark: SparkSession, partial: bool) -> Judged:
+    """Judge a run: each of its stages, and several of them end to end as well. `partial`: only up to what it had
+    committed when it was stopped."""
+    stages = context.stages
+    if len(stages) == 1:
+        return Judged(judge_stage(context, spark, *stages[0], partial, context.folder))
+    of_stage = {
+        names.stage: judge_stage(context, spark, stage, names, partial, stage_folder(context.folder, names.stage))
+        for stage, names in stages
+    }
+    return Judged(_judge_end_to_end(context, spark, partial), of_stage)
+
+
+def stage_folder(folder: Path, stage: str) -> Path:
+    """Where the report and the evidence of one of several stages are."""
+    return folder / STAGES / stage
+
+
+def _judge_end_to_end(context: Context, spark: SparkSession, partial: bool) -> Report:
+    """The last sink against the first source. Rests on what the stages were judged by: nothing is read twice."""
+    evidence = context.folder / EVIDENCE
+    empty(evidence)
+    taken = [read_taken(spark, stage_folder(context.folder, names.stage) / EVIDENCE) for _, names in context.stages]
+    first, last = taken[0], taken[-1]
+    between = [(one.question.source.topic, one.inputs) for one in reversed(taken[1:])]
+
+    def up(reading: DataFrame) -> DataFrame:
+        for topic, inputs in between:
+            reading = through(reading, inputs, topic)
+        return reading
+
+    chosen = scenario(context.plan.scenario)
+    source, not_processed = first.question.source, first.question.not_processed
+    if partial:
+        cut = _finished(context, spark, source)
+        not_processed += sum(p.lso - q.lso for p, q in zip(source.partitions, cut.partitions, strict=True))
+        source = cut
+    question = replace(
+        last.question,
+        source=source,
+        expected=Expected(chosen.expect, chosen.count),
+        not_processed=not_processed,
+    )
+    whole = replace(
+        last,
+        question=question,
+        committed=keep(up(last.committed), (evidence / COMMITTED).as_uri()),
+        uncommitted=keep(up(last.uncommitted), (evidence / UNCOMMITTED).as_uri()),
+        inputs=keep(first.inputs, (evidence / INPUTS).as_uri()),
+    )
+    return conclude(spark, whole, context.folder, _papers(context))
+
+
+def _finished(context: Context, spark: SparkSession, source: Bounds) -> Bounds:
+    """The inputs of the first source that every stage is done with: up to the first one of which a topic between holds
+    something that its stage has not processed."""
+    options = spark_source_options(context.cluster.bootstrap, context.settings.client, READ_COMMITTED)
+    ends = {p.partition: p.lso for p in source.partitions}
+    for number, (_, names) in enumerate(context.stages[1:], 1):
+        there = context.cluster.bounds(names.source)
+        committed = context.cluster.committed(names.group, names.source)
+        left = replace(
+            there, partitions=tuple(replace(p, start=max(p.start, committed[p.partition])) for p in there.partitions)
+        )
+        reading = read(spark, options, left, Witness.READ_COMMITTED)
+        for _, upper in reversed(context.stages[1:number]):
+            whole = read(spark, options, context.cluster.bounds(upper.source), Witness.READ_COMMITTED)
+            reading = through(reading, whole, upper.source)
+        named = with_input(reading, reading, source.topic, Identity.LINEAGE).where(
+            F.col("source_topic") == source.topic
+        )
+        firsts = named.groupBy("source_partition").agg(F.min("source_offset").alias("first")).collect()
+        for row in firsts:
+            ends[row["source_partition"]] = min(ends[row["source_partition"]], row["first"])
+    return replace(source, partitions=tuple(replace(p, lso=max(p.start, ends[p.partition])) for p in source.partitions))
+
+
+def _papers(context: Context) -> dict[str, Any]:
+    return {"plan.json": context.run.plan}
 
 
 def judge_stage(
@@ -41,6 +156,7 @@ def judge_stage(
         also=names.sinks[1:],
         guarantee=Guarantee(context.plan.guarantee),
         expected=_expected(context, spark, stage, source),
+        order=stage.order,
         journal=read_journal(context.cluster.bootstrap, context.settings.client, names.journal),
         sink_from={
             first + int(partition): offset
@@ -50,8 +166,7 @@ def judge_stage(
         run=context.run.id,
         not_processed=not_processed,
     )
-    papers: dict[str, Any] = {"plan.json": context.run.plan}
-    return judge_topics(spark, context.services.bootstrap, context.settings.client, question, folder, papers)
+    return judge_topics(spark, context.services.bootstrap, context.settings.client, question, folder, _papers(context))
 
 
 def judged_range(context: Context, names: Names, partial: bool) -> tuple[Bounds, int]:
@@ -75,4 +190,5 @@ def _expected(context: Context, spark: SparkSession, stage: Stage, source: Bound
         return Expected(stage.expect, stage.count)
     options = spark_source_options(context.cluster.bootstrap, context.settings.client, READ_COMMITTED)
     reading = read(spark, options, source, Witness.READ_COMMITTED)
-    return Expected(stage.expect, stage.count(reading, context.work))
+    counted = stage.count(reading, context.work)
+    return Expected() if counted is None else Expected(stage.expect, counted)

@@ -25,16 +25,18 @@ from backend.kafka.broker import free_ports
 from backend.kafka.cluster import Cluster
 from backend.pipeline.file_server import HOST, serving
 from backend.pipeline.fill import fill, numbers_in
-from backend.pipeline.judging import judge_run
+from backend.pipeline.judging import Judged, judge_run
 from backend.pipeline.monitor import Context, watched
 from backend.pipeline.plan import RunPlan
 from backend.pipeline.process import Names, prepare, process, require_expressions
 from backend.pipeline.scenarios import DEAD_LETTERS, Scenario, Stage, scenario
+from backend.pipeline.stateful_sink import commit_batch_floor
 from backend.services import Services
 from backend.settings import Settings
 from backend.spark import connect, session_id, spark_session
-from validators.finding import Bounds, Guarantee
+from validators.finding import Bounds, Guarantee, Outcome
 from validators.report import Report
+from validators.report import exit_code as exit_code_of
 
 
 def create(settings: Settings, services: Services, history: History, plan: RunPlan) -> Run:
@@ -54,6 +56,9 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
         made = [journal, *_make_topics(cluster, plan, chosen, topics)]
         cluster.create_topic(journal, 1)
         stages = [stage_names(run.id, stage, topics, journal) for stage in chosen.stages]
+        for stage, names in zip(chosen.stages, stages, strict=True):
+            if stage.stateful:
+                made.append(commit_batch_floor(cluster, names.group, len(cluster.partitions(names.source))))
         if plan.sink.dead_letters:
             stages = [_with_dead_letters(cluster, names, made) for names in stages]
         history.remember(
@@ -170,8 +175,11 @@ def _process(context: Context, spark: SparkSession, filling: Future[None] | None
     context.enter(State.PROCESSING)
     cluster, plan = context.cluster, context.plan
     ready = [prepare(spark, cluster, context.work, stage, names) for stage, names in context.stages]
-    checkpoints = (context.folder / "checkpoint").as_uri()
-    struck = Struck(cluster, context.names.journal, context.names.sink, plan.guarantee == Guarantee.EXACTLY_ONCE)
+    checkpoints = (
+        f"{plan.checkpoints}/{context.run.id}" if plan.checkpoints else (context.folder / "checkpoint").as_uri()
+    )
+    exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
+    struck = Struck(context.settings, cluster, context.names, exactly_once)
     try:
         with Director(struck, plan.faults) as director:
             reached = [replace(one, bootstrap=director.bootstrap) for one in ready]
@@ -221,8 +229,9 @@ def _fill(context: Context) -> None:
             plan.rate,
             context.stop.is_set,
             heard,
-            numbers_in(context.cluster, topic),
+            numbers_in(context.cluster, topic, chosen.number),
             lambda number: value(number, work),
+            chosen.key,
         )
 
     with ThreadPoolExecutor(len(counts)) as pool:
@@ -235,29 +244,33 @@ def _conclude(context: Context, spark: SparkSession, failure: TopicproofError | 
     """Judge what there is, and say the last word in the history."""
     stopped = failure is None and (context.stop.is_set() or context.plan.until_stopped)
     state = State.FAILED if failure is not None else State.STOPPED if stopped else State.DONE
-    report: Report | None = None
+    judged: Judged | None = None
     if context.plan.judged:
         context.enter(State.JUDGING)
         try:
-            report = judge_run(context, spark, partial=stopped)
+            judged = judge_run(context, spark, partial=stopped)
+            stages = {name: {"verdict": one.verdict, "why": one.why} for name, one in judged.stages.items()}
+            context.remember(verdicts=stages)
         except TopicproofError as error:
             context.history.end(context.run.id, State.FAILED, None, None, str(failure or error))
             raise failure or error from error
     context.history.end(
         context.run.id,
         state,
-        report.verdict if report else None,
-        report.why if report else None,
+        judged.verdict if judged else None,
+        judged.why if judged else None,
         str(failure) if failure is not None else None,
     )
-    if failure is not None and report is None:
+    if failure is not None and judged is None:
         raise failure
-    return report
+    return judged.report if judged else None
 
 
 def exit_code(run: Run, report: Report) -> int:
-    """The verdict's, but a run that failed on its way never passes."""
-    return report.exit_code or (3 if run.error else 0)
+    """The verdict's, which is the worst of the run's stages'; but a run that failed on its way never passes."""
+    worst = Outcome(run.verdict) if run.verdict else report.verdict
+    code = report.exit_code if worst is report.verdict else exit_code_of(worst)
+    return code or (3 if run.error else 0)
 
 
 def check(settings: Settings, services: Services, history: History, question: Question) -> Report:

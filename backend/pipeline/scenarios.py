@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from confluent_kafka import Message
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from backend.errors import UsageError
+from backend.pipeline import totals
 from backend.pipeline.sink import FORMAT
+from backend.pipeline.stateful_sink import STATEFUL_FORMAT
 from validators.expected import Expect
+from validators.finding import Order
 
 if TYPE_CHECKING:
     from backend.pipeline.plan import RunPlan
@@ -45,13 +49,22 @@ class Stage:
     transform: Callable[[DataFrame, Work], DataFrame]
     """Rows of Spark's Kafka source -> rows for the sink: one per input, as backend/pipeline/sink.py describes them."""
     expect: Expect = Expect.ONE_TO_ONE
-    count: str | Callable[[DataFrame, Work], DataFrame] | None = None
+    count: str | Callable[[DataFrame, Work], DataFrame | None] | None = None
     """How many outputs an input must have, for the judge (validators/expected.py): Spark SQL over its record, or a
-    function that makes of a reading of the sources a frame of partition, offset and count."""
+    function that makes of a reading of the sources a frame of partition, offset and count (None: one each)."""
     headers: bool = False
     """Whether its rows have the records' headers: null for a record without."""
     format: str = FORMAT
     """Spark's name of the sink it writes with."""
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it shuffles and keeps a state in its checkpoint, so that batches are its fence."""
+        return self.format == STATEFUL_FORMAT
+
+    @property
+    def order(self) -> Order:
+        return Order.PER_KEY if self.stateful else Order.PER_SOURCE_PARTITION
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,15 @@ class Scenario:
     """In the order of the data."""
     value: Callable[[int, Work], bytes] | None = lambda number, _work: str(number).encode()
     """The value of record N that a run fills into each source, with N as text for its key; None: nothing is filled."""
+    key: Callable[[int], bytes] | None = None
+    """The key of record N, where it is another. Then `number` is needed."""
+    number: Callable[[Message], bytes | None] = lambda message: message.key()
+    """The N of a record that was filled in, as text."""
 
+    expect: Expect = Expect.ONE_TO_ONE
+    count: str | None = None
+    """How many outputs an input of the first source must have in the last sink, as a stage says it; of several stages,
+    at most one may make more than one."""
     serves: bool = False
     """Whether the values that are filled in are URLs of files that the run serves meanwhile."""
     expressions: bool = False
@@ -170,6 +191,91 @@ FILES = Scenario(
     serves=True,
 )
 
+
+def _totalled(rows: DataFrame, work: Work) -> DataFrame:
+    return totals.totals(rows, work.plan.deduplicate_s)
+
+
+TOTALS = Scenario(
+    name="totals",
+    title="Add up a running total per account: a stateful stage, whose state is its checkpoint",
+    stages=(
+        Stage(
+            "total",
+            sources=("payments",),
+            sinks=("totals",),
+            transform=_totalled,
+            expect=Expect.ZERO_OR_ONE,
+            count=lambda reading, work: totals.counts(reading, work.plan.deduplicate_s),
+            format=STATEFUL_FORMAT,
+        ),
+    ),
+    value=lambda number, _work: totals.payment(number),
+    key=totals.account,
+    number=lambda message: totals.number(message.value()),
+)
+
+_EVEN = "cast(value as decimal(19,0)) % 2 = 0"
+
+
+def _kept(rows: DataFrame, _work: Work) -> DataFrame:
+    seen = as_text(rows)
+    one = output(F.col("key"), F.col("value"))
+    # Not a filter of rows: an input without outputs is still an input, whose offset is to be committed.
+    return seen.select(*place(), F.filter(F.array(one), lambda _: F.expr(_EVEN)).alias("outputs"))
+
+
+def _labelled(rows: DataFrame, _work: Work) -> DataFrame:
+    label = F.to_json(
+        F.struct(F.col("key").cast("string").alias("number"), F.col("value").cast("string").alias("square"))
+    )
+    return rows.select(*place(), outputs(output(F.col("key"), label)))
+
+
+CHAIN = Scenario(
+    name="chain",
+    title="Keep the even numbers, square them, label the squares: three stages through topics between",
+    stages=(
+        Stage(
+            "keep",
+            sources=("numbers",),
+            sinks=("kept",),
+            transform=_kept,
+            expect=Expect.ZERO_OR_ONE,
+            count=f"if({_EVEN}, 1, 0)",
+        ),
+        Stage("square", sources=("kept",), sinks=("squares",), transform=_squared),
+        Stage("label", sources=("squares",), sinks=("labels",), transform=_labelled),
+    ),
+    expect=Expect.ZERO_OR_ONE,
+    count=f"if({_EVEN}, 1, 0)",
+)
+
+
+def _booked(rows: DataFrame, work: Work) -> DataFrame:
+    told = F.concat_ws(" ", F.regexp_extract("topic", "[a-z]+$", 0), F.col("value").cast("string"))
+    made = (
+        (output(F.col("key"), F.col("value"))).withField("topic", F.lit(work.topics["bookings"])),
+        (output(F.col("key"), told)).withField("topic", F.lit(work.topics["audit"])),
+    )
+    return rows.select(*place(), outputs(*made))
+
+
+MERGE = Scenario(
+    name="merge",
+    title="Book what two topics hold: one output to each of two sinks, in one transaction",
+    stages=(
+        Stage(
+            "book",
+            sources=("invoices", "payments"),
+            sinks=("bookings", "audit"),
+            transform=_booked,
+            expect=Expect.ONE_TO_MANY,
+            count="2",
+        ),
+    ),
+)
+
 YOURS = Scenario(
     name="yours",
     title="Your own topics, with Spark SQL expressions from a plan file",
@@ -178,7 +284,7 @@ YOURS = Scenario(
     expressions=True,
 )
 
-SCENARIOS = {scenario.name: scenario for scenario in (SQUARES, FILES, YOURS)}
+SCENARIOS = {scenario.name: scenario for scenario in (SQUARES, FILES, TOTALS, CHAIN, MERGE, YOURS)}
 
 
 def scenario(name: str) -> Scenario:

@@ -16,8 +16,9 @@ from backend.kafka.cluster import Cluster
 from backend.pipeline import scenarios
 from backend.pipeline.file_server import HOST, bad, name, payments, serving
 from backend.pipeline.files import REASON_HEADER
+from backend.pipeline.judging import Judged
 from backend.pipeline.plan import make_plan, read_plan
-from backend.pipeline.run import create
+from backend.pipeline.run import create, exit_code
 from backend.services import Services
 from backend.settings import Settings, idempotent_producer_config
 from tests.runs import read_all, run_to_end
@@ -149,3 +150,67 @@ def test_a_payment_that_the_second_look_misses_is_a_gap(
     assert finished.report.verdict is Outcome.VIOLATED
     gap = next(f for f in finished.report.findings if f.kind == "gap")
     assert gap.primary == 1 and gap.examples[0].lineage == f"few-files/0/5/{len(payments(5))}"
+
+
+def test_a_chain_is_judged_stage_by_stage_and_end_to_end(settings: Settings, cluster: Services) -> None:
+    """Story: three stages, one of them a filter, under aborts and crashes in each. What comes out are the labels of the
+    even numbers' squares, once each; every stage holds by itself, and the last sink against the first source."""
+    finished = run_to_end(
+        settings,
+        cluster,
+        scenario="chain",
+        records=1_200,
+        partitions=2,
+        per_transaction=100,
+        seed=2,
+        abort_probability=0.3,
+        faults=["crash@transaction=2"],
+    )
+    assert finished.report.verdict is Outcome.HOLDS, finished.report.to_json()
+    assert {name: one["verdict"] for name, one in finished.run.facts["verdicts"].items()} == {
+        "keep": "HOLDS",
+        "square": "HOLDS",
+        "label": "HOLDS",
+    }
+    assert (finished.run.verdict, exit_code(finished.run, finished.report)) == (Outcome.HOLDS, 0)
+    assert (finished.report.source.topic, finished.report.source_records) == (finished.source, 1_200)
+    made = sorted(int(json.loads(m.value or b"")["square"]) for m in read_all(cluster.bootstrap, finished.sink))
+    assert made == [n * n for n in range(0, 1_200, 2)]
+    topics = finished.run.facts["topics"]
+    assert len(read_all(cluster.bootstrap, topics["kept"])) == 600
+
+
+def test_a_run_is_as_good_as_its_worst_stage(settings: Settings, cluster: Services) -> None:
+    """Story: end to end all is well, but a stage between has a phantom. The run's verdict names the stage."""
+    finished = run_to_end(settings, cluster, scenario="chain", records=100, partitions=1)
+    assert finished.report.verdict is Outcome.HOLDS
+    worse = replace(finished.report, verdict=Outcome.VIOLATED, why="Not exactly once: 1 phantom.")
+    judged = Judged(finished.report, {"keep": finished.report, "square": worse})
+    assert (judged.verdict, judged.why) == (Outcome.VIOLATED, "Stage square: Not exactly once: 1 phantom.")
+    assert exit_code(replace(finished.run, verdict=Outcome.VIOLATED), finished.report) == 1
+
+
+def test_a_merge_is_torn_by_no_crash(settings: Settings, cluster: Services) -> None:
+    """Story: two sources, two sinks, one stage, under aborts and a crash. Each input is in both sinks or in neither,
+    and the verdict spans all four topics."""
+    finished = run_to_end(
+        settings,
+        cluster,
+        scenario="merge",
+        records=600,
+        partitions=2,
+        per_transaction=100,
+        seed=4,
+        abort_probability=0.3,
+        faults=["crash@transaction=2"],
+    )
+    assert finished.report.verdict is Outcome.HOLDS, finished.report.to_json()
+    topics = finished.run.facts["topics"]
+    bookings, audit = (read_all(cluster.bootstrap, topics[one]) for one in ("bookings", "audit"))
+    assert sorted(int(m.value or b"") for m in bookings) == sorted([*range(600), *range(600)])
+    assert sorted((m.value or b"").decode() for m in audit) == sorted(
+        f"{source} {n}" for source in ("invoices", "payments") for n in range(600)
+    )
+    assert finished.report.source_records == 1_200 and len(finished.report.sink.parts) == 2
+    gap = next(f for f in finished.report.findings if f.kind == "gap")
+    assert "2,400 expected outputs" in gap.why
