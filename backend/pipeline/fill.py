@@ -29,10 +29,11 @@ def fill(
     filled: Callable[[int], None] = lambda _count: None,
     present: Iterable[int] = (),
     value: Callable[[int], bytes] | None = None,
+    key: Callable[[int], bytes] | None = None,
 ) -> int:
     """Append the integers that are missing of 0..records-1 (or on and on, when `records` is None) until `stopped`.
 
-    The key is the integer as text, the value is made by `value`; None: the same text.
+    Key and value are made by `key` and `value`; None: the integer as text.
 
     `rate` is in records per second; `filled` hears how many are there now; `present` are the integers that an earlier,
     killed fill already wrote. Gives how many are there at the end. Raises ClusterError when one was not acknowledged.
@@ -52,7 +53,8 @@ def fill(
         if number in there:
             continue
         text = str(number).encode()
-        _produce(producer, topic, text, value(number) if value is not None else text, delivered)
+        own_key, own_value = (text if make is None else make(number) for make in (key, value))
+        _produce(producer, topic, own_key, own_value, delivered)
         count, sent = count + 1, sent + 1
         if rate is not None:
             _wait_for_turn(producer, started + sent / rate, stopped)
@@ -69,8 +71,13 @@ def fill(
     return count
 
 
-def numbers_in(cluster: Cluster, topic: str) -> set[int]:
-    """The integers that are keys of a topic of ours. Raises TopicError when it holds something else."""
+def numbers_in(
+    cluster: Cluster, topic: str, number: Callable[[Message], bytes | None] = lambda message: message.key()
+) -> set[int]:
+    """The integers that a topic of ours holds: `number` gives the text of one.
+
+    Raises TopicError when it holds something else.
+    """
     bounds = cluster.bounds(topic)
     ends = {p.partition: p.hw for p in bounds.partitions if p.hw > p.start}
     consumer = Consumer(consumer_config(cluster.bootstrap, cluster.client, f"{topic}-fill", READ_UNCOMMITTED))
@@ -85,7 +92,7 @@ def numbers_in(cluster: Cluster, topic: str) -> set[int]:
             if error is not None:
                 ends.pop(message.partition() or 0, None)
                 continue
-            found.add(_number(topic, message.key()))
+            found.add(_number(topic, number(message)))
     except KafkaException as error:
         raise ClusterError(f"Topic {topic} could not be read: {error}.") from error
     finally:
@@ -101,10 +108,10 @@ def _connect(producer: Producer, topic: str) -> None:
         raise ClusterError(f"Topic {topic} could not be looked up: {error.args[0].str()}.") from error
 
 
-def _number(topic: str, key: bytes | None) -> int:
-    if key is None or not key.isdigit():
+def _number(topic: str, text: bytes | None) -> int:
+    if text is None or not text.isdigit():
         raise TopicError(f"Topic {topic} holds something else than a fill writes. Fill another one.")
-    return int(key)
+    return int(text)
 
 
 def _produce(

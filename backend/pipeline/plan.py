@@ -47,6 +47,12 @@ def _scenario(name: str) -> str:
     return name
 
 
+def _url(text: str) -> str:
+    if not re.match(r"[a-z][a-z0-9+.-]*:/", text):
+        raise ValueError("expected a URL that Spark can write, such as file:///var/checkpoints or s3a://bucket/folder")
+    return text.rstrip("/")
+
+
 def _fault(text: str) -> str:
     _as_value_error(lambda: parse_fault(text))
     return text.strip()
@@ -146,6 +152,10 @@ class RunPlan(BaseModel):
     source: SourcePlan = SourcePlan()
     sink: SinkPlan = SinkPlan()
 
+    checkpoints: Annotated[str, AfterValidator(_url)] | None = None
+    """URL of a folder for the checkpoints, which are the state of a stateful stage; None: with the run, in the home."""
+    deduplicate_s: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+    """In the scenario totals, drop payments whose id came before, at most so many seconds of their own time ago."""
     files: FilesPlan = FilesPlan()
     key: str | None = None
     """Spark SQL for the sink record's key, in the scenario yours; None: the source record's key."""
@@ -174,6 +184,10 @@ class RunPlan(BaseModel):
             raise _disagree("yours needs a value: a Spark SQL expression, such as `value: upper(value)`.", "scenario")
         if chosen.value is None and self.source.topic is None:
             raise _disagree(f"{chosen.name} fills no topic: name an existing one as source.topic.", "scenario")
+        if self.deduplicate_s is not None and chosen.name != "totals":
+            raise _disagree(
+                f"{chosen.name} has no deduplication. Choose the scenario totals, or remove it.", "deduplicate_s"
+            )
         if len(chosen.sources) > 1 and self.source.topic is not None:
             raise _disagree(f"{chosen.name} reads several topics of its own. Remove source.topic.", "source", "topic")
         for fault in map(parse_fault, self.faults):

@@ -24,6 +24,7 @@ from backend.pipeline.plan import RunPlan, refused
 from backend.pipeline.position import journalled, moved
 from backend.pipeline.scenarios import DEAD_LETTERS, Stage, Work, as_text
 from backend.pipeline.sink import FORMAT, REMEDY_SHUFFLED, KafkaTransactionalSink
+from backend.pipeline.stateful_sink import KafkaStatefulSink, batches_topic
 from backend.settings import spark_source_options
 from backend.spark import first_line
 from validators.finding import Guarantee
@@ -61,9 +62,6 @@ class Names:
     def dead_letters(self) -> str | None:
         return next((topic for topic in self.sinks if topic.endswith(DEAD_LETTERS)), None)
 
-    def transactional_ids(self, cluster: Cluster) -> list[str]:
-        return [f"{self.prefix}-{source}-{p}" for source in self.sources for p in cluster.partitions(source)]
-
 
 @dataclass(frozen=True)
 class Prepared:
@@ -76,6 +74,11 @@ class Prepared:
     bootstrap: str | None = None
     """Where the sink finds the brokers, if not where everybody does."""
 
+    def transactional_ids(self, cluster: Cluster) -> list[str]:
+        names = self.names
+        counted = (batches_topic(names.group),) if self.stage.stateful else names.sources
+        return [f"{names.prefix}-{topic}-{p}" for topic in counted for p in cluster.partitions(topic)]
+
 
 def prepare(spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, names: Names) -> Prepared:
     """The stage's rows, after everything that must be refused before a record is written.
@@ -85,9 +88,12 @@ def prepare(spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, nam
     plan = work.plan
     require_no_speculation(spark)
     offsets = require_offsets(cluster, names, plan.offsets_forced)
-    spark.dataSource.register(KafkaTransactionalSink)
+    spark.dataSource.register(KafkaStatefulSink if stage.stateful else KafkaTransactionalSink)
     rows = transform(read_source(spark, cluster, plan, stage, names, offsets), stage, work)
-    if stage.format == FORMAT:
+    if stage.stateful:
+        # What the checkpoint says goes before this once there is one; the sink refuses where the two differ.
+        spark.conf.set("spark.sql.shuffle.partitions", str(len(cluster.partitions(batches_topic(names.group)))))
+    elif stage.format == FORMAT:
         require_no_shuffle(rows)
     return Prepared(stage, names, rows)
 
@@ -136,7 +142,7 @@ def _process(
             # One of several has failed, and the others would go on without it.
             query.stop()
         if not settled and Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE:
-            cluster.settle([name for one in stages for name in one.names.transactional_ids(cluster)])
+            cluster.settle([name for one in stages for name in one.transactional_ids(cluster)])
 
 
 def read_source(
@@ -150,6 +156,12 @@ def read_source(
     options = {
         **spark_source_options(cluster.bootstrap, cluster.client, plan.source.isolation),
         "includeHeaders": str(stage.headers).lower(),
+        # There a batch is a transaction of each shuffle partition, of which there are as many as of the source.
+        **(
+            {"maxOffsetsPerTrigger": str(plan.per_transaction * sum(map(len, offsets.values())))}
+            if stage.stateful
+            else {}
+        ),
         **plan.source.options,
         "subscribe": ",".join(names.sources),
         # Used only while there is no checkpoint: a lost one starts again where the sink really stands.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
@@ -61,10 +61,32 @@ def total_text(identity: str, account: str, cents: int, total: int) -> bytes:
     return json.dumps({"id": identity, "account": account, "cents": int(cents), "total": int(total)}).encode()
 
 
-def payment(number: int) -> tuple[bytes, bytes]:
-    """Payment N of a fill: its account as key, and itself; one a second, in amounts that repeat with N."""
-    account = f"account-{number % ACCOUNTS}"
+def account(number: int) -> bytes:
+    """The key of payment N of a fill."""
+    return f"account-{number % ACCOUNTS}".encode()
+
+
+def payment(number: int) -> bytes:
+    """Payment N of a fill; one a second, in amounts that repeat."""
     at = FIRST_PAYMENT_AT + timedelta(seconds=number)
     cents = number * 37 % CENTS_MAX + 1
-    text = {"id": f"payment-{number}", "account": account, "cents": cents, "at": f"{at:%Y-%m-%dT%H:%M:%SZ}"}
-    return account.encode(), json.dumps(text).encode()
+    text = {"id": str(number), "account": account(number).decode(), "cents": cents, "at": f"{at:%Y-%m-%dT%H:%M:%SZ}"}
+    return json.dumps(text).encode()
+
+
+def number(payment: bytes | None) -> bytes | None:
+    """The N of a payment of a fill, as text; None for anything else."""
+    try:
+        found = json.loads(payment or b"")
+    except ValueError:
+        return None
+    return str(found["id"]).encode() if isinstance(found, dict) and "id" in found else None
+
+
+def counts(reading: DataFrame, deduplicate_s: int | None) -> DataFrame | None:
+    """How many outputs each payment must have, for the judge: partition, offset, count. None: each has one."""
+    if deduplicate_s is None:
+        return None
+    identity = F.from_json(F.col("value").cast("string"), PAYMENT)["id"]
+    earlier = F.row_number().over(Window.partitionBy(identity).orderBy("partition", "offset"))
+    return reading.select("partition", "offset", (earlier == 1).cast("long").alias("count"))

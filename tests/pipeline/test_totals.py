@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
 import uuid
 from collections import Counter, defaultdict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,18 +22,46 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from backend.errors import CheckpointMismatch, OffsetMissing
 from backend.faults.fault import Step
+from backend.history.store import History, State
 from backend.kafka.cluster import Cluster
 from backend.pipeline.journal import Declared, FaultFired, TransactionEnded, read_journal
+from backend.pipeline.plan import make_plan
 from backend.pipeline.process import explained
+from backend.pipeline.run import create, execute, make_context, resume
 from backend.pipeline.stateful_sink import STATEFUL_FORMAT, KafkaStatefulSink, commit_batch_floor
-from backend.pipeline.totals import payment, total_text, totals
-from backend.settings import idempotent_producer_config, spark_source_options
+from backend.pipeline.totals import account, payment, total_text, totals
+from backend.services import Services
+from backend.settings import idempotent_producer_config, read_settings, spark_source_options
 from tests.conftest import wait_until
 from tests.runs import read_all
+from validators.finding import Outcome
 from validators.headers import LINEAGE_HEADER
 
 PARTITIONS = 2
 PER_BATCH = 200
+
+
+Output = tuple[bytes | None, bytes | None, bytes]
+"""Key, value and lineage of a record."""
+
+
+def committed(bootstrap: str, sink: str) -> Counter[Output]:
+    """What a plain consumer gets."""
+    return Counter(
+        (message.key, message.value, dict(message.headers)[LINEAGE_HEADER]) for message in read_all(bootstrap, sink)
+    )
+
+
+def due(bootstrap: str, source: str) -> Counter[Output]:
+    """What it must get, added up here and now from the payments."""
+    sums: defaultdict[str, int] = defaultdict(int)
+    made: Counter[Output] = Counter()
+    for message in read_all(bootstrap, source):
+        one = json.loads(message.value or b"")
+        sums[one["account"]] += one["cents"]
+        value = total_text(one["id"], one["account"], one["cents"], sums[one["account"]])
+        made[one["account"].encode(), value, f"{source}/{message.partition}/{message.offset}/0".encode()] += 1
+    return made
 
 
 @dataclass
@@ -63,12 +95,13 @@ class Stage:
         """Append so many payments."""
         producer = Producer(idempotent_producer_config(self.bootstrap, {}))
         for number in range(self.filled, self.filled + count):
-            key, value = payment(number)
-            producer.produce(self.source, value, key)
+            producer.produce(self.source, payment(number), account(number))
         assert producer.flush(20) == 0
         self.filled += count
 
-    def start(self, spark: SparkSession, per_batch: int = PER_BATCH, **options: str) -> StreamingQuery:
+    def start(
+        self, spark: SparkSession, options: Mapping[str, str] | None = None, per_batch: int = PER_BATCH
+    ) -> StreamingQuery:
         """The query, over what the source holds now."""
         spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
         spark.dataSource.register(KafkaStatefulSink)
@@ -87,11 +120,16 @@ class Stage:
             "checkpointLocation": self.checkpoint.as_uri(),
         }
         rows = totals(spark.readStream.format("kafka").options(**source).load())
-        return rows.writeStream.format(STATEFUL_FORMAT).options(**sink, **options).trigger(availableNow=True).start()
+        return (
+            rows.writeStream.format(STATEFUL_FORMAT)
+            .options(**sink, **(options or {}))
+            .trigger(availableNow=True)
+            .start()
+        )
 
-    def run(self, spark: SparkSession, **options: str) -> None:
+    def run(self, spark: SparkSession, options: Mapping[str, str] | None = None) -> None:
         """The query, to its end."""
-        self.start(spark, **options).awaitTermination()
+        self.start(spark, options).awaitTermination()
 
     def refusal(self, spark: SparkSession) -> Exception:
         """What the query is refused with, when it would take all that is new for one batch."""
@@ -99,24 +137,12 @@ class Stage:
             self.start(spark, per_batch=self.filled).awaitTermination()
         return explained(refused.value)
 
-    def committed(self) -> Counter[tuple[bytes | None, bytes | None, bytes]]:
-        """What a plain consumer gets: key, value and lineage of every record."""
-        return Counter(
-            (message.key, message.value, dict(message.headers)[LINEAGE_HEADER])
-            for message in read_all(self.bootstrap, self.sink)
-        )
+    def declared(self) -> int:
+        """Entries of the journal."""
+        return len(read_journal(self.bootstrap, {}, self.journal))
 
-    def expected(self) -> Counter[tuple[bytes | None, bytes | None, bytes]]:
-        """What it must get, added up here and now from the payments."""
-        sums: defaultdict[str, int] = defaultdict(int)
-        made: Counter[tuple[bytes | None, bytes | None, bytes]] = Counter()
-        for message in read_all(self.bootstrap, self.source):
-            one = json.loads(message.value or b"")
-            account = one["account"]
-            sums[account] += one["cents"]
-            value = total_text(one["id"], account, one["cents"], sums[account])
-            made[account.encode(), value, f"{self.source}/{message.partition}/{message.offset}/0".encode()] += 1
-        return made
+    def is_exact(self) -> bool:
+        return committed(self.bootstrap, self.sink) == due(self.bootstrap, self.source)
 
     def in_order(self) -> bool:
         """Whether every account's totals follow one another: each is the one before plus its payment."""
@@ -141,14 +167,13 @@ def test_totals_killed_ten_times_are_those_of_an_uninterrupted_run(stage: Stage,
     stage.fill(PER_BATCH * 4)
     options = {"faults": " ".join(faults), "abortProbability": "0.3", "seed": "4"}
     for _stop in range(2):
-        query = stage.start(spark, **options)
-        before = len(read_journal(stage.bootstrap, {}, stage.journal))
-        wait_until(lambda b=before: len(read_journal(stage.bootstrap, {}, stage.journal)) >= b + 4, 120, "some work")
+        query = stage.start(spark, options)
+        enough = stage.declared() + 4
+        wait_until(partial(lambda count: stage.declared() >= count, enough), 120, "some work")
         query.stop()
     stage.fill(PER_BATCH * 2 + 1)
-    stage.run(spark, **options)
-    assert stage.committed() == stage.expected()
-    assert stage.in_order()
+    stage.run(spark, options)
+    assert stage.is_exact() and stage.in_order()
     journal = read_journal(stage.bootstrap, {}, stage.journal)
     assert sum(isinstance(entry, FaultFired) for entry in journal) == len(faults) * PARTITIONS == 10
     outcomes = Counter(entry.outcome for entry in journal if isinstance(entry, TransactionEnded))
@@ -161,12 +186,13 @@ def test_a_checkpoint_that_does_not_belong_to_the_sink_is_refused(stage: Stage, 
     """Story: three batches, with a copy of the checkpoint after each. Started without its checkpoint, with one that is
     two batches old, and with one that is a batch old and would make other outputs, the query is refused and nothing is
     written. The right checkpoint, moved to another folder, goes on."""
-    copies = []
+    copies: list[Path] = []
     for _batch in range(3):
         stage.fill(PER_BATCH)
         stage.run(spark)
-        copies.append(shutil.copytree(stage.checkpoint, stage.checkpoint.with_name(f"copy-{len(copies)}")))
-    assert stage.committed() == stage.expected()
+        copies.append(stage.checkpoint.with_name(f"copy-{len(copies)}"))
+        shutil.copytree(stage.checkpoint, copies[-1])
+    assert stage.is_exact()
     stage.fill(PER_BATCH // 2)
     before = stage.cluster.bounds(stage.sink)
     for copy, says in (
@@ -183,7 +209,52 @@ def test_a_checkpoint_that_does_not_belong_to_the_sink_is_refused(stage: Stage, 
         assert [p.lso for p in stage.cluster.bounds(stage.sink).partitions] == [p.lso for p in before.partitions]
     stage.checkpoint = copies[2]
     stage.run(spark)
-    assert stage.committed() == stage.expected()
+    assert stage.is_exact()
     stage.fill(1)
     stage.cluster.delete_group(stage.name)
     assert isinstance(stage.refusal(spark), OffsetMissing)
+
+
+def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Path) -> None:
+    """Story: a run of the scenario crashes in its second batch, aborts by a draw, and is stopped. Its home is moved to
+    another folder and resumed there: the verdict holds, and the totals are those of an uninterrupted run. Its
+    checkpoint lies at a URL of its own."""
+    settings = read_settings(home=tmp_path / "home")
+    plan = make_plan(
+        {
+            "scenario": "totals",
+            "records": 1_500,
+            "partitions": PARTITIONS,
+            "per_transaction": 150,
+            "abort_probability": 0.3,
+            "faults": ["crash@transaction=2"],
+            "checkpoints": (tmp_path / "durable").as_uri(),
+            "seed": 2,
+        }
+    )
+    history = History(settings)
+    run = create(settings, cluster, history, plan)
+    stop = threading.Event()
+    context = make_context(settings, cluster, history, run, stop)
+    journal = run.facts["journal"]
+
+    def stop_after_a_batch() -> bool:
+        entries = read_journal(cluster.bootstrap, {}, journal)
+        fired = [entry for entry in entries if isinstance(entry, FaultFired)]
+        done = [e for e in entries if isinstance(e, TransactionEnded) and e.outcome is Declared.COMMITTED]
+        return len(fired) == PARTITIONS and len(done) >= PARTITIONS * 2
+
+    with ThreadPoolExecutor(1) as pool:
+        executing = pool.submit(execute, context)
+        wait_until(lambda: stop_after_a_batch() or executing.done(), 180, "the crash and two batches")
+        stop.set()
+        report = executing.result()
+    assert report is not None and report.verdict is Outcome.HOLDS, report and report.why
+    assert history.get(run.id).state is State.STOPPED and report.not_processed > 0
+    shutil.move(settings.home, tmp_path / "moved")
+    settings = read_settings(home=tmp_path / "moved")
+    report = resume(settings, cluster, History(settings), run.id)
+    assert report is not None and report.verdict is Outcome.HOLDS, report and report.why
+    assert report.not_processed == 0 and report.fates["committed"] == 1_500 and (report.fates["aborted"] or 0) > 0
+    assert (tmp_path / "durable" / run.id / "total" / "state").exists()
+    assert committed(cluster.bootstrap, run.facts["sink"]) == due(cluster.bootstrap, run.facts["source"])
