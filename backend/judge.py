@@ -31,13 +31,14 @@ from backend.kafka.unstable import ask_unstable_offsets
 from backend.pipeline.journal import Entry, TransactionEnded, decode, encode
 from backend.settings import READ_COMMITTED, spark_source_options
 from backend.spark import first_line
+from validators.agreed import Agreed
 from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from validators.coordinator import Coordinator
 from validators.expected import Expect, Expected
 from validators.finding import Bounds, Guarantee, Order, Witness
 from validators.identity import Identity
 from validators.joined import join, split
-from validators.ledger import DECLARED_COLUMNS, build_ledger
+from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, build_ledger
 from validators.readings import COLUMNS, keep, read
 from validators.report import Report, judge
 
@@ -64,6 +65,8 @@ class Question:
     expected: Expected = field(default_factory=Expected)
     """How many outputs each input must have."""
     order: Order = Order.PER_SOURCE_PARTITION
+    agreed: Agreed = NOTHING_MORE
+    """What a contract says beyond these."""
     journal: Sequence[Entry] | None = None
     """What the run declared; None: there is no such witness."""
     sink_from: Mapping[int, int] = field(default_factory=dict)
@@ -162,11 +165,13 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
             identity=question.identity,
             expected=question.expected,
             order=question.order,
+            agreed=question.agreed,
             coordinator=taken.coordinator,
         )
         return judge(
             ledger,
             question.guarantee,
+            require=question.agreed.require,
             not_processed=question.not_processed,
             run=question.run,
             versions={name: version(name) for name in VERSIONS},

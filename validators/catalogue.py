@@ -18,6 +18,8 @@ from validators import (
     late_append,
     lso_stall,
     marker_accounting,
+    offset_ahead,
+    offset_behind,
     order,
     phantom,
     reading_mismatch,
@@ -26,6 +28,7 @@ from validators import (
     torn,
     unstable_offsets,
     wrong_attribution,
+    wrong_value,
     zombie_write,
 )
 from validators.finding import Witness
@@ -58,6 +61,7 @@ VALIDATORS: tuple[Validator, ...] = (
     *(duplicate, gap, order, aborted_read, phantom),
     *(reading_mismatch, fate_split, wrong_attribution, late_append, zombie_write, marker_accounting),
     *(torn, resurrected),
+    *(wrong_value, offset_ahead, offset_behind),
     *(intruder, sequence_hole, identity_change, aborted_volume),
     *(hanging, lso_stall, unstable_offsets),
 )

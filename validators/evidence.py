@@ -48,6 +48,13 @@ def of_log(rows: DataFrame) -> DataFrame:
     return rows.withColumns({name: F.lit(None).cast(kind) for name, kind in types.items()})
 
 
+def of_source(rows: DataFrame, topic: str) -> DataFrame:
+    """Rows of the source, of which the sink holds no record, with nulls for what that would tell."""
+    types = {"partition": "int", "offset": "long", "transactional_id": "string", "sequence": "long", "attempt": "int"}
+    nothing = {name: F.lit(None).cast(kind) for name, kind in types.items()}
+    return rows.withColumns({"source_topic": F.lit(topic), **nothing})
+
+
 def together(frames: Sequence[DataFrame]) -> DataFrame | None:
     """Rows of evidence in one frame; None if there is no frame."""
     return reduce(lambda some, more: some.unionByName(more), frames) if frames else None

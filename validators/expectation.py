@@ -29,9 +29,11 @@ EXEMPT: Mapping[Guarantee, Mapping[str, str]] = {
     Guarantee.EXACTLY_ONCE: {},
     Guarantee.AT_LEAST_ONCE: {
         "duplicate": "at least once allows an input to be committed again when its acknowledgement was lost",
+        "offset_behind": "at least once commits the offset after the output",
     },
     Guarantee.AT_MOST_ONCE: {
         "gap": "at most once allows an input to be lost when it was acknowledged before its output was committed",
+        "offset_ahead": "at most once commits the offset before the output",
     },
 }
 """Kinds that a guarantee allows, each with the reason. They are looked for, and shown, and break nothing."""
@@ -60,6 +62,13 @@ CONTRADICTIONS: Mapping[Guarantee, tuple[str, ...]] = {
 """Kinds in which witnesses contradict one another, or the log contradicts itself. A primary row breaks the guarantee.
 An unheard witness or nothing to look at leaves the verdict to the others: topics without a transaction are judged too.
 """
+
+BY_CONTRACT: Mapping[str, str] = {
+    "wrong_value": "no contract says what the values must be",
+    "offset_ahead": "no contract names a consumer group",
+    "offset_behind": "no contract names a consumer group",
+}
+"""Kinds that are required where a contract asks for them, each with why it is else not looked for."""
 
 ADVISORY: Mapping[str, str] = {
     "intruder": "who else may write to a topic is for its owner to say",
@@ -103,6 +112,10 @@ def reason_not_required(kind: str, guarantee: Guarantee, chosen: bool) -> str:
         return f"Not required: {EXEMPT[guarantee][kind]}."
     if chosen:
         return "Not required: the contract does not name it."
+    if kind == "order" and kind in REQUIRED[guarantee]:
+        return "Not required: no order is promised."
+    if kind in BY_CONTRACT:
+        return f"Not looked for: {BY_CONTRACT[kind]}."
     if kind in ADVISORY:
         return f"Not counted: {ADVISORY[kind]}."
     return f"Not required: {PROMISES[guarantee]} promises nothing about it."

@@ -62,6 +62,8 @@ class Order(StrEnum):
 
     PER_SOURCE_PARTITION = "per_source_partition"
     """All of them: one writer at a time takes the source partition's inputs in turn."""
+    NONE = "none"
+    """Nothing is promised."""
     PER_KEY = "per_key"
     """Those of one key: a shuffle hands a source partition's inputs to several writers, each key to one of them."""
 

@@ -4,7 +4,7 @@ Catalogue 2 and 3, Jepsen's `lost-write` and `unseen`. A hole has committed neig
 lies beyond the last committed output of its source partition, which a check of neighbours can never see. An input
 whose output is still pending is explained by that: nothing is known of it yet. One whose output the raw log commits, or
 the journal, is explained by the contradiction: `reading_mismatch`, `wrong_attribution`. So is one that belongs to a
-transaction that is committed in part: `torn`.
+transaction that is committed in part: `torn`, and a lost tail below a group's committed offset: `offset_ahead`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from validators import reading_mismatch, torn, wrong_attribution
-from validators.evidence import amount, evidence
+from validators import offset_ahead, reading_mismatch, torn, wrong_attribution
+from validators.evidence import amount, evidence, of_source
 from validators.expectation import PENDING
 from validators.expected import Expect
 from validators.finding import Fate, Witness
@@ -24,15 +24,6 @@ NAME = "gap"
 QUESTION = "Has every input its committed outputs?"
 UNIT = "expected outputs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
-
-ABSENT = {
-    "partition": "int",
-    "offset": "long",
-    "transactional_id": "string",
-    "sequence": "long",
-    "attempt": "int",
-}
-"""What a record that is not there cannot tell."""
 
 _NOT_THIS_ONE = "A hole: this output is not committed, and others of its input or of later ones are."
 
@@ -60,8 +51,8 @@ def find(ledger: Ledger) -> DataFrame:
     missing = (
         wanted.join(outputs, names, "left").where(lacking != 0).withColumn("source_offset", members("word", lacking))
     )
-    last = F.coalesce(by_partition("source_partition", _last_offsets(ledger)), F.lit(-1))
-    tail = F.col("source_offset") > last
+    after = {one.partition: ledger.after(one.partition) for one in ledger.source_bounds.partitions}
+    tail = F.col("source_offset") >= by_partition("source_partition", after)
     pending, aborted = holds("pending", "source_offset"), holds("aborted", "source_offset")
     why = (
         F.when(pending, "Its output is pending: the transaction is still open.")
@@ -69,24 +60,21 @@ def find(ledger: Ledger) -> DataFrame:
         .when(F.lit(many), _NOT_THIS_ONE)
         .otherwise("A hole: later inputs of this partition have committed outputs, this one has none.")
     )
+    offsets = ledger.agreed.offsets or {}
     hidden = holds("hidden", "source_offset")
     traces = (
         F.when(hidden, " The raw log commits its output, and read_committed did not deliver it.")
         .when(aborted, " Its output was aborted.")
         .otherwise("")
     )
-    rows = missing.withColumns(
-        {
-            "source_topic": F.lit(ledger.source_bounds.topic),
-            # Where an input has but one output, the input says it all.
-            "output_index": F.when(F.lit(many), F.col("output_index")),
-            **{name: F.lit(None).cast(kind) for name, kind in ABSENT.items()},
-        }
-    )
+    # Where an input has but one output, the input says it all.
+    index = F.when(F.lit(many), F.col("output_index"))
+    rows = of_source(missing, ledger.source_bounds.topic).withColumn("output_index", index)
     cause = (
         F.when(pending, PENDING)
         .when(hidden, reading_mismatch.NAME)
         .when(holds("declared", "source_offset"), wrong_attribution.NAME)
+        .when(tail & (F.col("source_offset") < by_partition("source_partition", offsets)), offset_ahead.NAME)
     )
     if any(one.torn for one in ledger.ids):
         rows = rows.join(_of_torn(ledger), ["source_partition", "source_offset"], "left")
@@ -108,12 +96,3 @@ def covered(ledger: Ledger) -> int:
 
 def says(count: int, records: int) -> str:
     return amount(count, records, "expected outputs", "is not committed", "are not committed")
-
-
-def _last_offsets(ledger: Ledger) -> dict[int, int]:
-    """Of each source partition, the last offset with a committed output."""
-    last: dict[int, int] = {}
-    for cell in ledger.matched:
-        if cell.source_partition is not None and cell.last_source_offset is not None:
-            last[cell.source_partition] = max(last.get(cell.source_partition, -1), cell.last_source_offset)
-    return last

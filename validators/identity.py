@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import reduce
 
@@ -12,6 +13,8 @@ from pyspark.sql import functions as F
 from validators.expected import outputs_of
 from validators.finding import Fate
 from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
+
+KEY = "key"
 
 
 class Identity(StrEnum):
@@ -25,11 +28,48 @@ class Identity(StrEnum):
     the last."""
 
 
+@dataclass(frozen=True)
+class Match:
+    """What identity by key takes for the key: `key`, `value`, `header:NAME` (the last one of that name) or `json:PATH`
+    (a path into the value, such as `json:$.id`); on either side its own."""
+
+    source: str = KEY
+    sink: str = KEY
+
+    def of_source(self) -> Column:
+        return _held(self.source)
+
+    def of_sink(self) -> Column:
+        return _held(self.sink)
+
+
+KEYS = Match()
+
+
+def _held(by: str) -> Column:
+    """What a record holds to be matched by, as binary; null where it has none."""
+    how, _, what = by.partition(":")
+    match how:
+        case "header":
+            return _last_header(what)
+        case "json":
+            return F.get_json_object(F.col("value").cast("string"), what).cast("binary")
+        case _:
+            return F.col(how)
+
+
 def with_input(
-    records: DataFrame, source: DataFrame, topic: str, identity: Identity, counts: DataFrame | None = None
+    records: DataFrame,
+    source: DataFrame,
+    topic: str,
+    identity: Identity,
+    counts: DataFrame | None = None,
+    match: Match = KEYS,
 ) -> DataFrame:
     """Adds source_topic, source_partition, source_offset and output_index; all null where no input is known. `counts`:
-    how many outputs each input has (validators/expected.py), where that is not one."""
+    how many outputs each input has (validators/expected.py), where that is not one. For identity by key `records` hold
+    what `match` takes for the key as `held`; it is dropped.
+    """
     match identity:
         case Identity.LINEAGE:
             types = {
@@ -40,7 +80,7 @@ def with_input(
             }
             return _with_header(records, LINEAGE_HEADER, types)
         case Identity.KEY:
-            return _with_key(records, source, topic, counts)
+            return _with_key(records, source.withColumn("held", match.of_source()), topic, counts)
 
 
 def with_transaction(records: DataFrame) -> DataFrame:
@@ -50,13 +90,8 @@ def with_transaction(records: DataFrame) -> DataFrame:
 
 
 def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> DataFrame:
-    """Adds the parts of a header, or nulls unless they spell its text again: the rule of validators/headers.py.
-
-    Where a name occurs twice the last header counts: Kafka's own rule.
-    """
-    from_end = F.array_position(F.reverse(F.col("headers.key")), header)
-    value = F.try_element_at(F.col("headers.value"), -F.nullif(from_end, F.lit(0)).cast("int"))
-    records = records.withColumn("text", value.cast("string")).withColumn("parts", F.split("text", "/"))
+    """Adds the parts of a header, or nulls unless they spell its text again: the rule of validators/headers.py."""
+    records = records.withColumn("text", _last_header(header).cast("string")).withColumn("parts", F.split("text", "/"))
     parts = {name: F.get("parts", F.lit(place)).try_cast(kind) for place, (name, kind) in enumerate(types.items())}
     filled = [F.col(name) != "" if kind == "string" else F.col(name) >= 0 for name, kind in types.items()]
     valid = reduce(Column.__and__, filled, F.concat_ws("/", *types) == F.col("text"))
@@ -65,15 +100,23 @@ def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> D
     return records.withColumns(named).drop("text", "parts", "valid")
 
 
+def _last_header(name: str) -> Column:
+    """The value of the header; where the name occurs twice, of the last: Kafka's own rule."""
+    from_end = F.array_position(F.reverse(F.col("headers.key")), name)
+    return F.try_element_at(F.col("headers.value"), -F.nullif(from_end, F.lit(0)).cast("int"))
+
+
 def _with_key(records: DataFrame, source: DataFrame, topic: str, counts: DataFrame | None) -> DataFrame:
     """Of a key's records the committed come before the pending; aborted ones are matched with nothing."""
     countable = F.col("fate").isin(Fate.COMMITTED.value, Fate.PENDING.value)
-    in_turn = Window.partitionBy("key", "countable").orderBy(F.col("fate") == Fate.PENDING.value, "partition", "offset")
+    in_turn = Window.partitionBy("held", "countable").orderBy(
+        F.col("fate") == Fate.PENDING.value, "partition", "offset"
+    )
     records = records.withColumn("countable", countable)
     records = records.withColumn("nth", F.when(F.col("countable"), F.row_number().over(in_turn)))
     places = ("source_partition", "source_offset", "output_index")
     outputs = source.select(
-        F.col("key").alias("source_key"),
+        F.col("held").alias("source_key"),
         F.col("partition").alias("source_partition"),
         F.col("offset").alias("source_offset"),
     )
@@ -83,11 +126,11 @@ def _with_key(records: DataFrame, source: DataFrame, topic: str, counts: DataFra
         outputs = outputs.join(outputs_of(counts), ["source_partition", "source_offset"])
     totals = outputs.groupBy(F.col("source_key").alias("total_key")).agg(F.count("*").alias("outputs_of_key"))
     outputs = outputs.withColumn("source_nth", F.row_number().over(Window.partitionBy("source_key").orderBy(*places)))
-    records = records.join(totals, F.col("key").eqNullSafe(F.col("total_key")), "left")
+    records = records.join(totals, F.col("held").eqNullSafe(F.col("total_key")), "left")
     records = records.withColumn("nth", F.when(F.col("outputs_of_key") > 0, F.least("nth", "outputs_of_key")))
-    same = F.col("key").eqNullSafe(F.col("source_key")) & (F.col("nth") == F.col("source_nth"))
+    same = F.col("held").eqNullSafe(F.col("source_key")) & (F.col("nth") == F.col("source_nth"))
     return (
         records.join(outputs, same, "left")
         .withColumn("source_topic", F.when(F.col("source_offset").isNotNull(), F.lit(topic)))
-        .drop("countable", "nth", "total_key", "outputs_of_key", "source_key", "source_nth")
+        .drop("held", "countable", "nth", "total_key", "outputs_of_key", "source_key", "source_nth")
     )

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from validators.agreed import Agreed
 from validators.balance import (
     Headers,
     RawLog,
@@ -32,7 +33,7 @@ from validators.balance import (
     words_of_batches,
 )
 from validators.coordinator import Coordinator
-from validators.expected import Expect, Expected, outputs_of
+from validators.expected import Expect, Expected, outputs_of, record
 from validators.finding import Balance, Bounds, Fate, Order, PartitionBounds, Transactions, Witness
 from validators.identity import Identity, with_input, with_transaction
 from validators.joined import with_numbered_input
@@ -45,6 +46,7 @@ DECLARED_COLUMNS = "transactional_id string, sequence long, attempt int, task st
 `reason` says why it was aborted."""
 
 ONE_TO_ONE = Expected()
+NOTHING_MORE = Agreed()
 
 BROADCAST_ROWS_MAX = 100_000
 """A journal, or counts of outputs, up to this long are sent to every task: the sink's records are not shuffled."""
@@ -129,6 +131,9 @@ class Ledger:
     outputs_count: int
     """How many outputs must be there."""
     expected: Expected
+    agreed: Agreed
+    values: DataFrame | None
+    """What the contract says of values: source_partition, source_offset, wanted_hash; None when it says nothing."""
     order: Order
     lines: int
     """In how many lines the committed records with an input must each stand in order."""
@@ -143,6 +148,11 @@ class Ledger:
     @property
     def committed(self) -> int:
         return sum(cell.committed for cell in self.cells)
+
+    def after(self, partition: int) -> int:
+        """The source offset behind the last input of the partition with a committed output; 0 when there is none."""
+        mine = [cell.last_source_offset for cell in self.matched if cell.source_partition == partition]
+        return max((one + 1 for one in mine if one is not None), default=0)
 
     @property
     def aborted(self) -> int:
@@ -175,6 +185,8 @@ SINK_COLUMNS = (
     *("visible", "content"),
     # A hash of its key where keys keep the order, else null.
     "key_hash",
+    # A hash of its value where a contract says what that must be, else null.
+    "value_hash",
 )
 
 
@@ -190,6 +202,7 @@ def build_ledger(
     identity: Identity = Identity.LINEAGE,
     coordinator: Coordinator | None = None,
     expected: Expected = ONE_TO_ONE,
+    agreed: Agreed = NOTHING_MORE,
     order: Order = Order.PER_SOURCE_PARTITION,
 ) -> Ledger:
     """The ledger of a sink and its source.
@@ -208,9 +221,10 @@ def build_ledger(
         lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
         lambda: _count_ends(raw_log, sink_bounds) if raw_log else {},
     )
+    uncommitted = uncommitted.withColumns({"held": agreed.match.of_sink(), "value_hash": _value_hash(agreed)})
     records = _with_fates(uncommitted, words, sink_bounds, raw_log is not None)
     records = _with_declared(with_transaction(records), declared)
-    records = with_input(records, source, source_bounds.topic, identity, counts)
+    records = with_input(records, source, source_bounds.topic, identity, counts, agreed.match)
     records = with_numbered_input(records, source_bounds)
     records = _with_places(records, source, source_bounds, inputs.dense, counts)
     by_key = order is Order.PER_KEY
@@ -251,6 +265,8 @@ def build_ledger(
         inputs_count=inputs.judged,
         outputs_count=outputs_count,
         expected=expected,
+        agreed=agreed,
+        values=_values(source, source_bounds, agreed),
         order=order,
         lines=keyed if by_key else sum(cell.source_partition is not None and cell.committed > 0 for cell in cells),
         balance=balance,
@@ -317,6 +333,22 @@ def _count_inputs(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -
         return Inputs(row["judged"], row["repeated"], dense, outputs=row["judged"], uncounted=0)
     said = counts.agg(F.coalesce(F.sum("expected"), F.lit(0)), F.count_if(F.col("expected").isNull())).collect()[0]
     return Inputs(row["judged"], row["repeated"], dense, outputs=said[0], uncounted=said[1])
+
+
+def _value_hash(agreed: Agreed) -> Column:
+    return F.lit(None).cast("long") if agreed.value is None else F.xxhash64("value")
+
+
+def _values(source: DataFrame, bounds: Bounds, agreed: Agreed) -> DataFrame | None:
+    if agreed.value is None:
+        return None
+    inputs = source.where(between("partition", "offset", bounds, "lso"))
+    wanted = F.expr(agreed.value).cast("string").cast("binary")
+    return record(inputs, bounds.topic).select(
+        F.col("partition").alias("source_partition"),
+        F.col("offset").alias("source_offset"),
+        F.xxhash64(wanted).alias("wanted_hash"),
+    )
 
 
 def _outputs(

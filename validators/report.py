@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from validators.catalogue import VALIDATORS, Validator
 from validators.evidence import together
 from validators.expectation import (
+    BY_CONTRACT,
     CONTRADICTIONS,
     EXEMPT,
     EXIT_CODES,
@@ -39,6 +40,7 @@ from validators.finding import (
     Finding,
     Guarantee,
     NotChecked,
+    Order,
     Outcome,
     Part,
     PartitionBounds,
@@ -177,20 +179,23 @@ def judge(
     """The verdict on a ledger under a guarantee.
 
     `require` names the kinds that make the verdict, and no other is looked for; else they are the guarantee's own,
-    joined by every contradiction that is found (validators/expectation.py). `not_processed` is how many inputs lie
-    beyond the judged range. Raises ValueError for a required kind that does not exist, and for an empty `require`.
+    joined by what the contract asks for and by every contradiction that is found (validators/expectation.py).
+    `not_processed` is how many inputs lie beyond the judged range. Raises ValueError for a required kind that does not
+    exist, and for an empty `require`.
 
     Pending offsets never hold: until their transactions end, a missing record may still come and a repeated one may
     still be committed. What is already violated stays violated.
     """
     began = time.monotonic()
-    required = _required(guarantee, require, validators)
+    required = _required(guarantee, require, ledger, validators)
     unheard = {validator.NAME: reason for validator in validators if (reason := _unheard(validator, ledger))}
     contradictions = CONTRADICTIONS[guarantee] if require is None else ()
     wanted = [
         one
         for one in validators
-        if one.NAME in (*required, *EXEMPT[guarantee]) or (require is None and looked_for(one.NAME, guarantee))
+        if one.NAME in required
+        or (one.NAME in EXEMPT[guarantee] and _said(one.NAME, ledger))
+        or (require is None and looked_for(one.NAME, guarantee) and _said(one.NAME, ledger))
     ]
     found = _find([one for one in wanted if one.NAME not in unheard], ledger)
     findings, checked = [], []
@@ -237,13 +242,27 @@ def judge(
     )
 
 
-def _required(guarantee: Guarantee, require: Sequence[str] | None, validators: Sequence[Validator]) -> tuple[str, ...]:
-    required = REQUIRED[guarantee] if require is None else tuple(require)
+def _required(
+    guarantee: Guarantee, require: Sequence[str] | None, ledger: Ledger, validators: Sequence[Validator]
+) -> tuple[str, ...]:
+    required = tuple(require or ())
+    if require is None:
+        more = [kind for kind in ledger.agreed.kinds if kind not in EXEMPT[guarantee]]
+        required = (*(kind for kind in REQUIRED[guarantee] if kind != "order" or _ordered(ledger)), *more)
     names = [validator.NAME for validator in validators]
     unknown = [kind for kind in required if kind not in names]
     if unknown or not required:
         raise ValueError(f"Unknown kinds required: {', '.join(unknown) or 'none at all'}. Known: {', '.join(names)}.")
     return required
+
+
+def _said(kind: str, ledger: Ledger) -> bool:
+    """Whether a kind that only a contract asks for is asked for; true of all others."""
+    return kind not in BY_CONTRACT or kind in ledger.agreed.kinds
+
+
+def _ordered(ledger: Ledger) -> bool:
+    return ledger.order is not Order.NONE
 
 
 def _unheard(validator: Validator, ledger: Ledger) -> str | None:
@@ -369,18 +388,19 @@ def _praise(ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], f
     kinds = {finding.kind for finding in counting}
     primary = {finding.kind: finding.primary for finding in findings}
     inputs = ledger.inputs_count
-    if not kinds >= set(REQUIRED[guarantee]):
+    in_order = ", in order" if _ordered(ledger) else ""
+    if not kinds >= set(REQUIRED[guarantee]) - (set() if in_order else {"order"}):
         return f"Of what was required, {', '.join(sorted(kinds))}, nothing was found among {inputs:,} inputs"
     wanted = ledger.outputs_count
     there = wanted - primary.get("gap", 0)
     match ledger.expected.kind:
         case Expect.ONE_TO_ONE:
-            said = f"{there:,} of {inputs:,} inputs committed {PROMISES[guarantee]}, in order"
+            said = f"{there:,} of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order}"
         case Expect.ZERO_OR_ONE if ledger.expected.count is None:
-            said = f"{there:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}, in order; nothing tells "
+            said = f"{there:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order}; nothing tells "
             said += f"whether the other {inputs - wanted:,} were filtered out or lost"
         case _:
-            said = f"{there:,} of {wanted:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}, in order"
+            said = f"{there:,} of {wanted:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order}"
     if ledger.aborted and "aborted_read" in kinds:
         said += f"; {ledger.aborted:,} aborted {_plural(ledger.aborted, 'record')} stayed invisible"
     if primary.get("duplicate"):

@@ -29,6 +29,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from validators import readings
+from validators.agreed import Agreed
 from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from validators.expected import Expected
 from validators.finding import Bounds, Guarantee, Order, PartitionBounds
@@ -41,7 +42,7 @@ from validators.headers import (
     format_transaction,
 )
 from validators.identity import Identity
-from validators.ledger import DECLARED_COLUMNS, ONE_TO_ONE, Ledger, build_ledger
+from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, ONE_TO_ONE, Ledger, build_ledger
 from validators.report import Report, judge
 
 SOURCE, SINK = "numbers", "squares"
@@ -108,6 +109,7 @@ class History:
         declared: Mapping[tuple[str, int], str] | None = None,
         identity: Identity = Identity.LINEAGE,
         expected: Expected = ONE_TO_ONE,
+        agreed: Agreed = NOTHING_MORE,
         order: Order = Order.PER_SOURCE_PARTITION,
     ) -> Ledger:
         """`declared`: outcomes of the journal by (transactional id, sequence), with the reason behind a colon."""
@@ -133,6 +135,7 @@ class History:
             declared=journal,
             identity=identity,
             expected=expected,
+            agreed=agreed,
             order=order,
         )
 

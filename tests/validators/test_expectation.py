@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from validators.catalogue import VALIDATORS
-from validators.expectation import ADVISORY, CONTRADICTIONS, EXEMPT, NORMAL, REQUIRED, judge_rows, merge
+from validators.expectation import ADVISORY, BY_CONTRACT, CONTRADICTIONS, EXEMPT, NORMAL, REQUIRED, judge_rows, merge
 from validators.finding import Guarantee, Outcome
 
 KINDS = [validator.NAME for validator in VALIDATORS]
@@ -29,7 +29,7 @@ def test_a_kind_is_required_exempt_or_promised_by_nobody(guarantee: Guarantee) -
 def test_every_kind_is_required_contradicting_or_advisory() -> None:
     """Story: a new kind counts for the verdict in exactly one way, which somebody decided."""
     exactly = Guarantee.EXACTLY_ONCE
-    assert sorted([*REQUIRED[exactly], *CONTRADICTIONS[exactly], *ADVISORY]) == sorted(KINDS)
+    assert sorted([*REQUIRED[exactly], *CONTRADICTIONS[exactly], *BY_CONTRACT, *ADVISORY]) == sorted(KINDS)
     assert set(ADVISORY) >= NORMAL
 
 

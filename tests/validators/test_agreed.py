@@ -1,0 +1,81 @@
+"""What only a contract asks for: values, a group's offsets, other identities, no order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.validators.history import History, history, side_by_side
+from tests.validators.test_kinds import rows_of
+from validators.agreed import Agreed
+from validators.finding import Guarantee, Order, Outcome
+from validators.identity import Identity, Match
+from validators.ledger import Ledger
+from validators.report import Report, judge
+
+VALUE = "substring_index(key, '.', -1)"
+"""The value of an output is the number of its input."""
+
+
+def wrong(ledger: Ledger, guarantee: Guarantee = Guarantee.EXACTLY_ONCE) -> tuple[Report, dict[str, int]]:
+    report = judge(ledger, guarantee)
+    return report, {one.kind: one.primary for one in report.findings if one.outcome is Outcome.VIOLATED}
+
+
+def test_a_value_and_the_groups_offsets_agree_with_the_contract(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: every value is what its expression gives, and the group stands behind the last input. All is required."""
+    agreed = Agreed(value=VALUE, offsets={0: 3})
+    report, _ = wrong(history("0 1 A 0 1 2 C", inputs=3).ledger(spark, tmp_path, agreed=agreed))
+    assert report.why.startswith("3 of 3 inputs committed exactly once, in order")
+    assert {"wrong_value", "offset_ahead", "offset_behind"} <= {check.kind for check in report.checked}
+    assert not {"wrong_value", "offset_ahead", "offset_behind"} & {one.kind for one in report.not_checked}
+
+
+def test_one_value_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: input 1 was computed wrongly, and nothing else. The same in an aborted attempt hurts nobody."""
+    made = history("0 1 A 0 1 2 C", inputs=3)
+    for reading in (made.committed, made.uncommitted):
+        reading[:] = [(*row[:4], b"7", row[5]) if row[1] in (1, 4) else row for row in reading]
+    report, found = wrong(made.ledger(spark, tmp_path, agreed=Agreed(value=VALUE)))
+    assert found == {"wrong_value": 1}
+    assert report.why == "Not exactly once: 1 of 3 committed outputs has a wrong value."
+    assert [(one.partition, one.offset) for one in next(f for f in report.findings if f.primary).examples] == [(0, 4)]
+
+
+def test_a_groups_offset_must_agree_with_the_output(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: of partition 0 two inputs are lost below the group's offset. In partition 1 the offset was not committed
+    with the last output. A hole in partition 2 says nothing of its offset."""
+    made = [
+        history("0 1 C", inputs=4, first=0),
+        history("0 1 2 C", inputs=3, first=1),
+        history("0 2 C", inputs=3, first=2),
+    ]
+    ledger = side_by_side(made).ledger(spark, tmp_path, agreed=Agreed(offsets={0: 4, 1: 2, 2: 3}))
+    assert list(rows_of(ledger)) == [
+        ("gap", (None, None, 0, 2, "offset_ahead")),
+        ("gap", (None, None, 0, 3, "offset_ahead")),
+        ("gap", (None, None, 2, 1, None)),
+        ("offset_ahead", (None, None, 0, 2, None)),
+        ("offset_behind", (None, None, 1, 2, None)),
+    ]
+    assert wrong(ledger)[1] == {"gap": 1, "offset_ahead": 1, "offset_behind": 1}
+    assert wrong(ledger, Guarantee.AT_MOST_ONCE)[1] == {"offset_behind": 1}
+
+
+def test_a_record_is_known_by_what_both_sides_hold(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: the source has its number in JSON, the sink in a header, where it stands twice: the last one counts.
+    One number is missing, another came twice; nobody wrote lineage, and no order is promised."""
+
+    def topics() -> History:
+        made = history("2 0 0 C", inputs=3)
+        made.source[:] = [(*row[:4], b'{"id": %d}' % row[1], row[5]) for row in made.source]
+        for reading in (made.committed, made.uncommitted):
+            reading[:] = [(*row[:3], b"k", b"v", [("id", b"9"), ("id", row[4])]) for row in reading]
+        return made
+
+    agreed = Agreed(match=Match("json:$.id", "header:id"))
+    ledger = topics().ledger(spark, tmp_path, identity=Identity.KEY, agreed=agreed, order=Order.NONE)
+    report, found = wrong(ledger)
+    assert found == {"duplicate": 1, "gap": 1}
+    assert {one.kind: one.why for one in report.not_checked}["order"] == "Not required: no order is promised."

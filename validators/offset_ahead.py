@@ -1,0 +1,58 @@
+"""Every expected output below the group's committed offset is committed, to the last.
+
+Catalogue 8, Jepsen's `committed-too-far`. Inputs between the last one with a committed output and the group's offset
+are never processed again: they are lost, and their gaps are explained by this. A hole further down is a gap, and says
+nothing of the offset. Judged at rest, and within the judged range.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from validators.evidence import amount, evidence, of_source
+from validators.finding import Witness
+from validators.ledger import Ledger
+from validators.offsets import by_partition
+
+NAME = "offset_ahead"
+QUESTION = "Is the last expected output below the group's offset committed?"
+UNIT = "source partitions"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """One row per source partition, at the first input that is lost."""
+    offsets = ledger.agreed.offsets or {}
+    ahead = {partition: offset for partition, offset in offsets.items() if offset > ledger.after(partition)}
+    if not ahead:
+        return None
+    after = by_partition("source_partition", {partition: ledger.after(partition) for partition in ahead})
+    offset = by_partition("source_partition", ahead)
+    lost = ledger.outputs.where((F.col("source_offset") >= after) & (F.col("source_offset") < offset))
+    rows = lost.groupBy("source_partition").agg(
+        F.min("source_offset").alias("source_offset"),
+        F.count_distinct("source_offset", "output_index").alias("lost"),
+    )
+    why = F.format_string(
+        "The group's offset is %d, and of the expected outputs from this input to there none is committed: %d lost.",
+        offset,
+        "lost",
+    )
+    rows = of_source(rows, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
+    return evidence(rows, F.col("lost"), why)
+
+
+def covered(ledger: Ledger) -> int:
+    """Source partitions with a committed offset."""
+    return len(ledger.agreed.offsets or ())
+
+
+def says(count: int, records: int) -> str:
+    return amount(
+        count,
+        records,
+        "source partitions",
+        "has a group's offset ahead of its committed outputs",
+        "have a group's offset ahead of their committed outputs",
+    )

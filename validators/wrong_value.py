@@ -1,0 +1,38 @@
+"""Every committed output has the value that its input must give.
+
+Catalogue 6. The contract's expression is computed anew from each source record and compared with the output's value,
+byte by byte: text as UTF-8, any other type as Spark writes it as text. Where the expression gives null, the value must
+be null. Every committed copy of an output is compared. An expression that fails on a record leaves the kind unjudged.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from validators.evidence import amount, evidence
+from validators.finding import Fate, Witness
+from validators.ledger import Ledger, Place
+
+NAME = "wrong_value"
+QUESTION = "Has every committed output the value that its input must give?"
+UNIT = "records"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    if ledger.values is None:
+        return None
+    rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value))
+    rows = rows.join(ledger.values, ["source_partition", "source_offset"])
+    why = F.lit("Its value is not the one that the contract's expression gives for its input.")
+    return evidence(rows.where(~F.col("value_hash").eqNullSafe(F.col("wanted_hash"))), F.lit(0), why)
+
+
+def covered(ledger: Ledger) -> int:
+    """Committed records with an input, where a contract says what their value must be."""
+    return 0 if ledger.values is None else sum(cell.committed for cell in ledger.matched)
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "committed outputs", "has a wrong value", "have wrong values")
