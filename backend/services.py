@@ -24,10 +24,18 @@ from typing import Any
 
 import psutil
 
-from backend.errors import SetupError, TopicproofError
+from backend.errors import SetupError, TopicproofError, UsageError
 from backend.jars import BROKER, SPARK, ensure_jars, jar_files
 from backend.kafka.broker import EmbeddedKafka
-from backend.settings import BROKER_START_TIMEOUT_S, ROOT, SPARK_START_TIMEOUT_S, Settings, read_settings, socket_path
+from backend.settings import (
+    BROKER_START_TIMEOUT_S,
+    ROOT,
+    SPARK_START_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    Settings,
+    read_settings,
+    socket_path,
+)
 from backend.spark import EmbeddedSpark
 
 LINGER_S = 1.0
@@ -62,6 +70,39 @@ def services(
     try:
         found = _ask(connection, {"kafka": want_kafka, "spark": want_spark}, settings, say)
         yield Services(settings.bootstrap or found["bootstrap"], settings.spark_remote or found["spark_remote"])
+    finally:
+        connection.close()
+
+
+@contextmanager
+def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
+    """A way to hurt single brokers of this home's embedded Kafka: `handle(node, "kill" | "pause" | "heal")` gives what
+    was done. What is still hurt at the end of the block, or of this process, is healed.
+
+    Raises UsageError for a given Kafka, SetupError when a broker does not come back.
+    """
+    if settings.bootstrap is not None:
+        raise UsageError("Only brokers of the embedded Kafka can be killed or paused. Leave --bootstrap away.")
+    connection = _connect(settings)
+    try:
+        _ask(connection, {"kafka": True, "spark": False}, settings, lambda _text: None)
+        connection.settimeout(BROKER_START_TIMEOUT_S + STOP_TIMEOUT_S)
+
+        turn = threading.Lock()
+
+        def handle(node: int, do: str) -> str:
+            with turn:
+                return ask_keeper(node, do)
+
+        def ask_keeper(node: int, do: str) -> str:
+            connection.sendall(json.dumps({"node": node, "do": do}).encode() + b"\n")
+            with connection.makefile() as stream:
+                answer = json.loads(stream.readline() or '{"error": "The keeper of Kafka and Spark ended."}')
+            if "error" in answer:
+                raise SetupError(answer["error"])
+            return str(answer["done"])
+
+        yield handle
     finally:
         connection.close()
 
@@ -134,6 +175,8 @@ class Keeper:
     kafka: EmbeddedKafka | None = None
     spark: EmbeddedSpark | None = None
     users: int = 0
+    hurt: set[int] = field(default_factory=set)
+    """Nodes of Kafka that a user has killed or paused on purpose; they count as alive."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -184,8 +227,17 @@ class Keeper:
                     tell(**self._provide(want, lambda text: tell(say=text)))
                 except TopicproofError as error:
                     tell(error=str(error))
-                # Nothing more is said: the end of this read is the end of the user.
-                stream.readline()
+                # What else is said concerns single brokers. The end of this read is the end of the user.
+                hurt: set[int] = set()
+                try:
+                    for line in stream:
+                        try:
+                            tell(done=self._handle(**json.loads(line), hurt=hurt))
+                        except TopicproofError as error:
+                            tell(error=str(error))
+                finally:
+                    for node in sorted(hurt):
+                        self._handle(node, "heal", hurt)
         except (OSError, ValueError) as error:
             print(f"a user left in the middle of a sentence: {type(error).__name__}", flush=True)  # noqa: T201
         finally:
@@ -196,7 +248,7 @@ class Keeper:
     def _provide(self, want: dict[str, Any], say: Callable[[str], None]) -> dict[str, str]:
         with self.lock, ThreadPoolExecutor() as pool:
             waiting = []
-            if want["kafka"] and not _alive(self.kafka):
+            if want["kafka"] and not self.hurt and not _alive(self.kafka):
                 say(f"starting Apache Kafka ({want['brokers']} broker{'s' if want['brokers'] > 1 else ''})")
                 folder = self.settings.services / f"kafka-{want['brokers']}"
                 self.kafka = EmbeddedKafka(folder, jar_files(self.settings, BROKER), want["brokers"])
@@ -214,6 +266,17 @@ class Keeper:
             "bootstrap": self.kafka.bootstrap if self.kafka is not None else "",
             "spark_remote": self.spark.remote if self.spark is not None else "",
         }
+
+    def _handle(self, node: int, do: str, hurt: set[int]) -> str:
+        """Kill, pause or heal a broker of the embedded Kafka; gives what was done. `hurt` are this user's."""
+        with self.lock:
+            if self.kafka is None or not 1 <= node <= len(self.kafka.nodes):
+                raise SetupError(f"The embedded Kafka has no broker {node}.")
+            said = self.kafka.handle(self.kafka.nodes[node - 1], do)
+            for known in (self.hurt, hurt):
+                known.discard(node) if do == "heal" else known.add(node)
+            self._write_record()
+            return said
 
     def _wait_until_unused(self) -> None:
         with self.changed:

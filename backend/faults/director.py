@@ -15,12 +15,16 @@ from types import TracebackType
 from typing import Self
 
 from backend.errors import ClusterError, TopicproofError
+from backend.faults.brokers import leader
 from backend.faults.fault import Fault, Side
 from backend.faults.hanging import leave_open
-from backend.faults.kinds import ISOLATED, NETWORK, OPEN, parse_fault
+from backend.faults.kinds import BROKER, ISOLATED, NETWORK, OPEN, parse_fault
 from backend.faults.proxy import Api, How, Proxy, Rule
 from backend.kafka.cluster import Cluster
 from backend.pipeline.journal import FaultFired, FaultTold, JournalReader, JournalWriter, Told
+from backend.pipeline.process import Names
+from backend.services import brokers
+from backend.settings import Settings
 
 LOOK_S = 0.05
 
@@ -37,9 +41,9 @@ REQUESTS = {
 class Struck:
     """What the director must know of the run that it strikes."""
 
+    settings: Settings
     cluster: Cluster
-    journal: str
-    sink: str
+    names: Names
     transactional: bool
 
 
@@ -54,6 +58,8 @@ class Director(threading.Thread):
         self.proxy: Proxy | None = None
         self.ended = threading.Event()
         self.opened = ExitStack()
+        self.handle: Callable[[int, str], str] = lambda _node, _do: ""
+        """Of the embedded brokers, while a fault may need it."""
         self.heals: dict[str, Callable[[], str]] = {}
         self.lock = threading.Lock()
         if any(fault.kind in (NETWORK, ISOLATED) for fault in self.faults.values()):
@@ -65,13 +71,15 @@ class Director(threading.Thread):
         return self.struck.cluster.bootstrap if self.proxy is None else self.proxy.bootstrap
 
     def __enter__(self) -> Self:
-        """Raises SetupError when the proxy cannot listen."""
+        """Raises SetupError when the proxy cannot listen, UsageError when the brokers are not ours to strike."""
         if not self.faults:
             return self
-        cluster, journal = self.struck.cluster, self.struck.journal
+        cluster, journal = self.struck.cluster, self.struck.names.journal
         with ExitStack() as stack:
             if self.proxy is not None:
                 stack.enter_context(self.proxy)
+            if any(fault.kind == BROKER for fault in self.faults.values()):
+                self.handle = stack.enter_context(brokers(self.struck.settings))
             self.writer = JournalWriter(cluster.bootstrap, cluster.client, journal)
             stack.callback(self.writer.close)
             self.reader = JournalReader(cluster.bootstrap, cluster.client, journal)
@@ -113,6 +121,8 @@ class Director(threading.Thread):
             return self._arm(name, fault)
         if fault.kind == OPEN:
             return self._leave_open(name, fault)
+        if fault.kind == BROKER:
+            return self._strike_broker(name, fault)
         return self._isolate(name, fault)
 
     def _arm(self, name: str, fault: Fault) -> str:
@@ -124,12 +134,21 @@ class Director(threading.Thread):
                 f"there is no such request without transactions. Choose exactly_once, or another request than "
                 f"{fault.word('request')}."
             )
-        topic = self.struck.sink if api is Api.PRODUCE else None
+        topic = self.struck.names.sink if api is Api.PRODUCE else None
         times, seconds = fault.number("times"), float(fault.number("seconds"))
         rule = Rule(api, How(fault.word("how")), times, topic, seconds)
         rule.heard = lambda: self._tell(name, Told.STRUCK, f"{api.name} {rule.how}, {rule.struck} of {times}")
         self.proxy.arm(rule)
         return f"the next {times} of {api.name} will be {rule.how}"
+
+    def _strike_broker(self, name: str, fault: Fault) -> str:
+        names, role = self.struck.names, fault.word("role")
+        topic = names.source if role == "source" else names.sink
+        key = names.group if role == "offsets" else f"{names.prefix}-{names.source}-0"
+        node = leader(self.struck.cluster, role, topic, key)
+        said = self.handle(node, fault.word("how"))
+        self._later(name, fault.number("seconds"), lambda: self.handle(node, "heal"))
+        return said
 
     def _isolate(self, name: str, fault: Fault) -> str:
         proxy, seconds = self.proxy, fault.number("seconds")
@@ -145,7 +164,7 @@ class Director(threading.Thread):
         return f"the worker is cut off from the brokers for {seconds} s"
 
     def _leave_open(self, name: str, fault: Fault) -> str:
-        cluster, sink, seconds = self.struck.cluster, self.struck.sink, fault.number("seconds")
+        cluster, sink, seconds = self.struck.cluster, self.struck.names.sink, fault.number("seconds")
         expires = fault.word("end") == "expiry"
         end = leave_open(cluster, sink, seconds if expires else None)
         # What expires is healed by waiting for it, at the end of the run.

@@ -121,11 +121,35 @@ class EmbeddedKafka:
                 )
             time.sleep(0.05)
 
+    def handle(self, node: EmbeddedBroker, do: str) -> str:
+        """Kill (SIGKILL) or pause (SIGSTOP) a broker, or heal it, which waits until it serves; gives what was done.
+
+        Raises SetupError when it does not come back.
+        """
+        process = node.process
+        if process is None:
+            raise SetupError(f"The embedded Kafka broker {node.node} was never started.")
+        if do == "kill":
+            process.kill()
+            process.wait()
+            return f"broker {node.node} (process {process.pid}) was killed"
+        if do == "pause":
+            process.send_signal(signal.SIGSTOP)
+            return f"broker {node.node} (process {process.pid}) was stopped"
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            return f"broker {node.node} (process {process.pid}) goes on"
+        self.start_node(node)
+        self.wait_ready(node)
+        return f"broker {node.node} is back" + (f" (process {node.process.pid})" if node.process else "")
+
     def stop(self) -> None:
         """Ask every broker to stop, then make sure of it."""
         for node in self.nodes:
             if node.process is not None and node.process.poll() is None:
                 node.process.send_signal(signal.SIGTERM)
+                # One that is paused hears nothing else.
+                node.process.send_signal(signal.SIGCONT)
         for node in self.nodes:
             if node.process is not None:
                 end_process(node.process)

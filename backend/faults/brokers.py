@@ -1,0 +1,35 @@
+"""Broker: the embedded broker that leads a role's partition is killed and started again, or stands still for a while.
+
+Which broker that is, is asked of the cluster's metadata at the moment the fault strikes: the leader of partition 0 of
+the source or the sink, or of the partition of Kafka's own topic that keeps the transactional id or the group.
+"""
+
+from __future__ import annotations
+
+from backend.errors import ClusterError
+from backend.kafka.cluster import TIMEOUT_S, Cluster
+
+OWN_TOPICS = {"transactions": "__transaction_state", "offsets": "__consumer_offsets"}
+
+
+def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
+    """The node that leads `topic`, or for the roles of Kafka's own topics what they keep under `key`.
+
+    Raises ClusterError when there is none at this moment.
+    """
+    name = OWN_TOPICS.get(role, topic)
+    found = cluster.admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+    if not found:
+        raise ClusterError(f"There is no topic {name} yet, so no broker leads it.")
+    partition = abs(_java_hash(key)) % len(found) if role in OWN_TOPICS else 0
+    if found[partition].leader < 0:
+        raise ClusterError(f"No broker leads {name}-{partition} at this moment.")
+    return int(found[partition].leader)
+
+
+def _java_hash(text: str) -> int:
+    """Java's String.hashCode, by which Kafka's coordinators divide their topics among partitions."""
+    code = 0
+    for character in text:
+        code = (31 * code + ord(character)) % 2**32
+    return code - 2**32 if code >= 2**31 else code

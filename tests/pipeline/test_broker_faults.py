@@ -1,0 +1,75 @@
+"""Brokers that fail under a run: three of them, and the one that leads a role's partition is killed or stands still."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from backend.errors import UsageError
+from backend.faults.brokers import leader
+from backend.kafka.cluster import Cluster
+from backend.kafka.rawlog import connect
+from backend.pipeline.journal import FaultTold, Told, read_journal
+from backend.services import Services, brokers, services
+from backend.settings import Settings
+from tests.runs import read_all, run_to_end
+from validators.finding import Outcome
+
+RECORDS, PER_TRANSACTION = 1_200, 200
+
+
+@pytest.fixture(scope="module")
+def home(settings: Settings, cluster: Services, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """A home with a Kafka of three brokers of its own, and the session's Spark."""
+    folder = tmp_path_factory.mktemp("three")
+    return replace(settings, home=folder, bootstrap=None, brokers=3, spark_remote=cluster.spark_remote)
+
+
+@pytest.fixture(scope="module")
+def three(home: Settings) -> Iterator[Services]:
+    with services(home) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("role", "how"),
+    [("source", "pause"), ("sink", "kill"), ("transactions", "kill"), ("offsets", "pause")],
+)
+def test_a_run_outlives_the_broker_that_leads_a_role(home: Settings, three: Services, role: str, how: str) -> None:
+    """Story: in the middle of a transaction the broker that leads the role's partition is killed and started again, or
+    stands still for a while. The sink is exact, and the journal says which process it was and that it is back."""
+    fault = f"broker@transaction=2,role={role},how={how}"
+    plan = {"records": RECORDS, "partitions": 2, "per_transaction": PER_TRANSACTION}
+    done = run_to_end(home, three, **plan, faults=[fault])
+    assert done.report.verdict is Outcome.HOLDS and done.run.error is None, done.report.why
+    got = Counter(message.value for message in read_all(three.bootstrap, done.sink))
+    assert got == Counter(str(n * n).encode() for n in range(RECORDS))
+    entries = read_journal(three.bootstrap, {}, done.run.facts["journal"])
+    told = {entry.what: entry.said for entry in entries if isinstance(entry, FaultTold)}
+    assert ("was killed" if how == "kill" else "was stopped") in told[Told.DONE]
+    assert ("is back" if how == "kill" else "goes on") in told[Told.HEALED]
+
+
+def test_a_groups_coordinator_is_found_where_kafka_has_it(three: Services) -> None:
+    """Story: the broker that keeps a group is computed from its name; Kafka, asked for it, names the same one."""
+    cluster = Cluster(three.bootstrap)
+    groups = [f"group-{number}" for number in range(20)]
+    for group in groups:
+        cluster.create_topic(f"{group}-topic", 1)
+        cluster.commit_offsets(group, f"{group}-topic", {0: 0})
+    with connect(three.bootstrap, {}) as kafka:
+        asked = kafka.net._manager.run(kafka.admin._find_coordinator_ids, groups)
+    assert {group: leader(cluster, "offsets", "", group) for group in groups} == asked
+    assert len(set(asked.values())) == 3
+
+
+def test_given_brokers_are_nobodys_to_kill(settings: Settings) -> None:
+    """Story: the cluster was given by address. Its brokers are not ours, and the fault is refused."""
+    with (
+        pytest.raises(UsageError, match="Only brokers of the embedded Kafka"),
+        brokers(replace(settings, bootstrap="b:1")),
+    ):
+        pass
