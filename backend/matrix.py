@@ -19,12 +19,22 @@ from typing import Any
 from backend.errors import EvidenceError, TopicproofError, UsageError
 from backend.faults.fault import Step
 from backend.history.store import History
-from backend.pipeline.journal import Declared, Entry, FaultFired, TaskStarted, TransactionEnded, read_journal
+from backend.pipeline.journal import (
+    Declared,
+    Entry,
+    FaultFired,
+    FaultTold,
+    TaskStarted,
+    Told,
+    TransactionEnded,
+    read_journal,
+)
 from backend.pipeline.plan import make_plan
 from backend.pipeline.run import clean, create, execute, make_context
 from backend.services import Services
 from backend.settings import Settings
-from validators.finding import Outcome
+from validators.expectation import EXEMPT
+from validators.finding import Guarantee, Outcome
 from validators.report import Report
 
 STATE = "matrix.json"
@@ -79,8 +89,9 @@ class Trouble:
     plan: Mapping[str, Any]
     proof: Callable[[Trial], str | None]
     """How it shows that the fault fired; None where nothing shows it."""
-    expected: tuple[str, ...]
-    """One per promise: names of damages, each of which must be found; with a question mark it may be."""
+    expected: tuple[str | None, ...]
+    """One per promise: names of damages, each of which must be found; with a question mark it may be. None: there is
+    nothing to strike. `refused`: the sink must refuse to go on, and leave the rest."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,7 @@ class Cell:
     plan: Mapping[str, Any]
     must: frozenset[Damage]
     may: frozenset[Damage]
+    refused: bool
     proof: Callable[[Trial], str | None] = field(repr=False)
 
 
@@ -154,6 +166,31 @@ def _taken_over(trial: Trial) -> str | None:
     return f"it fired in {len(struck)} partitions, and another task took each of them over"
 
 
+def _fenced(trial: Trial) -> str | None:
+    """As above; and where there are transactions, who was replaced was told so."""
+    taken = _taken_over(trial)
+    ended = [entry for entry in trial.entries if isinstance(entry, TransactionEnded)]
+    fenced = {entry.source_partition for entry in ended if entry.outcome is Declared.FENCED}
+    if taken is None or trial.report.guarantee is not Guarantee.EXACTLY_ONCE:
+        return taken
+    return f"{taken}; the journal declares it fenced" if len(fenced) == trial.partitions else None
+
+
+def _claimed(trial: Trial) -> str | None:
+    struck = {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
+    return f"it fired in {len(struck)} partitions" if struck else None
+
+
+def _told(what: Told) -> Callable[[Trial], str | None]:
+    """What the run's own process says it did."""
+
+    def proof(trial: Trial) -> str | None:
+        said = [entry.said for entry in trial.entries if isinstance(entry, FaultTold) and entry.what is what]
+        return "; ".join(said) or None
+
+    return proof
+
+
 def _is(entry: Entry, outcome: Declared) -> bool:
     return isinstance(entry, TransactionEnded) and entry.outcome is outcome
 
@@ -183,6 +220,16 @@ _WORKER_LOST: Mapping[Step, tuple[str, ...]] = {
 """Exactly-once: the transaction that was under way is aborted, and its records are hidden. At-least-once repeats what
 was in the log before its offset was; at-most-once loses what was not in the log after its offset was."""
 
+_NO_TRANSACTIONS = (None, None, None, None)
+
+
+def _network(request: str, how: str, *expected: str | None, **plan: Any) -> Trouble:
+    """A request of the second transaction, hurt on its way."""
+    fault = f"network@transaction=2,request={request},how={how}"
+    title = f"a request ({request}) is {how}"
+    return Trouble(f"{request}-{how}", title, {"faults": [fault], **plan}, _told(Told.STRUCK), expected)
+
+
 TABLE: tuple[Trouble, ...] = (
     Trouble("none", "nothing goes wrong", {}, _quiet, ("", "", "", "", "")),
     Trouble(
@@ -194,6 +241,72 @@ TABLE: tuple[Trouble, ...] = (
     ),
     *_at_each_step("crash", "the worker is killed", _WORKER_LOST),
     *_at_each_step("error", "the worker's code fails", _WORKER_LOST),
+    Trouble(
+        "zombie",
+        "the worker stands still while its successor begins, and goes on",
+        {"faults": ["zombie@transaction=2"]},
+        _fenced,
+        # Nothing fences a zombie without transactions: it goes on with what it has, beside its successor.
+        ("hidden", "duplicates inversions?", "duplicates inversions?", "duplicates?", "duplicates?"),
+    ),
+    Trouble(
+        "hijack",
+        "another process takes the transactional id over",
+        {"faults": ["hijack@transaction=2"]},
+        _fenced,
+        ("hidden", *_NO_TRANSACTIONS),
+    ),
+    Trouble(
+        "refused",
+        "the broker refuses a record",
+        {"faults": ["refused@transaction=2"]},
+        _aborted,
+        ("hidden?", *_NO_TRANSACTIONS),
+    ),
+    *(
+        Trouble(
+            f"offsets-{how}",
+            f"the group's offset is {how} behind the sink's back",
+            {"faults": [f"offsets@transaction=2,how={how}"]},
+            _claimed,
+            ("refused",) * 5,
+        )
+        for how in ("rewound", "forwarded", "deleted")
+    ),
+    _network("produce", "unanswered", "", "", "duplicates", "", ""),
+    _network("produce", "lost", "", "", "", "", "gaps"),
+    _network("partitions", "unanswered", "", *_NO_TRANSACTIONS),
+    _network("offset", "unanswered", "", *("duplicates?",) * 2, *("gaps?",) * 2),
+    _network("end", "unanswered", "", *_NO_TRANSACTIONS),
+    _network("end", "late", "", *_NO_TRANSACTIONS),
+    # Several requests in flight need a transaction of several batches.
+    _network(
+        *("produce", "overtaken", "", "", "inversions", "", "inversions"),
+        records=60_000,
+        partitions=1,
+        per_transaction=30_000,
+    ),
+    Trouble(
+        "isolated",
+        "the worker is cut off from the brokers for a moment",
+        {"faults": ["isolated@transaction=2,seconds=3"]},
+        _told(Told.HEALED),
+        ("", "", "", "", ""),
+    ),
+    Trouble(
+        "isolated-expired",
+        "the worker is cut off from the brokers until they have aborted its transaction",
+        {"faults": ["isolated@transaction=2,seconds=20"], "transaction_timeout_ms": 2_000},
+        _told(Told.HEALED),
+        ("hidden", *_NO_TRANSACTIONS),
+    ),
+    Trouble(
+        "open",
+        "a foreign transaction is left open in the sink, and aborted",
+        {"faults": ["open@transaction=2,seconds=1"]},
+        _told(Told.HEALED),
+        ("hidden", "hidden", "hidden", "hidden", "hidden"),
+    ),
 )
 
 SMALL = frozenset(
@@ -217,7 +330,7 @@ def cells(only: Sequence[str] = (), small: bool = False) -> list[Cell]:
         _cell(promise, number, trouble)
         for number, promise in enumerate(PROMISES)
         for trouble in TABLE
-        if not small or (promise.name, trouble.name) in SMALL
+        if trouble.expected[number] is not None and (not small or (promise.name, trouble.name) in SMALL)
     ]
     wanted = [_filter(text) for text in only]
     return [cell for cell in found if not wanted or any(_fits(cell, one) for one in wanted)]
@@ -271,9 +384,11 @@ def surprises(
     said = []
     if fired is None:
         said.append("nothing shows that the fault fired")
-    if error is not None:
+    if error is not None and not cell.refused:
         said.append(f"the run failed: {error}")
-    if verdict is not Outcome.HOLDS:
+    if error is None and cell.refused:
+        said.append("the sink went on, where it should have refused to")
+    if verdict is not _verdict(cell, found):
         said.append(f"the verdict is {verdict}: {why}")
     for damage in Damage:
         if found.get(damage, 0) and damage not in cell.must | cell.may:
@@ -281,6 +396,13 @@ def surprises(
         if not found.get(damage, 0) and damage in cell.must:
             said.append(f"no {damage}, which were expected")
     return said
+
+
+def _verdict(cell: Cell, found: Mapping[Damage, int]) -> Outcome:
+    """What the verdict must be when this was found: what the guarantee allows does not break it."""
+    allowed = EXEMPT[Guarantee(cell.plan["guarantee"])]
+    broken = any(found.get(damage) for damage, kind in _KINDS.items() if kind not in allowed)
+    return Outcome.VIOLATED if broken else Outcome.HOLDS
 
 
 def _run(settings: Settings, services: Services, history: History, cell: Cell, stop: threading.Event) -> Result | None:
@@ -328,17 +450,21 @@ def _damage(report: Report) -> dict[Damage, int]:
 def _expected(cell: Cell) -> str:
     allowed = [damage for damage in Damage if damage in cell.must | cell.may]
     words = [damage.value if damage in cell.must else f"perhaps {damage}" for damage in allowed]
-    return ", ".join(words) or "exact"
+    return ", ".join([*(["refused"] if cell.refused else []), *words]) or "exact"
 
 
 def _cell(promise: Promise, number: int, trouble: Trouble) -> Cell:
-    words = trouble.expected[number].split()
+    words = set((trouble.expected[number] or "").split())
+    refused = "refused" in words
+    # What a refusal leaves is missing at the end of the sink.
+    words = words - {"refused"} | ({"gaps?"} if refused else set())
     return Cell(
         promise.name,
         trouble.name,
         {**SIZE, **promise.plan, **trouble.plan},
         frozenset(Damage(word) for word in words if not word.endswith("?")),
         frozenset(Damage(word[:-1]) for word in words if word.endswith("?")),
+        refused,
         trouble.proof,
     )
 
