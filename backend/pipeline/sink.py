@@ -118,7 +118,7 @@ FORMAT = "kafka-transactional"
 REFUSALS_MAX = 3
 """How often a transaction is tried of which the brokers refuse a record; after the first time with each record in a
 batch of its own, which tells whose it is and lets small records of a large batch pass."""
-JOURNAL_TAIL = 20_000
+JOURNAL_TAIL = 5_000
 """Entries at the end of the journal in which a writer looks for its own last one."""
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 REMEDY_SHUFFLED = (
