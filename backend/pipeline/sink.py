@@ -250,9 +250,12 @@ class KafkaTransactionalWriter(DataSourceStreamArrowWriter):
                     continue
                 source = _only_source(batch, writer.source if writer else None)
                 if writer is None:
-                    writer = stack.enter_context(PartitionWriter(self.sink, *source))
+                    writer = stack.enter_context(self._writer(source))
                 writer.accept(batch)
             return writer.finish() if writer else Receipt(None, 0, 0, 0, 0)
+
+    def _writer(self, source: tuple[str, int]) -> PartitionWriter:
+        return PartitionWriter(self.sink, *source)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         sources = [m.source for m in messages if isinstance(m, Receipt) and m.source is not None]
@@ -474,13 +477,17 @@ class PartitionWriter:
             f"its {len(self.buffer)} inputs from offset {self.next_offset} on are not in the sink."
         )
 
-    def _attempt(self, sequence: int, attempt: int) -> None:
+    def _open_journal(self, sequence: int) -> None:
+        """Say that this task is about to write; once."""
         if self.journal is None and self.sink.journal is not None:
             self.journal = JournalWriter(self.sink.bootstrap, self.sink.client, self.sink.journal)
             self.opened.callback(self.journal.close)
             self.journal.append_acknowledged(
                 TaskStarted(self.task, self.name, *self.source, sequence, self.next_offset)
             )
+
+    def _attempt(self, sequence: int, attempt: int) -> None:
+        self._open_journal(sequence)
         if isinstance(self.producer, TransactionalProducer):
             self._transact(self.producer, sequence, attempt)
         elif self.sink.guarantee is Guarantee.AT_LEAST_ONCE:
