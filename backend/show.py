@@ -43,8 +43,7 @@ def side_effects(progress: Mapping[str, Any]) -> str:
     attempted, downloads = progress.get("attempted", 0), progress.get("downloads")
     if not attempted:
         return ""
-    committed = sum(one["processed"] for one in progress.get("stages", ())) or progress["processed"]
-    said = f"{attempted:,} inputs in declared transactions for {committed:,} committed"
+    said = f"at least {attempted:,} inputs processed for {progress['kept']:,} declared committed"
     if downloads is not None:
         said += f", {downloads:,} downloads of {progress['downloaded']:,} files"
     return f"side effects: {said}"

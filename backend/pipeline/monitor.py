@@ -59,6 +59,8 @@ class Progress:
     seconds_left: float | None = None
     sink: tuple[dict[str, int], ...] = ()
     """Per partition of the last stage's sink: partition, start, lso, hw."""
+    kept: int = 0
+    """Inputs in the transactions that the journal declares committed, over all stages."""
     attempted: int = 0
     """Inputs in all transactions that the journal declares, whatever became of them; a killed worker declares none."""
     downloads: int | None = None
@@ -152,13 +154,15 @@ class Monitor(threading.Thread):
         context, stages = self.context, self.context.stages
         committed, aborted, faults = self.seen.committed, self.seen.aborted, self.seen.faults
         fenced = self.seen.fenced
-        attempted = self.seen.attempted
+        attempted, kept = self.seen.attempted, self.seen.kept
         for entry in self.journal.news():
             committed += _ended(entry, Declared.COMMITTED)
             aborted += _ended(entry, Declared.ABORTED)
             fenced += _ended(entry, Declared.FENCED)
             faults += isinstance(entry, FaultFired)
-            attempted += entry.inputs if isinstance(entry, TransactionEnded) else 0
+            if isinstance(entry, TransactionEnded):
+                attempted += entry.inputs
+                kept += entry.inputs if entry.outcome is Declared.COMMITTED else 0
         asked = requests(context.requests_log) if context.run.facts["served"] else None
         seen = [self._stage(names) for _, names in stages]
         processed, there = seen[0].processed, seen[0].there
@@ -179,6 +183,7 @@ class Monitor(threading.Thread):
             seconds_left=None if left is None else round(max(0.0, left), 1),
             sink=tuple(asdict(p) for p in context.cluster.bounds(stages[-1][1].sink).partitions),
             attempted=attempted,
+            kept=kept,
             downloads=asked.total() if asked is not None else None,
             downloaded=len(asked or ()),
             stages=tuple(seen) if len(seen) > 1 else (),
