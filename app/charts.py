@@ -319,6 +319,7 @@ def trend(frame: pd.DataFrame, measure: str) -> go.Figure:
                 mode="markers",
                 name=str(verdict),
                 marker={"color": colour, "symbol": symbol, "size": 11},
+                cliponaxis=False,
                 hovertemplate="%{customdata}<br>%{x}<br>%{y:,}<extra>" + str(verdict) + "</extra>",
             )
     figure.update_layout(

@@ -124,8 +124,9 @@ def side_by_side(runs: Sequence[Run]) -> None:
         st.caption("That takes two verdicts.")
         return
     names = [run.id for run in runs]
+    same = [run.id for run in runs[1:] if trend.subject(run) == trend.subject(runs[0])]
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        before = _choice("Before", "before", names, names[1])
+        before = _choice("Before", "before", names, same[0] if same else names[1])
         after = _choice("After", "after", names, names[0])
     by_id = {run.id: run for run in runs}
     reports = [session.kept_report(settings, by_id[name]) for name in (before, after)]
@@ -143,34 +144,40 @@ def side_by_side(runs: Sequence[Run]) -> None:
             st.markdown(wording.plain(report.why))
             st.page_link("views/verdict.py", label="Verdict", icon=":material/gavel:", query_params={"run": name})
     st.markdown(wording.plain(found.why))
-    tables(found, before, after)
+    tables(found)
 
 
-def tables(found: Comparison, before: str, after: str) -> None:
+def tables(found: Comparison) -> None:
     left, right = st.columns(2)
-    figures = pd.DataFrame(
-        [(one.name, one.before, one.after, one.change) for one in found.figures],
-        columns=["figure", f"before: {before}", f"after: {after}", "change"],
-    )
+    figures = [
+        (one.name, *map(_figure, (one.before, one.after)), _figure(one.change, "+") if one.change else "")
+        for one in found.figures
+    ]
+    right_aligned = st.column_config.TextColumn(alignment="right")
     left.dataframe(
-        figures.style.format("{:,.10g}", subset=list(figures.columns[1:3]), na_rep="–").format(
-            "{:+,.10g}", subset=["change"], na_rep="–"
-        ),
+        pd.DataFrame(figures, columns=["figure", "before", "after", "change"]),
         hide_index=True,
         alt="Figures of both reports",
+        column_config=dict.fromkeys(("before", "after", "change"), right_aligned),
     )
-    kinds = pd.DataFrame(
-        [
-            (
-                wording.KIND_TITLES.get(one.kind, one.kind),
-                *(f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)),
-                one.word,
-            )
-            for one in sorted(found.kinds, key=lambda one: one.word == "the same")
-        ],
-        columns=["finding", f"before: {before}", f"after: {after}", "change"],
+    kinds = [
+        (
+            wording.KIND_TITLES.get(one.kind, one.kind),
+            *(f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)),
+            one.word,
+        )
+        # What changed comes first.
+        for one in sorted(found.kinds, key=lambda one: (one.word == "the same", one.word.startswith("only")))
+    ]
+    right.dataframe(
+        pd.DataFrame(kinds, columns=["finding", "before", "after", "change"]),
+        hide_index=True,
+        alt="Findings of both reports",
     )
-    right.dataframe(kinds, hide_index=True, alt="Findings of both reports")
+
+
+def _figure(value: float | None, sign: str = "") -> str:
+    return "–" if value is None else f"{round(value, 3):{sign},}"
 
 
 def _choice(label: str, key: str, options: Sequence[str], default: str | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from validators.finding import Finding, Outcome
+from validators.finding import Finding
 from validators.report import Report
 
 
@@ -31,7 +31,7 @@ class KindChange:
 
     @property
     def word(self) -> str:
-        """appeared, disappeared, more, fewer, judged otherwise, or the same"""
+        """appeared, disappeared, more, fewer, judged otherwise, only before, only after, or the same"""
         was, is_ = (one.count if one else 0 for one in (self.before, self.after))
         if is_ and not was:
             return "appeared"
@@ -39,11 +39,9 @@ class KindChange:
             return "disappeared"
         if was != is_:
             return "more" if is_ > was else "fewer"
-        return "the same" if self._outcome(self.before) is self._outcome(self.after) else "judged otherwise"
-
-    @staticmethod
-    def _outcome(finding: Finding | None) -> Outcome | None:
-        return finding.outcome if finding else None
+        if self.before is None or self.after is None:
+            return "only before" if self.after is None else "only after"
+        return "the same" if self.before.outcome is self.after.outcome else "judged otherwise"
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,8 @@ class Comparison:
         verdicts = f"{self.before.verdict} and {self.after.verdict}"
         if self.before.verdict is self.after.verdict:
             verdicts = f"{self.before.verdict} both times"
-        told = [f"{one.kind} {one.word}" for one in self.changed if one.word != "judged otherwise"]
-        return f"{verdicts}; " + (", ".join(told) if told else "no kind of finding changed its count") + "."
+        told = [f"{one.kind} {one.word}" for one in self.changed if not one.word.startswith("only")]
+        return f"{verdicts}; " + (", ".join(told) if told else "no kind of finding says anything else") + "."
 
 
 def compare(before: Report, after: Report) -> Comparison:

@@ -21,10 +21,11 @@ from backend.judge import Question, Taken, keep_taken, read_taken
 from backend.pipeline.journal import Declared, FaultFired, TaskStarted, TransactionEnded
 from tests.history.evidence import judged
 from tests.validators.history import history
+from validators.agreed import Agreed
 from validators.coordinator import Coordinator, OpenTransaction
 from validators.expected import Expect, Expected
 from validators.finding import Bounds, Guarantee, Order, Outcome, PartitionBounds
-from validators.identity import Identity
+from validators.identity import Identity, Match
 from validators.report import Report
 
 XSD = Path(__file__).with_name("junit.xsd")
@@ -202,6 +203,7 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
         identity=Identity.KEY,
         expected=Expected(Expect.ONE_TO_MANY, "cast(value as int)"),
         order=Order.PER_KEY,
+        agreed=Agreed(Match("value", "header:id"), "upper(value)", {0: 5}, ("gap",)),
         journal=journal,
         sink_from={0: 7},
         run="squares-1",
