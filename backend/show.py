@@ -40,10 +40,10 @@ def progress_line(progress: Mapping[str, Any]) -> str:
 def side_effects(progress: Mapping[str, Any]) -> str:
     """What was done more often than its outcome counts: outputs are exactly-once, processing is not. Empty before the
     journal has declared anything."""
-    attempted, downloads = progress.get("attempted", 0), progress.get("downloads")
-    if not attempted:
+    attempted, kept, downloads = (progress.get(name) for name in ("attempted", "kept", "downloads"))
+    if not attempted or kept is None:
         return ""
-    said = f"at least {attempted:,} inputs processed for {progress['kept']:,} declared committed"
+    said = f"at least {attempted:,} inputs processed for {kept:,} declared committed"
     if downloads is not None:
         said += f", {downloads:,} downloads of {progress['downloaded']:,} files"
     return f"side effects: {said}"

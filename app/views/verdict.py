@@ -50,6 +50,9 @@ def page() -> None:
     except (ValueError, KeyError, TypeError) as error:
         st.error(wording.plain(f"The report of {run.id} cannot be read: {error}"), title="Damaged report")
         return
+    if run.verdict is not None and run.verdict != report.verdict:
+        # What is shown may be well, and the run is as good as its worst stage.
+        st.warning(wording.plain(run.why or ""), title=f"The verdict of the run as a whole is {run.verdict}")
     outcome(run, report)
     witnesses(run, report)
     aside = report.aside

@@ -96,7 +96,7 @@ def _judge_end_to_end(context: Context, spark: SparkSession, partial: bool) -> R
     chosen = scenario(context.plan.scenario)
     source, not_processed = first.question.source, first.question.not_processed
     if partial:
-        cut = _finished(context, spark, source)
+        cut = carried_through(context, spark, source)
         not_processed += sum(p.lso - q.lso for p, q in zip(source.partitions, cut.partitions, strict=True))
         source = cut
     question = replace(
@@ -115,7 +115,7 @@ def _judge_end_to_end(context: Context, spark: SparkSession, partial: bool) -> R
     return conclude(spark, whole, context.folder, _papers(context))
 
 
-def _finished(context: Context, spark: SparkSession, source: Bounds) -> Bounds:
+def carried_through(context: Context, spark: SparkSession, source: Bounds) -> Bounds:
     """The inputs of the first source that every stage is done with: up to the first one of which a topic between holds
     something that its stage has not processed."""
     options = spark_source_options(context.cluster.bootstrap, context.settings.client, READ_COMMITTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 from backend.history.store import History, State
 from backend.judge import REPORT, Question
 from backend.kafka.cluster import Cluster
+from backend.pipeline.judging import stage_folder
 from backend.pipeline.run import check
 from backend.services import Services
 from backend.settings import Settings
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
+from validators.finding import Outcome
 
 
 def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
@@ -69,6 +72,33 @@ def test_no_report_and_a_damaged_one_are_said(open_page: OpenPage, at_home: Sett
     assert "cannot be read" in texts(app)
     for run in (failed, damaged):
         history.forget(run.id)
+
+
+def test_a_run_of_several_stages_shows_each(
+    open_page: OpenPage, at_home: Settings, finished: Finished, tmp_path: Path
+) -> None:
+    """Story: a chain holds end to end, and one of its stages does not. Both can be opened, by their address too, and
+    neither looks like the whole."""
+    history = History(at_home)
+    chain = history.create("run", "chain", {})
+    good, bad = finished.report, replace(finished.report, verdict=Outcome.VIOLATED, why="1 phantom.")
+    verdicts = {name: {"verdict": one.verdict, "why": one.why} for name, one in (("keep", good), ("square", bad))}
+    history.remember(chain.id, {"folder": str(tmp_path), "verdicts": verdicts})
+    for folder, one in (
+        (tmp_path, good),
+        (stage_folder(tmp_path, "keep"), good),
+        (stage_folder(tmp_path, "square"), bad),
+    ):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / REPORT).write_text(one.to_json())
+    history.end(chain.id, State.DONE, "VIOLATED", "Stage square: 1 phantom.")
+    whole = open_page("verdict", run=chain.id)
+    assert not whole.exception and whole.success[0].value.replace("\\", "") == good.why
+    assert "Stage square: 1 phantom." in texts(whole)
+    stage = open_page("verdict", run=chain.id, stage="square")
+    assert not stage.exception and not stage.success and stage.error[0].value == "1 phantom."
+    assert "has no stage lunch" in texts(open_page("verdict", run=chain.id, stage="lunch"))
+    history.forget(chain.id)
 
 
 def test_a_missing_run_is_said(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from backend.errors import UsageError
 from backend.history.store import History
@@ -16,9 +18,9 @@ from backend.kafka.cluster import Cluster
 from backend.pipeline import scenarios
 from backend.pipeline.file_server import HOST, bad, name, payments, serving
 from backend.pipeline.files import REASON_HEADER
-from backend.pipeline.judging import Judged
+from backend.pipeline.judging import Judged, carried_through, judged_range
 from backend.pipeline.plan import make_plan, read_plan
-from backend.pipeline.run import create, exit_code
+from backend.pipeline.run import create, exit_code, make_context
 from backend.services import Services
 from backend.settings import Settings, idempotent_producer_config
 from tests.runs import read_all, run_to_end
@@ -180,10 +182,20 @@ def test_a_chain_is_judged_stage_by_stage_and_end_to_end(settings: Settings, clu
     assert len(read_all(cluster.bootstrap, topics["kept"])) == 600
 
 
-def test_a_run_is_as_good_as_its_worst_stage(settings: Settings, cluster: Services) -> None:
-    """Story: end to end all is well, but a stage between has a phantom. The run's verdict names the stage."""
+def test_a_run_is_as_good_as_its_worst_stage(
+    settings: Settings, cluster: Services, spark_sessions: Callable[[], SparkSession]
+) -> None:
+    """Story: end to end all is well, but a stage between has a phantom. The run's verdict names the stage. Had a later
+    stage been stopped on its way, end to end would be judged up to the first input that it had not carried through."""
     finished = run_to_end(settings, cluster, scenario="chain", records=100, partitions=1)
     assert finished.report.verdict is Outcome.HOLDS
+    context = make_context(settings, cluster, History(settings), finished.run)
+    (_, keep), (_, square), (_, label) = context.stages
+    source, _ = judged_range(context, keep, partial=False)
+    for stage, offset, first in ((square, 10, 20), (label, 5, 10)):
+        context.cluster.commit_offsets(stage.group, stage.source, {0: offset})
+        (partition,) = carried_through(context, spark_sessions(), source).partitions
+        assert (partition.start, partition.lso) == (0, first)
     worse = replace(finished.report, verdict=Outcome.VIOLATED, why="Not exactly once: 1 phantom.")
     judged = Judged(finished.report, {"keep": finished.report, "square": worse})
     assert (judged.verdict, judged.why) == (Outcome.VIOLATED, "Stage square: Not exactly once: 1 phantom.")
