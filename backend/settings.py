@@ -207,6 +207,9 @@ def transactional_producer_config(
         # Right after a transaction the coordinator answers "still completing" (CONCURRENT_TRANSACTIONS): asking again
         # soon instead of after librdkafka's 100 ms took a transaction of 1,000 records from 37 to 10 ms.
         "retry.backoff.ms": 5,
+        # When its connections broke, the client would forget the brokers and begin anew; an offset that it was handing
+        # to the group's coordinator meanwhile then waits for ever, past any time-out (librdkafka issue 5511).
+        "metadata.recovery.strategy": "none",
         "transactional.id": transactional_id,
         "transaction.timeout.ms": timeout_ms,
     }

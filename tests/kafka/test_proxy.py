@@ -7,15 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from backend.faults.proxy import HOST, Api, How, Proxy, Rule
+from backend.kafka.cluster import Cluster
 from backend.kafka.rawlog import fetch_bounds
+from backend.kafka.transaction import TransactionalProducer
 from backend.settings import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     admin_config,
+    consumer_config,
     plain_producer_config,
     transactional_producer_config,
 )
@@ -112,6 +115,22 @@ def test_an_overtaken_request_breaks_the_order_unless_idempotent(
     rule = proxy.arm(Rule(Api.PRODUCE, How.OVERTAKEN, topic=topic, seconds=TIMEOUT_S))
     send(producer, topic, "ab")
     assert (rule.struck, letters(bootstrap, topic)) == (1, left)
+
+
+def test_a_transaction_goes_on_when_its_connection_breaks(proxy: Proxy, bootstrap: str, new_topic: NewTopic) -> None:
+    """Story: the connection to the only broker breaks under a Produce, and the next source offset is handed over before
+    it is back. A client that then forgets its brokers would wait for ever."""
+    topic, source = new_topic(), new_topic()
+    consumer = Consumer(consumer_config(proxy.bootstrap, {}, f"{topic}-group", READ_COMMITTED))
+    with TransactionalProducer(proxy.bootstrap, {}, f"{topic}-id") as producer:
+        for offset, value in enumerate("ab", start=1):
+            rule = proxy.arm(Rule(Api.PRODUCE, How.LOST, times=offset - 1, topic=topic))
+            with producer.transaction():
+                producer.produce(topic, None, value.encode(), [])
+                producer.send_offset(TopicPartition(source, 0, offset), consumer.consumer_group_metadata())
+    consumer.close()
+    assert (rule.struck, letters(bootstrap, topic, READ_COMMITTED)) == (1, "ab")
+    assert Cluster(bootstrap).committed(f"{topic}-group", source) == {0: 2}
 
 
 def test_a_late_commit_is_late_and_nothing_else(proxy: Proxy, bootstrap: str, new_topic: NewTopic) -> None:
