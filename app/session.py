@@ -20,10 +20,11 @@ from app.snapshot import Snapshot, Watch, fingerprint, same_place
 from app.wording import plain
 from backend.errors import ClusterError, TopicproofError, UsageError
 from backend.evidence.copy import zip_evidence
-from backend.evidence.manifest import Payloads, manifest_hash
+from backend.evidence.manifest import Payloads
+from backend.evidence.verify import evidence_hash
 from backend.history.signoff import Signoff, Standing, signoffs, standing
 from backend.history.store import History, Run
-from backend.judge import EVIDENCE, REPORT
+from backend.judge import REPORT
 from backend.kafka.browse import Search, offset_at, search
 from backend.kafka.cluster import Cluster
 from backend.kafka.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers
@@ -316,16 +317,16 @@ def standings(found: Settings, runs: Sequence[Run]) -> dict[str, Standing]:
         signed.setdefault(one.run, []).append(one)
     today = datetime.now(UTC).date()
     return {
-        run.id: standing(signed.get(run.id, []), manifest_hash(run.folder(found) / EVIDENCE), today)
+        run.id: standing(signed.get(run.id, []), evidence_hash(run.folder(found)), today)
         if run.id in signed
         else Standing.NONE
         for run in runs
     }
 
 
-def zipped(evidence: Path, name: str, payloads: Payloads) -> bytes:
+def zipped(folder: Path, name: str, payloads: Payloads) -> bytes:
     """The evidence as a zip file. Raises EvidenceError."""
-    with TemporaryDirectory(prefix="topicproof-zip-") as folder:
-        packed = Path(folder) / f"{name}.zip"
-        zip_evidence(evidence, packed, payloads, name)
+    with TemporaryDirectory(prefix="topicproof-zip-") as place:
+        packed = Path(place) / f"{name}.zip"
+        zip_evidence(folder, packed, payloads, name)
         return packed.read_bytes()

@@ -8,14 +8,13 @@ from functools import partial
 import streamlit as st
 
 from app import session, wording
-from backend.errors import EvidenceError, TopicproofError
-from backend.evidence.manifest import Payloads, manifest_hash
-from backend.evidence.verify import evidence_in
+from backend.errors import TopicproofError
+from backend.evidence.manifest import Payloads
+from backend.evidence.verify import evidence_hash, evidence_in, read_report
 from backend.history.signoff import Decision, Signoff, breaking, broken, sign, signable, signoffs, standing
 from backend.history.store import Run
 from backend.settings import Settings
 from validators.finding import Outcome
-from validators.report import Report
 
 PAYLOAD_WORDS = {
     Payloads.ALL: "keys and values as they were read",
@@ -30,14 +29,13 @@ def evidence(settings: Settings, run: Run) -> None:
     """The evidence as a zip file."""
     with st.container(border=True):
         st.markdown("**Evidence**")
-        try:
-            place = evidence_in(run.folder(settings))
-        except EvidenceError:
+        digest = evidence_hash(run.folder(settings))
+        if digest is None:
             st.caption("It was judged before evidence was kept whole: there is only report.json.")
             return
         st.markdown(
             "Report, page, JUnit, findings, readings and plan, each with its hash. "
-            f"`topicproof verify` judges it again without Kafka. Manifest `{manifest_hash(place)}`"
+            f"`topicproof verify` judges it again without Kafka. Manifest `{digest}`"
         )
         with st.container(horizontal=True, vertical_alignment="bottom"):
             payloads = st.selectbox(
@@ -45,7 +43,7 @@ def evidence(settings: Settings, run: Run) -> None:
             )
             st.download_button(
                 "Download the evidence",
-                partial(session.zipped, place, run.id, payloads or Payloads.ALL),
+                partial(session.zipped, run.folder(settings), run.id, payloads or Payloads.ALL),
                 file_name=f"{run.id}-evidence.zip",
                 mime="application/zip",
                 icon=":material/folder_zip:",
@@ -53,15 +51,12 @@ def evidence(settings: Settings, run: Run) -> None:
             )
 
 
-def signing(settings: Settings, run: Run, report: Report) -> None:
+def signing(settings: Settings, run: Run) -> None:
     """How the report stands, who decided what, and the form for a decision."""
     history = session.history(settings)
     every = signoffs(history)
     mine = [one for one in every if one.run == run.id]
-    try:
-        digest = manifest_hash(evidence_in(run.folder(settings)))
-    except EvidenceError:
-        digest = None
+    digest = evidence_hash(run.folder(settings))
     with st.container(border=True):
         word = wording.STANDING_WORDS[standing(mine, digest, datetime.now(UTC).date())]
         st.markdown(f"**Sign-off** {wording.badge(word)} {word.meaning}")
@@ -79,7 +74,7 @@ def signing(settings: Settings, run: Run, report: Report) -> None:
             st.caption("It can be signed when the run has ended and its evidence is there.")
             return
         with st.expander("Decide", icon=":material/draw:", expanded=not mine):
-            _form(settings, run, report)
+            _form(settings, run)
 
 
 def _entry(one: Signoff, digest: str | None) -> str:
@@ -87,12 +82,17 @@ def _entry(one: Signoff, digest: str | None) -> str:
     return f"{wording.plain(one.said)}{older}"
 
 
-def _form(settings: Settings, run: Run, report: Report) -> None:
-    kinds = [one.kind for one in breaking(report)]
+def _form(settings: Settings, run: Run) -> None:
+    try:
+        reports = [read_report(one) for one in evidence_in(run.folder(settings))]
+    except TopicproofError as error:
+        st.error(wording.plain(str(error)), title="It cannot be signed", icon=":material/error:")
+        return
+    kinds = list(dict.fromkeys(one.kind for one in breaking(*reports)))
     if kinds:
         named = ", ".join(wording.KIND_TITLES.get(kind, kind) for kind in kinds)
         st.caption(f"To accept this verdict, waive first what breaks it: {wording.plain(named)}.")
-    elif report.verdict is Outcome.UNKNOWN:
+    elif any(one.verdict is Outcome.UNKNOWN for one in reports):
         st.caption("To accept a verdict that is UNKNOWN, say why in the comment.")
     choices = [one for one in Decision if one is not Decision.WAIVE or kinds]
     # Outside of the form: what it asks for depends on it.
@@ -109,8 +109,9 @@ def _form(settings: Settings, run: Run, report: Report) -> None:
             until = st.date_input("Until", today + timedelta(days=WAIVED_DAYS), min_value=today)
         if st.form_submit_button("Sign", type="primary", icon=":material/draw:"):
             try:
-                found, digest = signable(settings, run)
-                sign(session.history(settings), run.id, found, digest, decision, name, comment, kind, until)
+                # Only now is every file held against its hash: that takes a while.
+                signed, digest = signable(settings, run)
+                sign(session.history(settings), run.id, signed, digest, decision, name, comment, kind, until)
             except TopicproofError as error:
                 st.error(wording.plain(str(error)), title="Not signed", icon=":material/error:")
             else:

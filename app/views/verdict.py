@@ -64,7 +64,7 @@ def page() -> None:
     rest(run, report, text)
     signing.evidence(settings, run)
     with session.said():
-        signing.signing(settings, run, report)
+        signing.signing(settings, run)
 
 
 def choose(run: Run, runs: Sequence[Run]) -> None:

@@ -14,9 +14,9 @@ from rich.table import Table
 from backend.commands.options import Json, Out, PayloadsKept, RunId, settings_of
 from backend.commands.terminal import emit, out, print_report, say
 from backend.errors import UsageError
-from backend.evidence.copy import copy_evidence
+from backend.evidence.copy import copy_all
 from backend.evidence.manifest import Payloads, read_manifest, require_unchanged
-from backend.evidence.verify import Verified, evidence_in, read_report, unchanged
+from backend.evidence.verify import Verified, evidence_hash, evidence_in, read_report, unchanged
 from backend.evidence.verify import verify as verify_evidence
 from backend.history import signoff as signoffs_of
 from backend.history.compare import compare as compare_reports
@@ -26,6 +26,9 @@ from backend.services import services
 from backend.show import plain
 from backend.spark import spark_session
 
+PRECEDENCE = (4, 1, 3, 0)
+"""Of exit codes, where several stages have one each."""
+
 
 def evidence(run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payloads.ALL, json_: Json = None) -> None:
     """Where a run's evidence lies; with `--out` a copy of it, which `topicproof verify` can judge anywhere.
@@ -33,25 +36,23 @@ def evidence(run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payload
     Example: `topicproof evidence squares-k3f9a2 --out proof --payloads masked`
     """
     settings = settings_of()
-    found = evidence_in(History(settings).get(run_id).folder(settings))
-    digest = require_unchanged(found)
+    place = History(settings).get(run_id).folder(settings)
+    for one in evidence_in(place):
+        require_unchanged(one)
     if folder is not None:
-        digest, found = copy_evidence(found, folder, payloads), folder
-    manifest = read_manifest(found)
-    size = sum(entry.bytes for entry in manifest.files.values())
+        copy_all(place, folder, payloads)
+        place = folder
+    manifests = {str(one): read_manifest(one) for one in evidence_in(place)}
+    size = sum(entry.bytes for manifest in manifests.values() for entry in manifest.files.values())
+    count = sum(len(manifest.files) for manifest in manifests.values())
+    digest = evidence_hash(place)
     emit(
         json_,
-        {
-            "run": run_id,
-            "folder": str(found),
-            "manifest": digest,
-            "payloads": manifest.payloads,
-            "files": len(manifest.files),
-            "bytes": size,
-        },
+        {"run": run_id, "folders": list(manifests), "manifest": digest, "files": count, "bytes": size},
     )
-    out.print(f"{len(manifest.files)} files, {size / 1e6:,.1f} MB: {found}", highlight=False)
-    out.print(f"manifest {digest}", highlight=False)
+    for name in manifests:
+        out.print(plain(name), highlight=False)
+    out.print(f"{count} files, {size / 1e6:,.1f} MB, manifest {digest}", highlight=False)
 
 
 def verify(
@@ -67,17 +68,18 @@ def verify(
 
     Example: `topicproof verify proof`
     """
-    place = evidence_in(folder.absolute())
-    found = unchanged(place)
-    if judged and not found.differences:
+    places = evidence_in(folder.absolute())
+    found = [unchanged(place) for place in places]
+    if judged and not any(one.differences for one in found):
         with services(settings_of(), kafka=False, say=say) as up, spark_session(up.spark_remote) as spark:
-            found = verify_evidence(spark, place)
-    emit(json_, _verified_json(found))
+            found = [verify_evidence(spark, place) for place in places]
+    emit(json_, [_verified_json(one) for one in found] if len(found) > 1 else _verified_json(found[0]))
     if json_ != "-":
-        _print_verified(found, judged)
-    if not judged and not found.differences:
+        for one in found:
+            _print_verified(one, judged)
+    if not judged and not any(one.differences for one in found):
         return
-    raise typer.Exit(found.exit_code)
+    raise typer.Exit(next(code for code in PRECEDENCE if code in {one.exit_code for one in found}))
 
 
 def signoff(
@@ -96,8 +98,8 @@ def signoff(
     settings = settings_of()
     history = History(settings)
     found = history.get(run_id)
-    report, digest = signoffs_of.signable(settings, found)
-    made = signoffs_of.sign(history, run_id, report, digest, decision, by, comment, kind, _day(until))
+    reports, digest = signoffs_of.signable(settings, found)
+    made = signoffs_of.sign(history, run_id, reports, digest, decision, by, comment, kind, _day(until))
     emit(json_, asdict(made))
     out.print(plain(made.said), highlight=False)
     out.print(f"entry {made.number}, evidence {digest}", highlight=False)

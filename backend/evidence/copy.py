@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from backend.errors import EvidenceError, UsageError
 from backend.evidence.manifest import MANIFEST, Payloads, read_manifest, require_unchanged, write_manifest
+from backend.evidence.verify import evidence_in
 from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 
 DIGEST_BYTES = 16
@@ -56,10 +57,19 @@ def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.AL
     return write_manifest(target, manifest.run, manifest.verdict, payloads, original)
 
 
-def zip_evidence(evidence: Path, target: Path, payloads: Payloads, name: str) -> None:
-    """A copy as one zip file, in a folder `name` within it. Raises EvidenceError."""
+def copy_all(folder: Path, target: Path, payloads: Payloads = Payloads.ALL) -> None:
+    """The evidence of a run's folder: one straight into `target`, of several each where it lies. Raises as above."""
+    found = evidence_in(folder)
+    if len(found) > 1:
+        require_room(target)
+    for evidence in found:
+        copy_evidence(evidence, target if len(found) == 1 else target / evidence.relative_to(folder), payloads)
+
+
+def zip_evidence(run: Path, target: Path, payloads: Payloads, name: str) -> None:
+    """The evidence of a run's folder as one zip file, in a folder `name` within it. Raises EvidenceError."""
     folder = target.with_suffix(".folder")
-    copy_evidence(evidence, folder, payloads)
+    copy_all(run, folder, payloads)
     try:
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
             for path in sorted(folder.rglob("*")):

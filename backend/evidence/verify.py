@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,12 +56,28 @@ class Verified:
         return self.found.exit_code
 
 
-def evidence_in(folder: Path) -> Path:
-    """The evidence in a folder, or in the folder of a run. Raises EvidenceError when there is none."""
-    for place in (folder, folder / EVIDENCE):
-        if (place / MANIFEST).is_file():
-            return place
-    raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.")
+def evidence_in(folder: Path) -> list[Path]:
+    """The evidence in a folder: itself, or what is in the folder of a run, of which several stages have each their own,
+    end to end first. Raises EvidenceError when there is none."""
+    if (folder / MANIFEST).is_file():
+        return [folder]
+    patterns = (f"{EVIDENCE}/{MANIFEST}", f"*/*/{EVIDENCE}/{MANIFEST}")
+    found = [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
+    if not found:
+        raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.")
+    return found
+
+
+def evidence_hash(folder: Path) -> str | None:
+    """What a sign-off names: the hash of the one manifest, or of all of them together; None where there is none."""
+    try:
+        found = evidence_in(folder)
+    except EvidenceError:
+        return None
+    if len(found) == 1:
+        return manifest_hash(found[0])
+    lines = "".join(f"{manifest_hash(one)}  {one.relative_to(folder)}\n" for one in found)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def read_report(evidence: Path) -> Report:

@@ -20,9 +20,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from backend.errors import EvidenceError, UsageError
 from backend.evidence.manifest import require_unchanged
-from backend.evidence.verify import evidence_in, read_report
+from backend.evidence.verify import evidence_hash, evidence_in, read_report
 from backend.history.store import Base, History, Run
 from backend.settings import Settings
+from validators.expectation import merge
 from validators.finding import Finding, Outcome
 from validators.report import Report
 
@@ -88,7 +89,7 @@ class Signoff:
     verdict: Outcome
     """Of the report that was signed."""
     evidence: str
-    """SHA-256 of the evidence's manifest.json."""
+    """SHA-256 of the evidence's manifest.json, or of those of several stages together."""
     previous: str
     """`hash` of the entry before it."""
     hash: str = ""
@@ -110,22 +111,25 @@ class Signoff:
         return hashlib.sha256(json.dumps(said, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def signable(settings: Settings, run: Run) -> tuple[Report, str]:
-    """What there is to sign: the report, and the hash of evidence that is as it was written.
+def signable(settings: Settings, run: Run) -> tuple[list[Report], str]:
+    """What there is to sign: the report, of several stages all of them; and the hash of evidence that is as it was
+    written.
 
     Raises UsageError for a run that still goes on, EvidenceError when there is no evidence or it was changed.
     """
     if run.alive:
         raise UsageError(f"Run {run.id} still goes on. Sign it when it has ended.")
-    evidence = evidence_in(run.folder(settings))
-    digest = require_unchanged(evidence)
-    return read_report(evidence), digest
+    folder = run.folder(settings)
+    found = evidence_in(folder)
+    for evidence in found:
+        require_unchanged(evidence)
+    return [read_report(evidence) for evidence in found], evidence_hash(folder) or ""
 
 
 def sign(
     history: History,
     run: str,
-    report: Report,
+    reports: Sequence[Report],
     evidence: str,
     decision: Decision,
     name: str,
@@ -133,7 +137,7 @@ def sign(
     kind: str | None = None,
     until: date | None = None,
 ) -> Signoff:
-    """Enter a decision on a run's report. `evidence` is the hash of its manifest.
+    """Enter a decision on a run: on its report, or on those of its stages as one. `evidence` is `evidence_hash`.
 
     Raises UsageError for a decision that nobody can answer for: without a name; a waiver without a finding, a reason or
     a day that is still to come; an UNKNOWN that is accepted without a word; a VIOLATED one while a kind that breaks it
@@ -143,13 +147,15 @@ def sign(
     if not name:
         raise UsageError("A sign-off needs a name: --by NAME.")
     if decision is Decision.WAIVE:
-        _require_waivable(report, kind, until, comment)
+        _require_waivable(reports, kind, until, comment)
     elif kind is not None or until is not None:
         raise UsageError("A kind and a day belong to a waiver only: --decision waive.")
     if decision is Decision.ACCEPT:
-        _require_acceptable(report, signoffs(history, run), evidence, comment)
+        _require_acceptable(reports, signoffs(history, run), evidence, comment)
     for _ in range(TRIES):
-        made = _append(history, run, report.verdict, evidence, decision, name, comment, kind, until)
+        made = _append(
+            history, run, merge(one.verdict for one in reports), evidence, decision, name, comment, kind, until
+        )
         if made is not None:
             return made
     raise EvidenceError("The sign-off could not be entered: too many others sign at the same time. Try again.")
@@ -190,14 +196,18 @@ def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> S
     return Standing.EXPIRED if rests else Standing.ACCEPTED
 
 
-def breaking(report: Report) -> tuple[Finding, ...]:
+def breaking(*reports: Report) -> tuple[Finding, ...]:
     """The findings that make a verdict VIOLATED."""
-    uncounted = {one.kind for one in report.not_checked}
-    return tuple(one for one in report.findings if one.outcome is Outcome.VIOLATED and one.kind not in uncounted)
+    return tuple(
+        one
+        for report in reports
+        for one in report.findings
+        if one.outcome is Outcome.VIOLATED and one.kind not in {other.kind for other in report.not_checked}
+    )
 
 
-def _require_waivable(report: Report, kind: str | None, until: date | None, comment: str) -> None:
-    kinds = [one.kind for one in breaking(report)]
+def _require_waivable(reports: Sequence[Report], kind: str | None, until: date | None, comment: str) -> None:
+    kinds = _kinds(reports)
     if kind not in kinds:
         there = f"These can: {', '.join(kinds)}." if kinds else "No finding breaks this verdict."
         raise UsageError(f"{kind or 'No kind'} cannot be waived. {there}")
@@ -207,20 +217,24 @@ def _require_waivable(report: Report, kind: str | None, until: date | None, comm
         raise UsageError("A waiver needs its reason: --comment TEXT.")
 
 
-def _require_acceptable(report: Report, entries: Sequence[Signoff], evidence: str, comment: str) -> None:
-    if report.verdict is Outcome.UNKNOWN and not comment:
+def _require_acceptable(reports: Sequence[Report], entries: Sequence[Signoff], evidence: str, comment: str) -> None:
+    if any(one.verdict is Outcome.UNKNOWN for one in reports) and not comment:
         raise UsageError("The verdict is UNKNOWN: accepting it needs a reason in words: --comment TEXT.")
     waived = {
         one.kind
         for one in entries
         if one.decision is Decision.WAIVE and one.evidence == evidence and one.until and one.until >= _today()
     }
-    left = [one.kind for one in breaking(report) if one.kind not in waived]
+    left = [kind for kind in _kinds(reports) if kind not in waived]
     if left:
         raise UsageError(
             f"The verdict is VIOLATED by {', '.join(left)}. Waive each first (--decision waive --kind {left[0]} "
             "--until DAY --comment REASON), or reject."
         )
+
+
+def _kinds(reports: Sequence[Report]) -> list[str]:
+    return list(dict.fromkeys(one.kind for one in breaking(*reports)))
 
 
 def _append(

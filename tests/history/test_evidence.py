@@ -181,7 +181,7 @@ def test_a_zip_holds_the_folder(healthy: tuple[Path, Report], tmp_path: Path) ->
     """Story: somebody downloads the evidence. Unpacked, it is what its manifest says."""
     import zipfile
 
-    zip_evidence(healthy[0], tmp_path / "evidence.zip", Payloads.ALL, "squares-1")
+    zip_evidence(healthy[0].parent, tmp_path / "evidence.zip", Payloads.ALL, "squares-1")
     with zipfile.ZipFile(tmp_path / "evidence.zip") as packed:
         packed.extractall(tmp_path)
     assert differences(tmp_path / "squares-1") == []

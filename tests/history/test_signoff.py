@@ -14,6 +14,8 @@ from backend.errors import EvidenceError, UsageError
 from backend.history.signoff import Decision, Signoff, Standing, broken, sign, signoffs, standing
 from backend.history.store import History
 from tests.app.test_history_page import HELD, TWICE, UNKNOWN
+from validators.finding import Outcome
+from validators.report import Report
 
 TODAY = datetime.now(UTC).date()
 LATER = TODAY + timedelta(days=30)
@@ -23,8 +25,8 @@ Open = Callable[[], History]
 def test_a_decision_is_kept_with_all_that_it_says(open_history: Open) -> None:
     """Story: two people decide on two runs. Each entry comes back as it was entered, chained to the one before."""
     history = open_history()
-    first = sign(history, "squares-a", HELD, "e1", Decision.ACCEPT, " Grace Hopper ", "as expected: ✓ <b>")
-    second = sign(history, "squares-b", TWICE, "e2", Decision.REJECT, "Kurt Gödel")
+    first = sign(history, "squares-a", [HELD], "e1", Decision.ACCEPT, " Grace Hopper ", "as expected: ✓ <b>")
+    second = sign(history, "squares-b", [TWICE], "e2", Decision.REJECT, "Kurt Gödel")
     assert signoffs(history) == [first, second] and signoffs(history, "squares-b") == [second]
     assert (first.number, first.name, first.verdict) == (1, "Grace Hopper", HELD.verdict)
     assert second.previous == first.hash and broken(signoffs(history)) is None
@@ -46,12 +48,12 @@ def test_a_decision_is_kept_with_all_that_it_says(open_history: Open) -> None:
     ],
 )
 def test_what_nobody_can_answer_for_is_refused(
-    report: object, decision: Decision, given: dict[str, object], says: str, open_history: Open
+    report: Report, decision: Decision, given: dict[str, object], says: str, open_history: Open
 ) -> None:
     """Story: a decision without a name, without a reason, on a finding that is not there. One sentence, no entry."""
     history = open_history()
     with pytest.raises(UsageError, match=says):
-        sign(history, "squares-a", report, "e1", decision, **{"name": "Grace Hopper", **given})  # type: ignore[arg-type]
+        sign(history, "squares-a", [report], "e1", decision, **{"name": "Grace Hopper", **given})  # type: ignore[arg-type]
     assert signoffs(history) == []
 
 
@@ -59,25 +61,34 @@ def test_a_violated_verdict_is_accepted_for_as_long_as_it_is_waived(open_history
     """Story: QA knows of the duplicates until the next release. Waived first, the verdict is accepted; when the day is
     over the acceptance is, too; on other evidence the waiver is worth nothing."""
     history = open_history()
-    sign(history, "squares-a", TWICE, "e1", Decision.WAIVE, "Grace Hopper", "known", "duplicate", LATER)
+    sign(history, "squares-a", [TWICE], "e1", Decision.WAIVE, "Grace Hopper", "known", "duplicate", LATER)
     assert standing(signoffs(history), "e1", TODAY) is Standing.NONE
     with pytest.raises(UsageError, match="VIOLATED by duplicate"):
-        sign(history, "squares-a", TWICE, "e2", Decision.ACCEPT, "Grace Hopper")
-    sign(history, "squares-a", TWICE, "e1", Decision.ACCEPT, "Grace Hopper")
+        sign(history, "squares-a", [TWICE], "e2", Decision.ACCEPT, "Grace Hopper")
+    sign(history, "squares-a", [TWICE], "e1", Decision.ACCEPT, "Grace Hopper")
     entries = signoffs(history)
     assert standing(entries, "e1", LATER) is Standing.ACCEPTED
     assert standing(entries, "e1", LATER + timedelta(days=1)) is Standing.EXPIRED
     assert standing(entries, "e2", TODAY) is standing(entries, None, TODAY) is Standing.CHANGED
-    sign(history, "squares-a", TWICE, "e1", Decision.REJECT, "Kurt Gödel")
+    sign(history, "squares-a", [TWICE], "e1", Decision.REJECT, "Kurt Gödel")
     assert standing(signoffs(history), "e1", TODAY) is Standing.REJECTED
-    sign(history, "squares-b", UNKNOWN, "e3", Decision.ACCEPT, "Kurt Gödel", "a node was down")
+    sign(history, "squares-b", [UNKNOWN], "e3", Decision.ACCEPT, "Kurt Gödel", "a node was down")
     assert standing(signoffs(history, "squares-b"), "e3", TODAY) is Standing.ACCEPTED
+
+
+def test_the_worst_of_several_stages_is_signed(open_history: Open) -> None:
+    """Story: a chain holds end to end, yet one of its stages wrote duplicates. Accepting it takes their waiver."""
+    history = open_history()
+    with pytest.raises(UsageError, match="VIOLATED by duplicate"):
+        sign(history, "chain-a", [HELD, TWICE, HELD], "e1", Decision.ACCEPT, "Grace Hopper")
+    made = sign(history, "chain-a", [HELD, TWICE], "e1", Decision.REJECT, "Grace Hopper")
+    assert made.verdict is Outcome.VIOLATED
 
 
 def test_the_database_refuses_to_change_an_entry(open_history: Open) -> None:
     """Story: a slip of a hand at the database's prompt. It is refused."""
     history = open_history()
-    sign(history, "squares-a", HELD, "e1", Decision.REJECT, "Grace Hopper")
+    sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Grace Hopper")
     for statement in ("update signoffs set decision = 'accept'", "delete from signoffs"):
         with pytest.raises(sa.exc.DBAPIError, match="append-only"), history.engine.begin() as connection:
             connection.execute(sa.text(statement))
@@ -92,7 +103,7 @@ def test_what_is_changed_exchanged_or_taken_out_breaks_the_chain(open_history: O
     where its own hash was made anew."""
     history = open_history()
     for number in range(4):
-        sign(history, f"squares-{number}", HELD, f"e{number}", Decision.REJECT, "Grace Hopper")
+        sign(history, f"squares-{number}", [HELD], f"e{number}", Decision.REJECT, "Grace Hopper")
     entries = signoffs(history)
     assert broken(entries) is None
     forged = _changed(entries, 1, decision=Decision.ACCEPT)
@@ -107,7 +118,7 @@ def test_people_may_sign_at_the_same_moment(open_history: Open) -> None:
     histories = [open_history() for _ in range(4)]
 
     def signed(number: int) -> None:
-        sign(histories[number], f"squares-{number}", HELD, "e", Decision.ACCEPT, f"person {number}")
+        sign(histories[number], f"squares-{number}", [HELD], "e", Decision.ACCEPT, f"person {number}")
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(signed, range(4)))
