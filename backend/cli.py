@@ -1,6 +1,7 @@
 """The command line. Every command has `--help` with an example and `--json [FILE]` for machines.
 
-Exit codes: 0 holds; 1 violated; 3 could not judge or could not do; 4 evidence could not be written; 64 wrong usage.
+Exit codes: 0 holds; 1 violated; 2 holds, but a contract warns; 3 could not judge or could not do; 4 evidence could not
+be written; 64 wrong usage.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
 
 from backend.commands import evidence, runs, topics
+from backend.commands.contracts import contract
 from backend.commands.matrix import matrix
 from backend.commands.terminal import err, out
+from backend.commands.totals import totals
 from backend.commands.up import up
 from backend.errors import TopicproofError
 
@@ -34,6 +37,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "run": runs.run,
     "process": runs.process,
     "check": runs.check,
+    "contract": contract,
     "inspect": topics.inspect,
     "transactions": topics.transactions,
     "abort": topics.abort,
@@ -41,6 +45,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "resume": runs.resume,
     "runs": runs.list_runs,
     "show": runs.show,
+    "totals": totals,
     "clean": runs.clean,
     "evidence": evidence.evidence,
     "verify": evidence.verify,

@@ -1,6 +1,7 @@
 """Every error a user can meet. Each says what happened, where, and what to do; the command line prints it as it is.
 
 TopicproofError                 exit_code 3: could not do, or could not judge
+├── ContractError               a contract that does not say what must hold, or names what is not there
 ├── UsageError                  64: the request itself is wrong (a bad plan, an unknown run)
 ├── EvidenceError               4: evidence or history could not be written
 ├── SetupError                  the machine lacks something: Java, Python, a free port, disk space, a writable home
@@ -33,6 +34,10 @@ class TopicproofError(Exception):
 
 class UsageError(TopicproofError):
     exit_code = 64
+
+
+class ContractError(TopicproofError):
+    pass
 
 
 class EvidenceError(TopicproofError):

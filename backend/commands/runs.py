@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -38,16 +38,16 @@ from backend.commands.options import (
     settings_of,
 )
 from backend.commands.terminal import emit, err, out, print_report, say, stopping
+from backend.contract import Contract, make_contract, question_of, read_contract
 from backend.errors import TopicproofError, UsageError
 from backend.evidence.copy import copy_evidence, require_room
 from backend.evidence.manifest import Payloads
 from backend.history.store import History, Run
-from backend.judge import EVIDENCE, REPORT, Question
+from backend.judge import EVIDENCE, REPORT
 from backend.kafka.cluster import Cluster
 from backend.pipeline import run as runs_of
 from backend.pipeline.judging import stage_folder
 from backend.pipeline.plan import RunPlan, make_plan, read_plan
-from backend.pipeline.run import require_records
 from backend.services import Services, services
 from backend.settings import Settings
 from backend.show import plain, progress_line, side_effects
@@ -56,6 +56,8 @@ from validators.identity import Identity
 from validators.report import Report
 
 STOP_WAIT_S = 60.0
+WARNED = 2
+"""Exit code of a verdict that holds beyond a threshold of its contract."""
 
 
 def run(
@@ -125,10 +127,15 @@ def process(
 
 
 def check(
-    source: Annotated[str, typer.Option(help="The topic that was read.", metavar="T")] = "numbers",
-    sink: Annotated[str, typer.Option(help="The topic that was written.", metavar="T")] = "squares",
-    identity: Annotated[Identity, typer.Option(help="How a sink record names its input.")] = Identity.LINEAGE,
-    guarantee: Annotated[Guarantee, typer.Option(help="What was promised.")] = Guarantee.EXACTLY_ONCE,
+    source: Annotated[str | None, typer.Option(help="The topic that was read; else numbers.", metavar="T")] = None,
+    sink: Annotated[str | None, typer.Option(help="The topic that was written; else squares.", metavar="T")] = None,
+    identity: Annotated[
+        Identity | None, typer.Option(help="How a sink record names its input; else by lineage.")
+    ] = None,
+    guarantee: Annotated[Guarantee | None, typer.Option(help="What was promised; else exactly_once.")] = None,
+    contract: Annotated[
+        Path | None, typer.Option(help="A contract in YAML, which says all of these.", metavar="FILE")
+    ] = None,
     folder: Out = None,
     payloads: PayloadsKept = Payloads.ALL,
     bootstrap: Bootstrap = None,
@@ -138,8 +145,11 @@ def check(
 ) -> None:
     """Judge any two topics of any cluster, whoever wrote them. The exit code is the verdict's.
 
-    Example: `topicproof check --source numbers --sink squares --identity key`
+    Example: `topicproof check --source numbers --sink squares --identity key`, or
+    `topicproof check --contract contracts/squares.yaml`
     """
+    given = {"source": source, "sink": sink, "identity": identity, "guarantee": guarantee}
+    agreed, fields = _agreed(contract, {name: str(value) for name, value in given.items() if value is not None})
     settings = settings_of(bootstrap, config, brokers)
     if folder is not None:
         require_room(folder)
@@ -147,14 +157,24 @@ def check(
     with services(settings, say=say) as found:
         cluster = Cluster(found.bootstrap, settings.client)
         cluster.check()
-        bounds = cluster.bounds(source)
-        require_records(bounds)
-        cluster.partitions(sink)
-        question = Question(source=bounds, sink=sink, guarantee=guarantee, identity=identity)
-        report = runs_of.check(settings, found, history, question)
+        report = runs_of.check(settings, found, history, question_of(agreed, fields, cluster))
     if folder is not None and report.run is not None:
         copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, folder, payloads)
-    _conclude(report, json_)
+    warnings = agreed.warnings(report)
+    for warning in warnings:
+        err.print(f"[yellow]Warning[/]: {warning}", highlight=False)
+    _conclude(report, json_, warned=bool(warnings))
+
+
+def _agreed(contract: Path | None, given: Mapping[str, str]) -> tuple[Contract, dict[str, Any]]:
+    """The contract of a check, from a file or from options. Raises UsageError, ContractError."""
+    if contract is not None:
+        if given:
+            raise UsageError(f"The contract says this already. Remove --{next(iter(given))}, or --contract.")
+        return read_contract(contract)
+    fields: dict[str, Any] = {"source": {"topic": "numbers"}, "sink": {"topic": "squares"}}
+    fields |= {name: {"topic": said} if name in fields else said for name, said in given.items()}
+    return make_contract(fields), fields
 
 
 def stop(run_id: RunId, json_: Json = None) -> None:
@@ -191,7 +211,7 @@ def resume(
     """
     settings = settings_of(bootstrap, config)
     history = History(settings)
-    settings = _where_it_ran(settings, history.get(run_id))
+    settings = where_it_ran(settings, history.get(run_id))
     with stopping() as stop, services(settings, say=say) as found, _followed(history, run_id):
         report = runs_of.resume(settings, found, history, run_id, stop, offsets_forced)
     _conclude_run(history, run_id, report, json_)
@@ -249,7 +269,7 @@ def clean(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, jso
     settings = settings_of(bootstrap, config)
     history = History(settings)
     found_run = history.get(run_id)
-    settings = _where_it_ran(settings, found_run)
+    settings = where_it_ran(settings, found_run)
     with services(settings, spark="session" in found_run.facts and not found_run.ended_at, say=say) as found:
         deleted = runs_of.clean(settings, found, history, run_id)
     emit(json_, {"run": run_id, "deleted": deleted})
@@ -292,7 +312,7 @@ def _conclude_run(history: History, run_id: str, report: Report | None, json_: s
     out.print(f"{run_id} is {found.state}: {progress_line(found.progress)}")
 
 
-def _conclude(report: Report, json_: str | None, found: Run | None = None) -> NoReturn:
+def _conclude(report: Report, json_: str | None, found: Run | None = None, warned: bool = False) -> NoReturn:
     emit(json_, json.loads(report.to_json()))
     if json_ != "-":
         print_report(report)
@@ -303,7 +323,8 @@ def _conclude(report: Report, json_: str | None, found: Run | None = None) -> No
             out.print(f"Look closer: topicproof show {found.id}")
             if found.error:
                 err.print(f"[red]{found.error}[/]", highlight=False)
-    raise typer.Exit(report.exit_code if found is None else runs_of.exit_code(found, report))
+    code = report.exit_code if found is None else runs_of.exit_code(found, report)
+    raise typer.Exit(code or (WARNED if warned else 0))
 
 
 def _print_stages(found: Run) -> None:
@@ -334,7 +355,7 @@ def _followed(history: History, run_id: str) -> Iterator[None]:
         teller.join()
 
 
-def _where_it_ran(settings: Settings, run_: Run) -> Settings:
+def where_it_ran(settings: Settings, run_: Run) -> Settings:
     """The cluster a run was made on, unless another address is given."""
     where = run_.facts.get("cluster", {})
     if settings.bootstrap is not None:

@@ -1,0 +1,84 @@
+"""A contract on real topics: judged, warned of, broken, and drafted from what the topics hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from backend.contract import question_of, read_contract
+from backend.contract_draft import draft
+from backend.errors import ContractError
+from backend.judge import judge_topics
+from backend.kafka.cluster import Cluster
+from backend.settings import transactional_producer_config
+from validators.finding import Outcome
+
+INPUTS = 6
+
+
+def write(bootstrap: str, source: str, sink: str) -> None:
+    """Orders as JSON, and their totals with the order's number in a header; one transaction of totals is aborted."""
+    producer = Producer(transactional_producer_config(bootstrap, {}, f"{sink}-writer"))
+    producer.init_transactions(10)
+    for topic, end in ((source, producer.commit_transaction), (sink, producer.abort_transaction)) + (
+        (sink, producer.commit_transaction),
+    ):
+        producer.begin_transaction()
+        for number in range(INPUTS):
+            if topic == source:
+                producer.produce(topic, b'{"id": %d, "price": %d}' % (number, 2 * number), b"k%d" % number)
+            else:
+                headers: list[tuple[str, str | bytes | None]] = [("order", str(number))]
+                producer.produce(topic, str(2 * number), b"k%d" % number, headers=headers)
+        producer.flush()
+        end(10)
+
+
+def test_a_contract_judges_topics_of_another_program(
+    bootstrap: str, new_topic: Callable[..., str], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: another program turns orders into totals. All is as the contract says, but half of the sink is aborted.
+    Then its group is set back by two orders, which would be processed again; and a topic of the contract is gone."""
+    source, sink = new_topic(), new_topic()
+    write(bootstrap, source, sink)
+    cluster = Cluster(bootstrap, {})
+    path = tmp_path / "contract.yaml"
+    path.write_text(
+        f"source: {{topic: {source}}}\nsink: {{topic: {sink}}}\n"
+        "identity: {source: {json: $.id}, sink: {header: order}}\n"
+        "value: get_json_object(value, '$.price')\norder: none\ngroup: totals-app\nwarn: {aborted_share: 0.2}\n"
+    )
+    contract, fields = read_contract(path)
+    with pytest.raises(ContractError, match=r"line 6: group: group totals-app has committed no offset of"):
+        question_of(contract, fields, cluster)
+    cluster.commit_offsets("totals-app", source, {0: INPUTS})
+    report = judge_topics(spark, bootstrap, {}, question_of(contract, fields, cluster), tmp_path / "first")
+    assert report.verdict is Outcome.HOLDS, report.why
+    assert {check.kind: check.records for check in report.checked}["wrong_value"] == INPUTS
+    assert contract.warnings(report) == ("50.0% of the records are aborted; the contract warns above 20.0%.",)
+
+    cluster.commit_offsets("totals-app", source, {0: INPUTS - 2})
+    report = judge_topics(spark, bootstrap, {}, question_of(contract, fields, cluster), tmp_path / "second")
+    assert {one.kind: one.primary for one in report.findings if one.outcome is Outcome.VIOLATED} == {"offset_behind": 1}
+
+    path.write_text(path.read_text().replace(sink, f"{sink}-gone"))
+    with pytest.raises(ContractError, match=r"line 2: sink.topic: .*-gone"):
+        question_of(*read_contract(path), cluster)
+
+
+def test_a_first_contract_is_written_from_the_data(
+    bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Story: nobody has written a contract yet. The keys differ from input to input, and the outputs have them too."""
+    source, sink = new_topic(), new_topic()
+    write(bootstrap, source, sink)
+    text, why = draft(bootstrap, {}, source, sink)
+    path = tmp_path / "contract.yaml"
+    path.write_text(text)
+    contract, _ = read_contract(path)
+    assert (contract.source.topic, contract.sink.topic) == (source, sink)
+    assert contract.agreed(None).match.sink == "key" and "the key differs from input to input" in why

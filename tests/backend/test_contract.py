@@ -1,0 +1,116 @@
+"""Contracts: what they say, what is refused and on which line, and which expressions may reach Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend.contract import make_contract, read_contract
+from backend.errors import ContractError
+from backend.expressions import check_expression
+from backend.settings import ROOT
+from validators.agreed import Agreed
+from validators.expected import Expect
+from validators.finding import Order
+from validators.identity import Identity, Match
+
+TOPICS = "source: {topic: a}\nsink: {topic: b}\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "contract.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["squares.yaml", "orders.yaml"])
+def test_the_examples_are_contracts(name: str) -> None:
+    """Story: somebody copies an example. It is read without a complaint."""
+    contract, _ = read_contract(ROOT / "contracts" / name)
+    assert contract.source.topic and contract.kinds
+
+
+def test_a_contract_says_what_is_asked() -> None:
+    """Story: the example of another program's topics. Each field arrives where it is judged."""
+    contract, _ = read_contract(ROOT / "contracts" / "orders.yaml")
+    assert (contract.by, contract.expected.kind, contract.order) == (Identity.KEY, Expect.ONE_TO_MANY, Order.NONE)
+    assert contract.agreed({0: 7}) == Agreed(Match("json:$.id", "header:order-id"), None, {0: 7}, None)
+    assert contract.kinds == ("duplicate", "gap", "aborted_read", "phantom", "offset_ahead", "offset_behind")
+
+
+def test_one_identity_for_both_sides() -> None:
+    """Story: `identity: value` is short for the value on both sides."""
+    fields = {"source": {"topic": "a"}, "sink": {"topic": "b"}, "identity": "value"}
+    assert make_contract(fields).agreed(None).match == Match("value", "value")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sorce: {topic: a}\nsink: {topic: b}", "line 1: sorce: there is no such field."),
+        ("source: {topic: a}\nsink: {topic: a}", "line 2: sink.topic: source and sink are the same topic."),
+        ("source: {topic: a}\nsink: {}", "line 2: sink.topic: name the topic."),
+        (TOPICS + "guarantee: twice", "line 3: guarantee: Input should be"),
+        (TOPICS + "identity: kee", "line 3: identity.source: expected key, value, {header: NAME} or {json: $.path}."),
+        (TOPICS + "identity:\n  source: key\n  sink: {jsn: $.a}", "line 5: identity.sink: expected key"),
+        (TOPICS + "value: reflect('a','b')", "line 3: value: the function reflect is not allowed"),
+        (TOPICS + "value: cast(value as", "line 3: value: the expression 'cast(value as' does not parse"),
+        (TOPICS + "expect: one_to_many", "line 3: expect: one_to_many needs a count of outputs per input."),
+        (TOPICS + "expect: one_to_many\ncount: 2\nvalue: key", "line 5: value: one expression cannot give"),
+        (TOPICS + "require: [duplicates]", "line 3: require.0: there is no kind 'duplicates'."),
+        (TOPICS + "require: []", "line 3: require: Tuple should have at least 1 item"),
+        (TOPICS + "require: [offset_ahead]", "line 3: require: offset_ahead needs a group to compare with."),
+        (TOPICS + "order: none\nrequire: [order]", "line 3: order: order is required, and none is promised."),
+        (TOPICS + "warn: {aborted_share: 2}", "line 3: warn.aborted_share: Input should be less than or equal to 1."),
+        (TOPICS + "warn: {pendng: 1}", "line 3: warn.pendng: there is no such field."),
+        (TOPICS + "guarantee: [", "not YAML"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(text: str, says: str, tmp_path: Path) -> None:
+    """Story: a contract with one mistake. The sentence names the line and the field, and nothing is judged."""
+    with pytest.raises(ContractError) as told:
+        read_contract(written(tmp_path, text))
+    assert says in str(told.value) and told.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cast(cast(value as bigint) * cast(value as bigint) as string)",
+        "cast(substring_index(key, '.', -1) as int) % 2 = 1",
+        "get_json_object(value, '$.id') || '-' || offset",
+        "size(filter(headers, h -> h.key = 'x'))",
+        "case when value like 'a%' then 1 else 0 end",
+        "value in ('a', 'b') and not (key is null)",
+        "try_cast(value as decimal(19,0)) between 1 and 5",
+        r"regexp_extract(value, '(\\d+)', 1)",
+        "headers[0].key = 'reflect(1)'",
+    ],
+)
+def test_plain_expressions_pass(text: str) -> None:
+    """Story: what a contract needs: numbers, texts, JSON, headers, conditions."""
+    assert check_expression(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "reflect('java.lang.System', 'exit')",
+            "java_method('a', 'b')",
+            "try_reflect('a', 'b')",
+            "REFLECT ('a', 'b')",
+        ),
+        *("`reflect`('a', 'b')", "reflect/**/('a', 'b')", "system.builtin.reflect('a', 'b')"),
+        *("transform(headers, h -> reflect('a', 'b'))", "value || reflect('a', 'b')"),
+        *("(select 1)", "exists(select 1)", "key from numbers", "key, value", "key as name", "*", "key; drop table t"),
+        *("count(*)", "sum(offset)", "row_number() over (order by offset)", "value -- comment", "value /*+ hint */"),
+        *("rand()", "uuid()", "current_timestamp()", "current_timestamp", "current_user", "input_file_name()"),
+        *("version()", "read_files('/etc')", "kay", "", "a'b"),
+    ],
+)
+def test_what_runs_code_or_is_no_plain_expression_never_reaches_spark(text: str) -> None:
+    """Story: a contract comes from somebody else. Code, queries, files, and answers that change are refused."""
+    with pytest.raises(ValueError, match=r"not allowed|not one plain|not parse|a record has"):
+        check_expression(text)
