@@ -58,6 +58,13 @@ def _fault(text: str) -> str:
     return text.strip()
 
 
+def _expression(text: str | None) -> str | None:
+    # Late: the parser takes long to import, and most plans have no expression.
+    from backend.expressions import check_expression
+
+    return None if text is None else check_expression(text)
+
+
 def _disagree(why: str, *place: str) -> PydanticCustomError:
     """Fields that are right each and wrong together: the one at `place` is to be changed."""
     return PydanticCustomError("plan", "{why}", {"why": why, "place": place})
@@ -157,9 +164,9 @@ class RunPlan(BaseModel):
     deduplicate_s: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
     """In the scenario totals, drop payments whose id came before, at most so many seconds of their own time ago."""
     files: FilesPlan = FilesPlan()
-    key: str | None = None
+    key: Annotated[str | None, AfterValidator(_expression)] = None
     """Spark SQL for the sink record's key, in the scenario yours; None: the source record's key."""
-    value: str | None = None
+    value: Annotated[str | None, AfterValidator(_expression)] = None
     """Spark SQL for the sink record's value, in the scenario yours; over key, value, topic, partition, offset,
     timestamp and headers, where key and value are text."""
 

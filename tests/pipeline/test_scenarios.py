@@ -61,11 +61,13 @@ def test_yours_takes_spark_sql_over_any_topic(settings: Settings, cluster: Servi
 @pytest.mark.parametrize(
     ("field", "text", "says"),
     [
-        ("value", "upper(valeu)", "cannot be resolved"),
-        ("value", "upper(value", "Syntax error"),
-        ("value", "no_such_function(value)", "Cannot resolve routine"),
+        ("value", "upper(valeu)", "names valeu, and a record has key, value, topic"),
+        ("value", "upper(value", "does not parse"),
+        ("value", "no_such_function(value)", "the function no_such_function is not allowed"),
+        ("value", "reflect('java.lang.System', 'exit', 3)", "the function reflect is not allowed"),
+        ("value", "month(array(value))", "Spark does not take the expression"),
         ("key", "split(value, ' ')", "gives array<string>, not a text. Say to_json(...)"),
-        ("value", "count(value)", "GROUP BY"),
+        ("value", "count(value)", "the function count is not allowed"),
     ],
 )
 def test_an_expression_that_spark_does_not_take_is_refused_by_line(
