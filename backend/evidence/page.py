@@ -30,6 +30,7 @@ FATES: Mapping[str, tuple[str, str]] = {
 """Colour and pattern of each fate: colour never stands alone."""
 SYMBOLS: Mapping[Outcome, str] = {Outcome.HOLDS: "✓", Outcome.VIOLATED: "✕", Outcome.UNKNOWN: "?"}
 ROW_PX, AXIS_PX = 34, 90
+FEW_ROWS = 10
 
 
 def write_page(path: Path, report: Report, made_at: str) -> None:
@@ -163,7 +164,7 @@ def _fates(report: Report) -> dict[str, Any]:
     for fate, (colour, pattern) in FATES.items():
         values = [getattr(one, fate) or 0 for one in rows]
         if any(values):
-            marker = {"color": colour, "pattern": {"shape": pattern, "fgopacity": 0.6}}
+            marker = {"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay"}}
             hover = f"%{{y}}: %{{x:,}} {fate.replace('_', ' ')}<extra></extra>"
             bar = {"type": "bar", "orientation": "h", "x": values, "y": names, "name": fate.replace("_", " ")}
             data.append({**bar, "marker": marker, "hovertemplate": hover})
@@ -172,11 +173,19 @@ def _fates(report: Report) -> dict[str, Any]:
 
 
 def _counts(report: Report) -> dict[str, Any]:
-    """One bar a kind that was found, with what another kind explains apart."""
+    """One bar a kind that was found: what breaks the verdict, what does not count, what another kind explains."""
     found = [one for one in report.findings if one.count]
     names = [one.kind.replace("_", " ") for one in found]
+    uncounted = {one.kind for one in report.not_checked}
+    breaks = [one.outcome is Outcome.VIOLATED and one.kind not in uncounted for one in found]
     bars = (
-        ("primary", [one.primary for one in found], "#D55E00", ""),
+        ("breaks the verdict", [one.primary * bad for one, bad in zip(found, breaks, strict=True)], "#D55E00", ""),
+        (
+            "does not break it",
+            [one.primary * (not bad) for one, bad in zip(found, breaks, strict=True)],
+            "#56B4E9",
+            ".",
+        ),
         ("explained by another kind", [one.count - one.primary for one in found], "#999999", "/"),
     )
     data = [
@@ -186,13 +195,15 @@ def _counts(report: Report) -> dict[str, Any]:
             "x": values,
             "y": names,
             "name": name,
-            "marker": {"color": colour, "pattern": {"shape": pattern, "fgopacity": 0.6}},
+            "marker": {"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay"}},
             "hovertemplate": "%{y}: %{x:,}<extra></extra>",
         }
         for name, values, colour, pattern in bars
         if any(values)
     ]
-    axis = {"title": {"text": "rows found"}, "tickformat": ",d"}
+    # A few rows are whole numbers, too.
+    step = {"dtick": 1} if max((one.count for one in found), default=0) <= FEW_ROWS else {}
+    axis = {"title": {"text": "rows found"}, "tickformat": ",d", **step}
     return _figure(data, len(found), barmode="stack", xaxis=axis, showlegend=True)
 
 
@@ -211,7 +222,12 @@ def _places(report: Report) -> dict[str, Any]:
                     "x": [one.offset for one in there],
                     "y": [f"p{one.partition}" for one in there],
                     "text": [_text(one.why) for one in there],
-                    "marker": {"size": 10, "symbol": symbols[number % len(symbols)]},
+                    "marker": {
+                        "size": 11,
+                        # Open, so that two at one place are both seen.
+                        "symbol": f"{symbols[number % len(symbols)]}-open",
+                        "line": {"width": 2.5},
+                    },
                     "hovertemplate": "%{y}, offset %{x:,}<br>%{text}<extra></extra>",
                 }
             )
