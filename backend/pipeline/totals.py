@@ -11,12 +11,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from backend.errors import ClusterError
+from backend.kafka.cluster import Cluster
+from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
 
 PAYMENT = "id string, account string, cents bigint, at timestamp"
 PLACE = ["topic", "partition", "offset"]
@@ -81,6 +87,40 @@ def number(payment: bytes | None) -> bytes | None:
     except ValueError:
         return None
     return str(found["id"]).encode() if isinstance(found, dict) and "id" in found else None
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Where an account stands."""
+
+    account: str
+    cents: int
+    payments: int
+
+
+def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
+    """The last total of every account in a sink of ours, by account. Raises ClusterError, TopicError."""
+    left = {p.partition for p in cluster.bounds(sink).partitions}
+    consumer = Consumer(consumer_config(cluster.bootstrap, cluster.client, f"{sink}-totals", READ_COMMITTED))
+    consumer.assign([TopicPartition(sink, partition, OFFSET_BEGINNING) for partition in left])
+    found: dict[str, Balance] = {}
+    try:
+        while left:
+            message = consumer.poll(REQUEST_TIMEOUT_MS / 1000)
+            error = message.error() if message is not None else None
+            if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
+                raise ClusterError(f"Topic {sink} could not be read{': ' + error.str() if error else ' in time'}.")
+            if error is not None:
+                left.discard(message.partition() or 0)
+                continue
+            told = json.loads(message.value() or b"")
+            before = found.get(told["account"])
+            found[told["account"]] = Balance(told["account"], told["total"], before.payments + 1 if before else 1)
+    except (KafkaException, ValueError, KeyError, TypeError) as error:
+        raise ClusterError(f"Topic {sink} holds something else than totals, or cannot be read: {error}.") from error
+    finally:
+        consumer.close()
+    return [found[account] for account in sorted(found)]
 
 
 def counts(reading: DataFrame, deduplicate_s: int | None) -> DataFrame | None:

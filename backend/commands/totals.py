@@ -1,0 +1,37 @@
+"""The current totals of a run of the scenario totals."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from rich.table import Table
+
+from backend.commands.options import Bootstrap, Config, Json, RunId, settings_of
+from backend.commands.runs import where_it_ran
+from backend.commands.terminal import emit, out, say
+from backend.errors import UsageError
+from backend.history.store import History
+from backend.kafka.cluster import Cluster
+from backend.pipeline.totals import current_totals
+from backend.services import services
+
+
+def totals(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None) -> None:
+    """The current total of every account, as a consumer of the run's sink knows it.
+
+    Example: `topicproof totals totals-k3f9a2`
+    """
+    settings = settings_of(bootstrap, config)
+    found = History(settings).get(run_id)
+    if found.plan.get("scenario") != "totals":
+        raise UsageError(f"{run_id} is no run of the scenario totals, so it has no totals.")
+    settings = where_it_ran(settings, found)
+    with services(settings, spark=False, say=say) as running:
+        known = current_totals(Cluster(running.bootstrap, settings.client), found.facts["sink"])
+    emit(json_, [asdict(one) for one in known])
+    if json_ is not None:
+        return
+    table = Table("account", "total", "payments", box=None, pad_edge=False)
+    for one in known:
+        table.add_row(one.account, f"{one.cents / 100:,.2f}", f"{one.payments:,}")
+    out.print(table)
