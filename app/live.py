@@ -20,6 +20,9 @@ def progress(run: Run) -> None:
     """Where it is, how far, how fast, how long still."""
     st.markdown(wording.stages(run))
     st.progress(wording.progress_share(run.progress), text=wording.progress_text(run.progress, run.alive))
+    if stages := run.progress.get("stages"):
+        done = (f"{one['name']} {one['processed']:,} of {one['there']:,}" for one in stages)
+        st.caption(wording.plain(f"Offsets that each stage has processed: {' · '.join(done)}"))
     if effects := side_effects(run.progress):
         st.caption(f"{effects.capitalize()}. A replay does them again; the outputs are committed once.")
 
@@ -54,7 +57,11 @@ def figures(run: Run) -> None:
         "A killed worker declares nothing: its transaction is missing here.",
     )
     sides = [parse_fault(fault).kind.side for fault in run.plan.get("faults", ())]
-    most = sides.count(Side.WORKER) * run.plan.get("partitions", 0) + sides.count(Side.RUN)
+    # Of every source of every stage.
+    partitions = sum(
+        len(of_topic) for of_stage in run.facts.get("floor", {}).values() for of_topic in of_stage.values()
+    )
+    most = sides.count(Side.WORKER) * partitions + sides.count(Side.RUN)
     columns[2].metric(
         "Faults fired",
         f"{seen.get('faults', 0):,}",

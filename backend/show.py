@@ -23,6 +23,7 @@ def progress_line(progress: Mapping[str, Any]) -> str:
     ]
     if progress.get("fenced"):
         parts.append(f"{progress['fenced']:,} fenced")
+    parts += [f"{one['name']} {one['processed']:,} of {one['there']:,}" for one in progress.get("stages", ())]
     if progress["faults"]:
         parts.append(f"{progress['faults']:,} faults fired")
     withheld = sum(p["hw"] - p["lso"] for p in progress["sink"])
