@@ -69,6 +69,8 @@ class Kind:
     """Where it strikes when it has no key for that."""
     needs_transactions: bool = False
     """What it strikes is there under exactly_once only."""
+    transactional_words: Sequence[str] = ()
+    """Words of its keys with which that is so."""
 
     def has(self, key: str) -> bool:
         return any(one.name == key for one in self.keys)
@@ -99,7 +101,8 @@ class Fault:
 
     @property
     def needs_transactions(self) -> bool:
-        return self.kind.needs_transactions or self.step is Step.COMMITTING
+        words = set(self.kind.transactional_words) & set(self.place.values())
+        return self.kind.needs_transactions or self.step is Step.COMMITTING or bool(words)
 
     def number(self, key: str) -> int:
         return int(self.place[key])

@@ -66,6 +66,7 @@ NETWORK = Kind(
         Key("seconds", "2"),
     ),
     step=Step.BEGUN,
+    transactional_words=("partitions", "end"),
 )
 ISOLATED = Kind(
     "isolated",

@@ -6,8 +6,10 @@ from collections import Counter
 
 import pytest
 
+from backend.errors import UsageError
 from backend.history.store import State
 from backend.pipeline.journal import FaultTold, Told, read_journal
+from backend.pipeline.plan import make_plan
 from backend.services import Services
 from backend.settings import Settings
 from tests.runs import Finished, read_all, run_to_end
@@ -31,6 +33,15 @@ def copies(cluster: Services, done: Finished) -> tuple[int, int]:
 def told(cluster: Services, done: Finished, what: Told) -> list[str]:
     entries = read_journal(cluster.bootstrap, {}, str(done.run.facts["journal"]))
     return [entry.said for entry in entries if isinstance(entry, FaultTold) and entry.what is what]
+
+
+@pytest.mark.parametrize("request_", ["end", "partitions"])
+def test_a_request_that_is_never_made_cannot_be_hurt(request_: str) -> None:
+    """Story: somebody wants to lose the request that ends a transaction where there are none. The plan is refused."""
+    fault = f"network@transaction=2,request={request_}"
+    assert make_plan({"faults": [fault]}).faults == (fault,)
+    with pytest.raises(UsageError, match=f"{fault} strikes transactions, and at_least_once has none"):
+        make_plan({"faults": [fault], "guarantee": "at_least_once"})
 
 
 def test_an_unanswered_commit_is_settled_once(settings: Settings, cluster: Services) -> None:
