@@ -210,6 +210,8 @@ def transactional_producer_config(
         # When its connections broke, the client would forget the brokers and begin anew; an offset that it was handing
         # to the group's coordinator meanwhile then waits for ever, past any time-out (librdkafka issue 5511).
         "metadata.recovery.strategy": "none",
+        # A delivery that succeeded then costs no call into Python.
+        "delivery.report.only.error": True,
         "transactional.id": transactional_id,
         "transaction.timeout.ms": timeout_ms,
     }

@@ -188,9 +188,9 @@ def connect(remote: str) -> SparkSession:
     patience = client.get_retry_policies()
     try:
         client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=CONNECT_BACKOFF_MS)])
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*RETRIES_EXCEEDED")
-            session.version  # noqa: B018  the first question to the server; creating a session asks nothing
+        # The error that follows says it; for the whole session, whose server may go away later.
+        warnings.filterwarnings("ignore", ".*RETRIES_EXCEEDED")
+        session.version  # noqa: B018  the first question to the server; creating a session asks nothing
         if proxied:
             client.set_retry_policies(patience)
     except Exception as error:

@@ -67,8 +67,7 @@ class TransactionalProducer:
         self.transactional_id = transactional_id
         more = {name.replace("_", "."): value for name, value in special.items()}
         config = transactional_producer_config(bootstrap, client, transactional_id, timeout_ms)
-        # A successful delivery then costs no call into Python.
-        self.producer = Producer({**config, "delivery.report.only.error": True, **more})
+        self.producer = Producer({**config, **more})
         self.failed: KafkaError | None = None
         """Why the first record of this transaction that failed did."""
 
@@ -200,13 +199,12 @@ def enqueue(
     key: bytes | None,
     value: bytes | None,
     headers: list[tuple[str, Any]],
-    delivered: Delivered | None = None,
+    delivered: Delivered,
 ) -> None:
     """Queue one record; waits for room when the queue is full. Raises KafkaException."""
-    heard: Any = {} if delivered is None else {"on_delivery": delivered}
     while True:
         try:
-            producer.produce(topic, value, key, headers=headers, **heard)
+            producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
             return
         except BufferError:
             producer.poll(0.05)

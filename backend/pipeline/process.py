@@ -295,6 +295,8 @@ def explained(error: PySparkException) -> TopicproofError:
         kind = getattr(errors, match.group(1), None)
         if isinstance(kind, type) and issubclass(kind, TopicproofError):
             return kind(match.group(2).strip())
+    if "StatusCode.UNAVAILABLE" in text:
+        return SparkError("The Spark server has ended, or cannot be reached any more. Start it, and resume the run.")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # The last line of a worker's traceback says what happened; Spark's own first line only that something did.
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]

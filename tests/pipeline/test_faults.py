@@ -15,6 +15,7 @@ from backend.services import Services
 from backend.settings import Settings
 from tests.runs import Finished, read_all, run_to_end
 from validators.finding import Outcome
+from validators.headers import REASON_HEADER
 
 RECORDS, PARTITIONS, PER_TRANSACTION = 2_000, 2, 250
 
@@ -91,3 +92,16 @@ def test_a_run_whose_offsets_were_moved_refuses_or_says_what_came_of_it(
         assert says in str(done.run.error) and set(got.values()) == {1}
         with pytest.raises(OffsetsMoved, match=says):
             resume(settings, cluster, History(settings), done.run.id)
+
+
+def test_a_refused_input_is_a_dead_letter_and_nothing_is_missing(settings: Settings, cluster: Services) -> None:
+    """Story: the broker refuses a record of every partition for good. The run's plan has a place for dead letters, so
+    the input's offset goes there with its reason, and the verdict, which hears both topics, holds."""
+    plan = {"records": RECORDS, "partitions": PARTITIONS, "per_transaction": PER_TRANSACTION}
+    fault = "refused@transaction=2,times=99"
+    done = run_to_end(settings, cluster, **plan, faults=[fault], sink={"dead_letters": True})
+    assert done.report.verdict is Outcome.HOLDS, done.report.why
+    buried = read_all(cluster.bootstrap, f"{done.sink}.dead-letters")
+    assert len(buried) == PARTITIONS
+    assert len(read_all(cluster.bootstrap, done.sink)) == RECORDS - PARTITIONS
+    assert all(b"MSG_SIZE_TOO_LARGE" in dict(letter.headers)[REASON_HEADER] for letter in buried)
