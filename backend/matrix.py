@@ -281,7 +281,7 @@ TABLE: tuple[Trouble, ...] = (
     _network("end", "late", "", *_NO_TRANSACTIONS),
     # Several requests in flight need a transaction of several batches.
     _network(
-        *("produce", "overtaken", "", "", "inversions", "", "inversions"),
+        *("produce", "overtaken", "hidden?", "", "inversions", "", "inversions"),
         records=60_000,
         partitions=1,
         per_transaction=30_000,

@@ -21,15 +21,15 @@ def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
     found = cluster.admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
     if not found:
         raise ClusterError(f"There is no topic {name} yet, so no broker leads it.")
-    partition = abs(_java_hash(key)) % len(found) if role in OWN_TOPICS else 0
+    partition = own_partition(key, len(found)) if role in OWN_TOPICS else 0
     if found[partition].leader < 0:
         raise ClusterError(f"No broker leads {name}-{partition} at this moment.")
     return int(found[partition].leader)
 
 
-def _java_hash(text: str) -> int:
-    """Java's String.hashCode, by which Kafka's coordinators divide their topics among partitions."""
+def own_partition(key: str, partitions: int) -> int:
+    """The partition of Kafka's own topic that keeps a transactional id or a group: by Java's String.hashCode."""
     code = 0
-    for character in text:
+    for character in key:
         code = (31 * code + ord(character)) % 2**32
-    return code - 2**32 if code >= 2**31 else code
+    return abs(code - 2**32 if code >= 2**31 else code) % partitions

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from backend.errors import UsageError
-from backend.faults.brokers import leader
+from backend.faults.brokers import OWN_TOPICS, own_partition
 from backend.kafka.cluster import Cluster
-from backend.kafka.rawlog import connect
+from backend.kafka.rawlog import fetch_bounds
 from backend.pipeline.journal import FaultTold, Told, read_journal
 from backend.services import Services, brokers, services
 from backend.settings import Settings
@@ -53,17 +53,17 @@ def test_a_run_outlives_the_broker_that_leads_a_role(home: Settings, three: Serv
     assert ("is back" if how == "kill" else "goes on") in told[Told.HEALED]
 
 
-def test_a_groups_coordinator_is_found_where_kafka_has_it(three: Services) -> None:
-    """Story: the broker that keeps a group is computed from its name; Kafka, asked for it, names the same one."""
-    cluster = Cluster(three.bootstrap)
-    groups = [f"group-{number}" for number in range(20)]
-    for group in groups:
-        cluster.create_topic(f"{group}-topic", 1)
-        cluster.commit_offsets(group, f"{group}-topic", {0: 0})
-    with connect(three.bootstrap, {}) as kafka:
-        asked = kafka.net._manager.run(kafka.admin._find_coordinator_ids, groups)
-    assert {group: leader(cluster, "offsets", "", group) for group in groups} == asked
-    assert len(set(asked.values())) == 3
+def test_a_group_is_kept_where_kafka_keeps_it(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    """Story: where a group's offsets lie is computed from its name. When it commits, that partition grows."""
+    cluster, source = Cluster(bootstrap), new_topic()
+    for number in range(5):
+        group = f"{source}-{number}"
+        cluster.commit_offsets(group, source, {0: 0})
+        before = fetch_bounds(bootstrap, {}, OWN_TOPICS["offsets"]).partitions
+        cluster.commit_offsets(group, source, {0: 1})
+        after = fetch_bounds(bootstrap, {}, OWN_TOPICS["offsets"]).partitions
+        grown = [a.partition for a, b in zip(after, before, strict=True) if a.hw > b.hw]
+        assert own_partition(group, len(after)) in grown
 
 
 def test_given_brokers_are_nobodys_to_kill(settings: Settings) -> None:
