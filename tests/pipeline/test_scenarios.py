@@ -23,7 +23,7 @@ from backend.pipeline.plan import make_plan, read_plan
 from backend.pipeline.run import create, exit_code, make_context
 from backend.services import Services
 from backend.settings import Settings, idempotent_producer_config
-from tests.runs import read_all, run_to_end
+from tests.runs import Finished, read_all, run_to_end
 from validators.finding import Outcome
 
 
@@ -156,10 +156,10 @@ def test_a_payment_that_the_second_look_misses_is_a_gap(
     assert gap.primary == 1 and gap.examples[0].lineage == f"few-files/0/5/{len(payments(5))}"
 
 
-def test_a_chain_is_judged_stage_by_stage_and_end_to_end(settings: Settings, cluster: Services) -> None:
-    """Story: three stages, one of them a filter, under aborts and crashes in each. What comes out are the labels of the
-    even numbers' squares, once each; every stage holds by itself, and the last sink against the first source."""
-    finished = run_to_end(
+@pytest.fixture(scope="module")
+def chain(settings: Settings, cluster: Services) -> Finished:
+    """A chain under aborts and crashes in each of its three stages."""
+    return run_to_end(
         settings,
         cluster,
         scenario="chain",
@@ -170,38 +170,52 @@ def test_a_chain_is_judged_stage_by_stage_and_end_to_end(settings: Settings, clu
         abort_probability=0.3,
         faults=["crash@transaction=2"],
     )
-    assert finished.report.verdict is Outcome.HOLDS, finished.report.to_json()
-    assert {name: one["verdict"] for name, one in finished.run.facts["verdicts"].items()} == {
-        "keep": "HOLDS",
-        "square": "HOLDS",
-        "label": "HOLDS",
-    }
-    assert (finished.run.verdict, exit_code(finished.run, finished.report)) == (Outcome.HOLDS, 0)
-    assert (finished.report.source.topic, finished.report.source_records) == (finished.source, 1_200)
-    made = sorted(int(json.loads(m.value or b"")["square"]) for m in read_all(cluster.bootstrap, finished.sink))
+
+
+def test_a_chain_is_judged_stage_by_stage_and_end_to_end(chain: Finished, cluster: Services) -> None:
+    """Story: three stages, one of them a filter. What comes out are the labels of the even numbers' squares, once each;
+    every stage holds by itself, and the last sink against the first source."""
+    assert chain.report.verdict is Outcome.HOLDS, chain.report.to_json()
+    verdicts = {name: one["verdict"] for name, one in chain.run.facts["verdicts"].items()}
+    assert verdicts == {"keep": "HOLDS", "square": "HOLDS", "label": "HOLDS"}
+    assert (chain.run.verdict, exit_code(chain.run, chain.report)) == (Outcome.HOLDS, 0)
+    assert (chain.report.source.topic, chain.report.source_records) == (chain.source, 1_200)
+    made = sorted(int(json.loads(m.value or b"")["square"]) for m in read_all(cluster.bootstrap, chain.sink))
     assert made == [n * n for n in range(0, 1_200, 2)]
-    topics = finished.run.facts["topics"]
-    assert len(read_all(cluster.bootstrap, topics["kept"])) == 600
+    assert len(read_all(cluster.bootstrap, chain.run.facts["topics"]["kept"])) == 600
 
 
-def test_a_run_is_as_good_as_its_worst_stage(
-    settings: Settings, cluster: Services, spark_sessions: Callable[[], SparkSession]
-) -> None:
-    """Story: end to end all is well, but a stage between has a phantom. The run's verdict names the stage. Had a later
-    stage been stopped on its way, end to end would be judged up to the first input that it had not carried through."""
-    finished = run_to_end(settings, cluster, scenario="chain", records=100, partitions=1)
-    assert finished.report.verdict is Outcome.HOLDS
-    context = make_context(settings, cluster, History(settings), finished.run)
-    (_, keep), (_, square), (_, label) = context.stages
-    source, _ = judged_range(context, keep, partial=False)
-    for stage, offset, first in ((square, 10, 20), (label, 5, 10)):
-        context.cluster.commit_offsets(stage.group, stage.source, {0: offset})
-        (partition,) = carried_through(context, spark_sessions(), source).partitions
-        assert (partition.start, partition.lso) == (0, first)
-    worse = replace(finished.report, verdict=Outcome.VIOLATED, why="Not exactly once: 1 phantom.")
-    judged = Judged(finished.report, {"keep": finished.report, "square": worse})
+def test_a_run_is_as_good_as_its_worst_stage(chain: Finished) -> None:
+    """Story: end to end all is well, but a stage between has a phantom. The run's verdict names the stage."""
+    worse = replace(chain.report, verdict=Outcome.VIOLATED, why="Not exactly once: 1 phantom.")
+    judged = Judged(chain.report, {"keep": chain.report, "square": worse})
     assert (judged.verdict, judged.why) == (Outcome.VIOLATED, "Stage square: Not exactly once: 1 phantom.")
-    assert exit_code(replace(finished.run, verdict=Outcome.VIOLATED), finished.report) == 1
+    assert exit_code(replace(chain.run, verdict=Outcome.VIOLATED), chain.report) == 1
+
+
+def test_a_stopped_chain_is_judged_as_far_as_it_was_carried_through(
+    chain: Finished, settings: Settings, cluster: Services, spark_sessions: Callable[[], SparkSession]
+) -> None:
+    """Story: the last stage was stopped on its way. End to end is judged up to the first input of each source partition
+    whose square it had not labelled."""
+    context = make_context(settings, cluster, History(settings), chain.run)
+    (_, keep), (_, square), (_, label) = context.stages
+
+    def inputs(topic: str) -> dict[tuple[int, int], tuple[int, int]]:
+        """Where the input of each record lies, by where the record does."""
+        parts = ((m, dict(m.headers)["topicproof-lineage"].decode().split("/")) for m in read_all(bootstrap, topic))
+        return {(m.partition, m.offset): (int(part[1]), int(part[2])) for m, part in parts}
+
+    bootstrap = cluster.bootstrap
+    kept, squares = inputs(square.source), inputs(label.source)
+    partition, stopped = sorted(squares)[100]
+    context.cluster.commit_offsets(label.group, label.source, {partition: stopped})
+    left = [kept[squares[place]] for place in squares if place[0] == partition and place[1] >= stopped]
+    source, _ = judged_range(context, keep, partial=False)
+    found = {p.partition: p.lso for p in carried_through(context, spark_sessions(), source).partitions}
+    assert left and found == {
+        p.partition: min((offset for of, offset in left if of == p.partition), default=p.lso) for p in source.partitions
+    }
 
 
 def test_a_merge_is_torn_by_no_crash(settings: Settings, cluster: Services) -> None:
