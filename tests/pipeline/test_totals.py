@@ -8,7 +8,7 @@ import shutil
 import threading
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +33,9 @@ from backend.pipeline.totals import account, current_totals, payment, total_text
 from backend.services import Services
 from backend.settings import idempotent_producer_config, read_settings, spark_source_options
 from tests.conftest import wait_until
+from tests.pipeline.duplicates import restarted_filler, retrying_client, transfer_from_the_start
+from tests.postgresql import new_database
+from tests.postgresql import server as postgresql
 from tests.runs import read_all
 from validators.finding import Outcome
 from validators.headers import LINEAGE_HEADER
@@ -260,9 +263,7 @@ def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Pa
     assert report.not_processed == 0 and report.fates["committed"] == 1_000 and (report.fates["aborted"] or 0) > 0
     assert (tmp_path / "durable" / run.id / "total" / "state").exists()
     assert committed(cluster.bootstrap, run.facts["sink"]) == due(cluster.bootstrap, run.facts["source"])
-    right: Counter[str] = Counter()
-    for number in range(1_000):
-        right.update({one["account"]: one["cents"] for one in [json.loads(payment(number))]})
+    right = amounts(range(1_000))
     known = current_totals(Cluster(cluster.bootstrap), run.facts["sink"])
     assert {one.account: one.cents for one in known} == right and {one.payments for one in known} == {50}
 
@@ -270,26 +271,31 @@ def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Pa
 def test_what_came_twice_is_added_twice_unless_it_is_dropped(
     bootstrap: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: an idempotent filler is killed after 150 of 300 payments and started again from the beginning. Its new
-    producer id is another one to the brokers, so 150 payments are in the topic twice. Exactly-once totals add them
-    twice, and each account is wrong by the amount of its repeated payments. With the step that drops them, the same
-    payments give the right totals, under a killed worker too."""
-    right: Counter[str] = Counter()
-    again: Counter[str] = Counter()
-    for number in range(300):
-        one = json.loads(payment(number))
-        right[one["account"]] += one["cents"]
-        again[one["account"]] += one["cents"] if number < 150 else 0
-    for deduplicate_s, wrong_by in ((None, again), (3_600, Counter[str]())):
-        stage = Stage(bootstrap, tmp_path / str(deduplicate_s))
-        stage.fill(150)
-        stage.filled = 0
-        stage.fill(300)
-        options = {"faults": "crash@transaction=2"}
-        stage.start(spark, options, deduplicate_s=deduplicate_s).awaitTermination()
-        last = {}
-        for message in read_all(bootstrap, stage.sink):
-            told = json.loads(message.value or b"")
-            last[told["account"]] = told["total"]
-        assert last == {account: total + wrong_by[account] for account, total in right.items()}
+    """Story: payments come from a filler that was killed and started again, from a client that posts again where no
+    answer came, and from a transfer that reads its table from the start again. Exactly-once totals add what came twice
+    twice, and each account is wrong by just these amounts. With the step that drops them, the same payments give the
+    right totals, under killed workers too."""
+    wrong, repaired = (Stage(bootstrap, tmp_path / name) for name in ("wrong", "repaired"))
+    with postgresql() as database:
+        for stage in (wrong, repaired):
+            repeated = [
+                *restarted_filler(bootstrap, stage.source, range(100)),
+                *retrying_client(bootstrap, stage.source, range(100, 200)),
+                *transfer_from_the_start(bootstrap, stage.source, range(200, 300), new_database(database, stage.name)),
+            ]
+    assert len(repeated) > 100
+    right, again = amounts(range(300)), amounts(repeated)
+    for stage, deduplicate_s, wrong_by in ((wrong, None, again), (repaired, 3_600, Counter[str]())):
+        stage.start(spark, {"faults": "crash@transaction=2"}, deduplicate_s=deduplicate_s).awaitTermination()
+        known = {one.account: one.cents for one in current_totals(stage.cluster, stage.sink)}
+        assert known == {account: cents + wrong_by[account] for account, cents in right.items()}
         assert stage.in_order()
+
+
+def amounts(numbers: Iterable[int]) -> Counter[str]:
+    """What these payments come to, by account."""
+    sums: Counter[str] = Counter()
+    for number in numbers:
+        one = json.loads(payment(number))
+        sums[one["account"]] += one["cents"]
+    return sums

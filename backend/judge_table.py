@@ -1,0 +1,74 @@
+"""Judging a database table that backend/pipeline/database_sink.py wrote against its source topic: duplicates, gaps,
+order and rows without an input, by the validators that judge topics.
+
+A table has no aborted rows and no raw log, so its rows are both readings of one partition, in the order of their ids.
+They are read by this process: a table must fit into its memory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
+
+from backend.errors import SinkError
+from backend.kafka.cluster import Cluster
+from backend.pipeline.database_sink import LINEAGE, connect_database, rows_of, shown
+from backend.settings import READ_COMMITTED, spark_source_options
+from validators.finding import Bounds, Guarantee, PartitionBounds, Witness
+from validators.headers import LINEAGE_HEADER, Lineage, format_lineage
+from validators.ledger import build_ledger
+from validators.readings import COLUMNS, keep, read
+from validators.report import Report, judge
+
+REQUIRED = ("duplicate", "gap", "order", "phantom")
+
+
+def judge_table(
+    spark: SparkSession,
+    cluster: Cluster,
+    url: str,
+    table: str,
+    source: Bounds,
+    folder: Path,
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+) -> Report:
+    """The verdict on a table. What it rests on is kept in `folder`. Raises SinkError when the table cannot be read."""
+    rows = read_table(url, table)
+    count = rows.num_rows
+    sink = Bounds(table, (PartitionBounds(0, 0, count, count),))
+    reading = spark.createDataFrame(rows).selectExpr(*_typed()) if count else spark.createDataFrame([], COLUMNS)
+    reading = keep(reading, (folder / "table").as_uri())
+    options = spark_source_options(cluster.bootstrap, cluster.client, READ_COMMITTED)
+    inputs = keep(read(spark, options, source, Witness.READ_COMMITTED), (folder / "source").as_uri())
+    ledger = build_ledger(reading, reading, inputs, sink, source, (folder / "ledger").as_uri())
+    return judge(ledger, guarantee, require=REQUIRED)
+
+
+def read_table(url: str, table: str) -> pa.Table:
+    """A table's rows as a reading: partition 0, and offsets that count them by id."""
+    engine, rows = connect_database(url), rows_of(table)
+    try:
+        with engine.connect() as connection:
+            found = connection.execute(select(rows).order_by(rows.c.id)).mappings().all()
+    except DBAPIError as error:
+        said = str(error.orig).splitlines()[0].rstrip(".")
+        raise SinkError(f"Table {table} of {shown(engine)} cannot be read: {said}.") from error
+    headers = [
+        [{"key": LINEAGE_HEADER, "value": format_lineage(Lineage(*(row[name] for name in LINEAGE)))}] for row in found
+    ]
+    return pa.table(
+        {
+            "offset": pa.array(range(len(found)), pa.int64()),
+            "key": pa.array([row["key"] for row in found], pa.binary()),
+            "value": pa.array([row["value"] for row in found], pa.binary()),
+            "headers": pa.array(headers, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        }
+    )
+
+
+def _typed() -> tuple[str, ...]:
+    return "cast(0 as int) as partition", "offset", "cast(null as timestamp) as timestamp", "key", "value", "headers"
