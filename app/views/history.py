@@ -66,7 +66,7 @@ def listed(runs: Sequence[Run], standings: Mapping[str, Standing]) -> None:
     words = [wording.STANDING_WORDS[standings[run.id]] for run in runs]
     frame = pd.DataFrame(
         {
-            "run": [f"verdict?run={run.id}" if run.verdict else f"?run={run.id}" for run in runs],
+            "run": [f"verdict?run={run.id}" if run.verdict else f"./?run={run.id}" for run in runs],
             "started": [run.created_at for run in runs],
             "kind": [run.kind for run in runs],
             "what": [trend.subject(run) for run in runs],
@@ -94,7 +94,7 @@ def listed(runs: Sequence[Run], standings: Mapping[str, Standing]) -> None:
 
 def over_time(runs: Sequence[Run]) -> None:
     """One scenario or one pair of topics over time."""
-    st.subheader("Over time", anchor=False)
+    st.header("Over time", anchor=False)
     subjects: dict[str, int] = {}
     for run in runs:
         subjects[trend.subject(run)] = subjects.get(trend.subject(run), 0) + 1
@@ -119,7 +119,7 @@ def over_time(runs: Sequence[Run]) -> None:
 
 def side_by_side(runs: Sequence[Run]) -> None:
     """Two reports."""
-    st.subheader("Two side by side", anchor=False)
+    st.header("Two side by side", anchor=False)
     if len(runs) < 2:
         st.caption("That takes two verdicts.")
         return
