@@ -62,7 +62,7 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
             '"loud"': f'"{loud}"',
             "loud-run": f"{loud}-run",
             '"quiet"': f'"{quiet}"',
-            '"file:/var/loud"': f'"{(tmp_path / "checkpoint").as_uri()}", {crash}',
+            '"file:/loud"': f'"{(tmp_path / "checkpoint").as_uri()}", {crash}',
         }
     )
     monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
