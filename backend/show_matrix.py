@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from backend.matrix import PROMISES, TABLE, Result
+from backend.matrix import PROMISES, TABLE, Result, Trouble
 
 _COLOURS = {"exact": "#0072B2", "damaged": "#E69F00", "surprise": "#D55E00"}
 """Okabe and Ito; the words in each cell say the same."""
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """One row a guarantee, one column a fault; surprises and what proves each fault below."""
-    faults, rows = _grid(results)
+    """One row a fault, one column a guarantee; surprises and what proves each fault below."""
+    guarantees, rows = _grid(results)
     lines = [f"# Guarantees against faults\n\n{summary(results)}\n"]
-    lines += [f"| | {' | '.join(faults)} |", f"| --- |{' --- |' * len(faults)}"]
-    for name, row in rows.items():
-        said = [_said(row[fault]) if fault in row else "" for fault in faults]
-        lines.append(f"| `{name}` | {' | '.join(said)} |")
+    lines += [f"| | {' | '.join(f'`{name}`' for name in guarantees)} |", f"| --- |{' --- |' * len(guarantees)}"]
+    for trouble, row in rows:
+        said = [_said(row[name]) if name in row else "" for name in guarantees]
+        lines.append(f"| `{trouble.name}`: {trouble.title} | {' | '.join(said)} |")
     lines += ["", "`exact`: each input committed once, in order. *hidden* is no harm: records of aborted transactions."]
     surprising = [one for one in results if one.surprises]
     if surprising:
@@ -32,14 +32,13 @@ def markdown(results: Sequence[Result]) -> str:
 
 def heat_map(results: Sequence[Result]) -> str:
     """The same table as a page, coloured: exact, damaged as expected, surprise."""
-    faults, rows = _grid(results)
-    titles = {trouble.name: trouble.title for trouble in TABLE}
-    head = "".join(f'<th scope="col" title="{escape(titles.get(one, ""))}">{escape(one)}</th>' for one in faults)
+    guarantees, rows = _grid(results)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in guarantees)
     body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>'
-        + "".join(_cell(row[fault]) if fault in row else "<td></td>" for fault in faults)
+        f'<tr><th scope="row">{escape(trouble.name)}<small>{escape(trouble.title)}</small></th>'
+        + "".join(_cell(row[name]) if name in row else "<td></td>" for name in guarantees)
         + "</tr>"
-        for name, row in rows.items()
+        for trouble, row in rows
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Guarantees against faults</title>'
@@ -68,11 +67,12 @@ def line(result: Result) -> str:
     return f"{told} - SURPRISE: {'; '.join(result.surprises)}. Look: topicproof show {result.run}"
 
 
-def _grid(results: Sequence[Result]) -> tuple[list[str], dict[str, Mapping[str, Result]]]:
-    """The faults there are, and the results of each guarantee by fault; both in the order of the table."""
-    present = {one.fault for one in results}
-    rows = {promise.name: {one.fault: one for one in results if one.guarantee == promise.name} for promise in PROMISES}
-    return [one.name for one in TABLE if one.name in present], {name: row for name, row in rows.items() if row}
+def _grid(results: Sequence[Result]) -> tuple[list[str], list[tuple[Trouble, Mapping[str, Result]]]]:
+    """The guarantees there are, and the results of each fault by guarantee; both in the order of the table."""
+    present = {one.guarantee for one in results}
+    rows = [(trouble, {one.guarantee: one for one in results if one.fault == trouble.name}) for trouble in TABLE]
+    names = [promise.name for promise in PROMISES if promise.name in present]
+    return names, [(trouble, row) for trouble, row in rows if row]
 
 
 def _said(result: Result) -> str:
@@ -90,6 +90,7 @@ def _cell(result: Result) -> str:
 _STYLE = (
     ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;margin:2rem;max-width:max-content}"
     "table{border-collapse:separate;border-spacing:3px}th{font-weight:600;text-align:left;padding:.4rem .6rem}"
+    "small{display:block;font-weight:400;opacity:.75}"
     "td{padding:.4rem .6rem;border-radius:4px;white-space:nowrap}"
     + "".join(f".{name}{{background:{colour}33;border-left:4px solid {colour}}}" for name, colour in _COLOURS.items())
 )

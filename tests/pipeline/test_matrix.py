@@ -136,12 +136,12 @@ def test_a_matrix_is_shown_with_its_surprises_and_proofs() -> None:
     ]
     assert summary(shown) == "3 of 4 cells agree with what theory expects; 1 is a surprise (24 s)."
     table = markdown(shown)
-    assert "| `exactly_once` | exact | 400 hidden |" in table
-    assert "| `at_least_once` | **3 duplicates (surprise)** | 100 duplicates |" in table
+    assert "| `none`: nothing goes wrong | exact | **3 duplicates (surprise)** |" in table
+    assert "| `abort`: transactions fail by a draw of the seed | 400 hidden | 100 duplicates |" in table
     assert "- `at_least_once` under `none` (run squares-aaaaaa): 3 duplicates, where none were expected" in table
     page = _Cells()
     page.feed(heat_map(shown))
-    assert page.found == ["exact", "exact", "surprise", "damaged"]
+    assert page.found == ["exact", "surprise", "exact", "damaged"]
     assert "SURPRISE" in line(shown[2]) and "SURPRISE" not in line(shown[3])
 
 
