@@ -65,7 +65,7 @@ def _expression(text: str | None) -> str | None:
     return None if text is None else check_expression(text)
 
 
-def _disagree(why: str, *place: str) -> PydanticCustomError:
+def _disagree(why: str, *place: str | int) -> PydanticCustomError:
     """Fields that are right each and wrong together: the one at `place` is to be changed."""
     return PydanticCustomError("plan", "{why}", {"why": why, "place": place})
 
@@ -197,9 +197,12 @@ class RunPlan(BaseModel):
             )
         if len(chosen.sources) > 1 and self.source.topic is not None:
             raise _disagree(f"{chosen.name} reads several topics of its own. Remove source.topic.", "source", "topic")
-        for fault in map(parse_fault, self.faults):
+        for number, fault in enumerate(map(parse_fault, self.faults)):
             if fault.needs_transactions and self.guarantee != "exactly_once":
-                raise ValueError(f"{fault} strikes transactions, and {self.guarantee} has none. Choose exactly_once.")
+                raise _disagree(
+                    f"{fault} strikes transactions, and {self.guarantee} has none. Choose exactly_once.",
+                    *("faults", number),
+                )
         return self
 
     @property

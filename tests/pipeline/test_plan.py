@@ -101,6 +101,9 @@ def test_a_plan_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, sa
         ("records: 10\nvalue: upper(value)\n", 2, "squares takes no expression. Choose the scenario yours"),
         ("value: value\nscenario: yours\n", 2, "yours fills no topic: name an existing one as source.topic"),
         ("acks: '0'\n", 1, "exactly_once needs acks=all"),
+        ("guarantee: at_least_once\nfaults:\n- hijack@transaction=1\n", 3, "strikes transactions"),
+        ("scenario: yours\nsource: {topic: a}\nvalue: reflect('a', 'b')\n", 3, "the function reflect is not allowed"),
+        ("files:\n  timeout_s: 0\n", 2, "files.timeout_s: Input should be greater than 0"),
     ],
 )
 def test_a_bad_plan_file_is_refused_with_the_line(tmp_path: Path, text: str, line: int, says: str) -> None:
