@@ -2,6 +2,7 @@
 
 TopicproofError                 exit_code 3: could not do, or could not judge
 ├── ContractError               a contract that does not say what must hold, or names what is not there
+├── SelfTestError               what was injected into copies of the readings was not caught, or could not be injected
 ├── UsageError                  64: the request itself is wrong (a bad plan, an unknown run)
 ├── EvidenceError               4: evidence or history could not be written
 ├── SetupError                  the machine lacks something: Java, Python, a free port, disk space, a writable home
@@ -37,6 +38,10 @@ class UsageError(TopicproofError):
 
 
 class ContractError(TopicproofError):
+    pass
+
+
+class SelfTestError(TopicproofError):
     pass
 
 

@@ -48,9 +48,11 @@ from backend.kafka.cluster import Cluster
 from backend.pipeline import run as runs_of
 from backend.pipeline.judging import stage_folder
 from backend.pipeline.plan import RunPlan, make_plan, read_plan
+from backend.selftest import self_test
 from backend.services import Services, services
 from backend.settings import Settings
 from backend.show import plain, progress_line, side_effects
+from backend.spark import spark_session
 from validators.finding import Guarantee
 from validators.identity import Identity
 from validators.report import Report
@@ -136,6 +138,9 @@ def check(
     contract: Annotated[
         Path | None, typer.Option(help="A contract in YAML, which says all of these.", metavar="FILE")
     ] = None,
+    self_tested: Annotated[
+        bool, typer.Option("--self-test", help="Also show that faults injected into copies of the readings are caught.")
+    ] = False,
     folder: Out = None,
     payloads: PayloadsKept = Payloads.ALL,
     bootstrap: Bootstrap = None,
@@ -158,6 +163,10 @@ def check(
         cluster = Cluster(found.bootstrap, settings.client)
         cluster.check()
         report = runs_of.check(settings, found, history, question_of(agreed, fields, cluster))
+        if self_tested and report.run is not None:
+            with spark_session(found.spark_remote) as spark:
+                caught = self_test(spark, history.get(report.run).folder(settings))
+            say(f"self-test: {', '.join(one.kind for one in caught)} caught, each once")
     if folder is not None and report.run is not None:
         copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, folder, payloads)
     warnings = agreed.warnings(report)

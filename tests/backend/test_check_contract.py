@@ -14,6 +14,7 @@ from backend.contract_draft import draft
 from backend.errors import ContractError
 from backend.judge import judge_topics
 from backend.kafka.cluster import Cluster
+from backend.selftest import self_test
 from backend.settings import transactional_producer_config
 from validators.finding import Outcome
 
@@ -24,9 +25,8 @@ def write(bootstrap: str, source: str, sink: str) -> None:
     """Orders as JSON, and their totals with the order's number in a header; one transaction of totals is aborted."""
     producer = Producer(transactional_producer_config(bootstrap, {}, f"{sink}-writer"))
     producer.init_transactions(10)
-    for topic, end in ((source, producer.commit_transaction), (sink, producer.abort_transaction)) + (
-        (sink, producer.commit_transaction),
-    ):
+    commit, abort = producer.commit_transaction, producer.abort_transaction
+    for topic, end in ((source, commit), (sink, abort), (sink, commit)):
         producer.begin_transaction()
         for number in range(INPUTS):
             if topic == source:
@@ -59,6 +59,7 @@ def test_a_contract_judges_topics_of_another_program(
     report = judge_topics(spark, bootstrap, {}, question_of(contract, fields, cluster), tmp_path / "first")
     assert report.verdict is Outcome.HOLDS, report.why
     assert {check.kind: check.records for check in report.checked}["wrong_value"] == INPUTS
+    assert [(one.kind, one.found) for one in self_test(spark, tmp_path / "first")] == [("duplicate", 1), ("gap", 1)]
     assert contract.warnings(report) == ("50.0% of the records are aborted; the contract warns above 20.0%.",)
 
     cluster.commit_offsets("totals-app", source, {0: INPUTS - 2})

@@ -1,0 +1,115 @@
+"""Does the chain catch what it claims to? A duplicate, a gap, a swap and a torn transaction, injected into copies.
+
+Injected is only what four records say, and how many records one transaction claims to have. No offset, batch or marker
+is touched, so that the raw log fits the copies as it fits the readings. Of four neighbours in one transaction the first
+is written over the second (a duplicate, and a gap), and the last two change places (an inversion). For identity by key
+the four need different keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from validators.finding import Fate
+from validators.headers import TRANSACTION_HEADER
+from validators.ledger import Place
+from validators.named import NAME
+from validators.report import Report
+
+KINDS = ("duplicate", "gap", "order", "torn")
+NEIGHBOURS = 4
+
+
+@dataclass(frozen=True)
+class Injection:
+    """Where something is made wrong."""
+
+    partition: int
+    offsets: tuple[int, int, int, int]
+    """The first is written over the second; the third and the fourth change places."""
+    torn: str | None
+    """`<transactional id>/<sequence>/<attempt>/<task>/<total>` of a whole transaction; None without such headers."""
+
+    @property
+    def sources(self) -> dict[int, int]:
+        """By offset, the offset whose content it gets."""
+        first, second, third, fourth = self.offsets
+        return {second: first, third: fourth, fourth: third}
+
+
+@dataclass(frozen=True)
+class Caught:
+    """What became of one injection. One is right: more or fewer is a fault of the chain."""
+
+    kind: str
+    found: int
+
+
+def choose(sink: DataFrame) -> Injection | None:
+    """Where to inject into the readings of a ledger's `sink`; None when no transaction holds four neighbours."""
+    rows = sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value))
+    line = ("partition", "source_partition", *NAME)
+    turn = F.row_number().over(Window.partitionBy(*line).orderBy("offset"))
+    firsts = rows.withColumn("turn", turn).where(F.col("turn") <= NEIGHBOURS)
+    four = firsts.groupBy(*line).agg(F.sort_array(F.collect_list("offset")).alias("offsets"))
+    found = four.where(F.size("offsets") == NEIGHBOURS).orderBy("partition", F.col("offsets")[0]).limit(1).collect()
+    if not found:
+        return None
+    whole = rows.where(F.col("total").isNotNull()).groupBy(*NAME, "total").agg(F.count("*").alias("committed"))
+    whole = whole.where(F.col("committed") == F.col("total")).orderBy(F.col("sequence").desc(), *NAME).limit(1)
+    torn = whole.select(F.concat_ws("/", *NAME, "total").alias("name")).collect()
+    first, second, third, fourth = found[0]["offsets"]
+    return Injection(found[0]["partition"], (first, second, third, fourth), torn[0]["name"] if torn else None)
+
+
+def inject(reading: DataFrame, injection: Injection) -> DataFrame:
+    """A reading with the injections: the same columns and offsets."""
+    columns = reading.columns
+    here = F.col("partition") == injection.partition
+    given = reading.where(here & F.col("offset").isin(*injection.sources.values())).select(
+        F.col("offset").alias("given_offset"), *(F.col(name).alias(f"given_{name}") for name in CONTENT)
+    )
+    whence = reduce(
+        lambda found, pair: found.when(here & (F.col("offset") == pair[0]), pair[1]),
+        injection.sources.items(),
+        F.when(F.lit(False), F.lit(None).cast("long")),
+    )
+    rows = reading.withColumn("given_offset", whence).join(F.broadcast(given), "given_offset", "left")
+    taken = F.col("given_offset").isNotNull()
+    content = {name: F.when(taken, F.col(f"given_{name}")).otherwise(F.col(name)) for name in CONTENT}
+    rows = rows.withColumns(content)
+    if injection.torn is not None:
+        rows = rows.withColumn("headers", _claiming_more(injection.torn))
+    return rows.select(*columns)
+
+
+CONTENT = ("key", "value", "headers")
+
+
+def _claiming_more(name: str) -> Column:
+    """The headers, in which one transaction claims one record more than it has."""
+    identity, _, total = name.rpartition("/")
+    claims = F.lit(f"{identity}/{int(total) + 1}".encode())
+
+    def claim(one: Column) -> Column:
+        named = (one["key"] == TRANSACTION_HEADER) & (one["value"] == F.lit(name.encode()))
+        return F.struct(one["key"].alias("key"), F.when(named, claims).otherwise(one["value"]).alias("value"))
+
+    return F.transform("headers", claim)
+
+
+def compare(before: Report, after: Report, injection: Injection) -> tuple[Caught, ...]:
+    """What the reports on the readings and on the copies differ by, of the kinds that both looked for."""
+    found = []
+    for kind in KINDS:
+        asked = [next((one for one in report.findings if one.kind == kind), None) for report in (before, after)]
+        if asked[0] is None or asked[1] is None or (kind == "torn" and injection.torn is None):
+            continue
+        # A gap may be explained by the torn transaction, and this one by the start of the log: they are found.
+        by = "primary" if kind in ("duplicate", "order") else "count"
+        found.append(Caught(kind, getattr(asked[1], by) - getattr(asked[0], by)))
+    return tuple(found)
