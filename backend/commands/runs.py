@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -42,6 +42,7 @@ from backend.contract import Contract, make_contract, question_of, read_contract
 from backend.errors import TopicproofError, UsageError
 from backend.evidence.copy import copy_evidence, require_room
 from backend.evidence.manifest import Payloads
+from backend.history.signoff import signoffs
 from backend.history.store import History, Run
 from backend.judge import EVIDENCE, REPORT
 from backend.kafka.cluster import Cluster
@@ -162,7 +163,8 @@ def check(
     with services(settings, say=say) as found:
         cluster = Cluster(found.bootstrap, settings.client)
         cluster.check()
-        report = runs_of.check(settings, found, history, question_of(agreed, fields, cluster))
+        papers = {"contract.yaml": contract.read_text(encoding="utf-8")} if contract is not None else {}
+        report = runs_of.check(settings, found, history, question_of(agreed, fields, cluster), papers)
         if self_tested and report.run is not None:
             with spark_session(found.spark_remote) as spark:
                 caught = self_test(spark, history.get(report.run).folder(settings))
@@ -253,21 +255,26 @@ def show(run_id: RunId, json_: Json = None) -> None:
     Example: `topicproof show squares-k3f9a2`
     """
     settings = settings_of()
-    found = History(settings).get(run_id)
+    history = History(settings)
+    found = history.get(run_id)
     path = report_path(settings, found)
     report = Report.from_json(path.read_text(encoding="utf-8")) if path.exists() else None
     stages = {
         name: json.loads((stage_folder(found.folder(settings), name) / REPORT).read_text(encoding="utf-8"))
         for name in found.facts.get("verdicts") or {}
     }
-    emit(json_, {**_run_json(found), "report": json.loads(report.to_json()) if report else None, "stages": stages})
+    signed = signoffs(history, run_id)
+    said = {**_run_json(found), "report": json.loads(report.to_json()) if report else None, "stages": stages}
+    emit(json_, {**said, "signoffs": [asdict(one) for one in signed]})
     if json_ is not None:
         return
     out.print(f"{found.id}: {found.state}" + (f". {found.error}" if found.error else ""))
     out.print(progress_line(found.progress)) if report is None else print_report(report)
     _print_stages(found)
-    if said := side_effects(found.progress):
-        out.print(said)
+    if counted := side_effects(found.progress):
+        out.print(counted)
+    for one in signed:
+        out.print(f"signed: {plain(one.said)}", highlight=False)
 
 
 def clean(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None) -> None:

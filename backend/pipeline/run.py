@@ -273,8 +273,15 @@ def exit_code(run: Run, report: Report) -> int:
     return code or (3 if run.error else 0)
 
 
-def check(settings: Settings, services: Services, history: History, question: Question) -> Report:
-    """Judge two topics that no run of ours needs to have written, and keep the verdict in the history."""
+def check(
+    settings: Settings,
+    services: Services,
+    history: History,
+    question: Question,
+    papers: Mapping[str, str] | None = None,
+) -> Report:
+    """Judge two topics that no run of ours needs to have written, and keep the verdict in the history. `papers`: what
+    else goes into the evidence, by file name."""
     topics = {"source": question.source.topic, "sink": question.sink}
     entry = history.create("check", "check", {**topics, "identity": question.identity, "guarantee": question.guarantee})
     history.remember(entry.id, topics)
@@ -282,9 +289,9 @@ def check(settings: Settings, services: Services, history: History, question: Qu
     try:
         with spark_session(services.spark_remote) as spark:
             judged = replace(question, run=entry.id)
-            report = judge_topics(
-                spark, services.bootstrap, settings.client, judged, settings.runs / entry.id, {"plan.json": entry.plan}
-            )
+            every = {"plan.json": entry.plan, **(papers or {})}
+            folder = settings.runs / entry.id
+            report = judge_topics(spark, services.bootstrap, settings.client, judged, folder, every)
     except TopicproofError as error:
         history.end(entry.id, State.FAILED, None, None, str(error))
         raise
