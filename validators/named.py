@@ -36,7 +36,7 @@ class TransactionalId(NamedTuple):
     misdeclared: int
     """Groups whose marker says another outcome than the journal."""
     torn: int
-    """Transactions with some committed records, none pending, and fewer than their headers say."""
+    """Transactions, by the raw log, with some committed records, none pending, and fewer than their headers say."""
     changed: bool
     """More than one producer id or epoch wrote for it."""
     source_partition: int | None
@@ -97,6 +97,8 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
     told |= (F.col("unstable") > 0) & (F.col("declared") == Fate.COMMITTED.value)
     identity = F.struct("producer_id", "producer_epoch")
     whole = {side: F.max(F.when(~alien, F.col(side))) > 0 for side in ("stable", "unstable")}
+    # The guarantees without transactions write the same headers, and promise nothing of what a crash cuts off.
+    transactional = F.sum(F.col("stable") + F.col("unstable")) > 0
     names = groups.groupBy(*NAME).agg(
         F.sum("records").alias("records"),
         F.max("committed").alias("committed"),
@@ -104,7 +106,7 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
         F.count_if(alien).alias("strangers"),
         (whole["stable"] & whole["unstable"]).alias("split"),
         F.count_if(told).alias("misdeclared"),
-        (F.sum("committed").between(1, F.max("total") - 1) & (F.max("pending") == 0)).alias("torn"),
+        (transactional & F.sum("committed").between(1, F.max("total") - 1) & (F.max("pending") == 0)).alias("torn"),
         F.min(F.when(~alien, identity)).alias("lowest"),
         F.max(F.when(~alien, identity)).alias("highest"),
         *_inputs(),

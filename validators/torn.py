@@ -3,7 +3,8 @@
 Catalogue 11, Adya's `G1b`. The header of each record says how many records its transaction has, over all partitions,
 and over all sinks that are judged together: a sink that is one of several must not be judged alone. Found are
 transactions of which some records are committed, and not all. One without any committed record is not torn: if the
-journal says that it was committed, its inputs are a gap.
+journal says that it was committed, its inputs are a gap. Records that were in no transaction are torn by nothing: the
+guarantees without transactions write the same headers.
 
 A transaction with a pending record is not judged. One of which a part may lie below the judged start, or may have been
 compacted away, is listed and explained by `range`: a partition cannot hide a part below its start if it holds an
@@ -59,6 +60,7 @@ def parts(ledger: Ledger) -> DataFrame:
         & (F.col("committed_in_all") > 0)
         & (F.col("pending_in_all") == 0)
         & (missing > 0)
+        & (F.col("stable_in_all") + F.col("unstable_in_all") > 0)
     )
     rows, cut = _with_cut(rows, ledger)
     stable, unstable = F.col("stable_in_all"), F.col("unstable_in_all")
@@ -87,8 +89,8 @@ def _with_cut(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
 
 
 def covered(ledger: Ledger) -> int:
-    """Transactions with a committed record."""
-    return sum(one.committed for one in ledger.ids)
+    """Transactions with a committed record, in a sink that has transactions at all."""
+    return sum(one.committed for one in ledger.ids) if ledger.ends else 0
 
 
 def says(count: int, records: int) -> str:

@@ -11,21 +11,23 @@ from tests.validators.test_kinds import rows_of
 
 
 def test_a_transaction_is_whole_or_torn(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: five topics. In the first a transaction of two partitions is whole. In the second one record of three is
+    """Story: six topics. In the first a transaction of two partitions is whole. In the second one record of three is
     nowhere: the gap follows from that. In the third the rest is pending, in the fourth nothing is committed, and in the
-    fifth the client hid the rest."""
+    fifth the client hid the rest. In the sixth nothing was in a transaction: a crash cut it off, and tore nothing."""
     made = [
         history("0 2 C", "1 C 3 C", inputs=4, first=0),
         history("0%3 1%3 C 3 C", inputs=4, first=2),
         history("0 1 C", "2", inputs=3, first=3),
         history("0%3 1%3 A 0 1 C", inputs=2, first=5),
         history("0 1 2~ C", inputs=3, first=6),
+        history("0@1%3! 1@1%3!", inputs=3, first=7),
     ]
     rows = [row for row in rows_of(side_by_side(made).ledger(spark, tmp_path)) if row[0] in ("torn", "gap")]
     assert rows == [
         ("gap", (None, None, 2, 2, "torn")),
         ("gap", (None, None, 3, 2, "pending")),
         ("gap", (None, None, 6, 2, "reading_mismatch")),
+        ("gap", (None, None, 7, 2, None)),
         ("torn", (2, 0, 2, 0, None)),
         ("torn", (6, 0, 6, 0, "reading_mismatch")),
     ]
