@@ -168,8 +168,8 @@ def stage(bootstrap: str, tmp_path: Path) -> Stage:
 
 
 def test_totals_killed_ten_times_are_those_of_an_uninterrupted_run(stage: Stage, spark: SparkSession) -> None:
-    """Story: ten workers are killed -9, at every step of a transaction, and transactions abort by a draw. The query is
-    stopped in the middle of a batch and started again, twice. Every total is committed once, in order."""
+    """Story: ten workers and more are killed -9, at every step of a transaction, and transactions abort by a draw. The
+    query is stopped in the middle of a batch and started again, twice. Every total is committed once, in order."""
     faults = [f"crash@transaction={number},step={step}" for number, step in enumerate(Step, start=1)]
     stage.fill(PER_BATCH * 4)
     options = {"faults": " ".join(faults), "abortProbability": "0.3", "seed": "4"}
@@ -178,11 +178,11 @@ def test_totals_killed_ten_times_are_those_of_an_uninterrupted_run(stage: Stage,
         enough = stage.declared() + 4
         wait_until(partial(lambda count: stage.declared() >= count, enough), 600, "some work")
         query.stop()
-    stage.fill(PER_BATCH * 2 + 1)
+    stage.fill(PER_BATCH * (len(faults) - 4) + 1)
     stage.run(spark, options)
     assert stage.is_exact() and stage.in_order()
     journal = read_journal(stage.bootstrap, {}, stage.journal)
-    assert sum(isinstance(entry, FaultFired) for entry in journal) == len(faults) * PARTITIONS == 10
+    assert sum(isinstance(entry, FaultFired) for entry in journal) == len(faults) * PARTITIONS >= 10
     outcomes = Counter(entry.outcome for entry in journal if isinstance(entry, TransactionEnded))
     assert outcomes[Declared.ABORTED] > 0
     ends = {p.partition: p.hw for p in stage.cluster.bounds(stage.source).partitions}
