@@ -1,0 +1,109 @@
+"""The commands about evidence on real topics: check leaves it, verify needs no Kafka, signoff binds to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.history.signoff import signoffs
+from backend.history.store import History
+from backend.services import Services
+from backend.settings import Settings
+from tests.runs import SMALL, Finished, run_to_end
+from tests.test_cli import call
+
+
+@pytest.fixture(scope="module")
+def done(settings: Settings, cluster: Services) -> Finished:
+    """A small run with aborts and crashes."""
+    return run_to_end(settings, cluster, **SMALL)
+
+
+@pytest.fixture
+def at_home(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    return settings
+
+
+def _json(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_check_is_proven_anywhere(
+    at_home: Settings,
+    done: Finished,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: CI checks two topics and keeps the folder. Later, with no Kafka to be reached, the same verdict comes out
+    of it; a file that was touched since is named."""
+    proof = tmp_path / "proof"
+    topics = ["--source", done.source, "--sink", done.sink]
+    assert call("check", *topics, "--out", str(proof), "--payloads", "masked", "--json") == 0
+    said = _json(capsys)
+    assert json.loads((proof / "report.json").read_text()) == said
+    monkeypatch.setenv("TOPICPROOF_BOOTSTRAP", "127.0.0.1:1")
+    assert call("verify", str(proof), "--json") == 0
+    found = _json(capsys)
+    assert (found["verdict"], found["judged_again"], found["payloads"]) == ("HOLDS", "HOLDS", "masked")
+    assert found["contradictions"] == [] and found["differences"] == []
+    (proof / "plan.json").write_text("{}")
+    assert call("verify", str(proof)) == call("verify", str(proof), "--hashes-only") == 4
+    assert "changed  plan.json" in capsys.readouterr().out
+    # Whoever is told to write where something else lies says so before anything is judged.
+    assert call("check", *topics, "--out", str(tmp_path)) == 64
+    assert "is not empty" in capsys.readouterr().err
+    assert History(at_home).get(said["run"]).verdict == "HOLDS"
+
+
+def test_a_run_is_taken_along_and_signed(
+    at_home: Settings, done: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: QA copies a run's evidence, verifies the copy, and signs the run. The entry names the very manifest."""
+    run = done.run.id
+    assert call("evidence", run, "--out", str(tmp_path / "proof"), "--json") == 0
+    taken = _json(capsys)
+    assert call("verify", str(tmp_path / "proof")) == 0
+    assert "Judged again, with the same result" in capsys.readouterr().out
+    assert call("signoff", run, "--decision", "accept", "--by", "Grace Hopper", "--json") == 0
+    signed = _json(capsys)
+    assert signed["evidence"] == taken["manifest"] and signed["verdict"] == "HOLDS"
+    (entry,) = signoffs(History(at_home), run)
+    assert entry.hash == signed["hash"]
+    assert call("signoff", run, "--decision", "waive", "--kind", "gap", "--until", "soon", "--by", "G. H.") == 64
+    assert "expected a day such as" in capsys.readouterr().err
+    assert call("signoff", run, "--decision", "accept", "--by", " ") == 64
+
+
+def test_evidence_that_was_changed_is_not_signed(
+    at_home: Settings, cluster: Services, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: somebody edits a report in the home, then wants it signed. Refused with 4, and nothing is entered."""
+    finished = run_to_end(at_home, cluster, records=300, seed=1)
+    run = finished.run
+    report = run.folder(at_home) / "evidence" / "report.json"
+    report.write_text(report.read_text().replace("300", "301"))
+    assert call("signoff", run.id, "--decision", "accept", "--by", "Grace Hopper") == 4
+    assert "report.json (changed)" in " ".join(capsys.readouterr().err.split())
+    assert call("evidence", run.id, "--out", str(tmp_path / "proof")) == 4
+    assert signoffs(History(at_home), run.id) == []
+
+
+def test_two_runs_are_compared(
+    at_home: Settings, cluster: Services, done: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: yesterday's run and a smaller one. The figures stand side by side."""
+    other = run_to_end(at_home, cluster, records=300, seed=1)
+    assert call("compare", done.run.id, other.run.id, "--json") == 0
+    said = _json(capsys)
+    figures = {one["name"]: one for one in said["figures"]}
+    assert (figures["inputs judged"]["before"], figures["inputs judged"]["after"]) == (6_000, 300)
+    assert figures["inputs judged"]["change"] == -5_700 and said["verdicts"] == ["HOLDS", "HOLDS"]
+    assert call("compare", done.run.id, other.run.id) == 0
+    assert "inputs judged" in capsys.readouterr().out
+    assert call("compare", done.run.id, "squares-none") == 64
