@@ -27,9 +27,10 @@ def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 def open_history(database: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[], History]:
     """Opens the history, as another process would."""
     assert database
+    settings = read_settings(home=tmp_path)
 
     def opened() -> History:
-        history = History(read_settings(home=tmp_path))
+        history = History(settings)
         request.addfinalizer(history.engine.dispose)
         return history
 
