@@ -230,7 +230,11 @@ def _engine(url: str) -> Engine:
             # Readers of a live run must not wait for its writer, nor the writer fail on a moment's lock.
             event.listen(engine, "connect", _prepare_sqlite)
         if _revision(engine) != REVISION:
-            _upgrade(engine)
+            try:
+                _upgrade(engine)
+            except BaseException:
+                engine.dispose()
+                raise
     except SQLAlchemyError as error:
         raise EvidenceError(_cannot(error)) from error
     return engine
