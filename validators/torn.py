@@ -1,8 +1,9 @@
 """A transaction is committed as a whole or not at all.
 
 Catalogue 11, Adya's `G1b`. The header of each record says how many records its transaction has, over all partitions,
-and over all sinks that are judged together: a sink that is one of several must not be judged alone. Found are
-transactions of which some records are committed, and not all. One without any committed record is not torn: if the
+and over all topics that it wrote to. Found are transactions of which some records are committed, and not all. Only a
+run's journal tells that all its sinks are judged together: without one the rest may lie in a topic that nobody looked
+at, so what is short is listed and explained by `range`. One without any committed record is not torn: if the
 journal says that it was committed, its inputs are a gap. Records that were in no transaction are torn by nothing: the
 guarantees without transactions write the same headers.
 
@@ -70,7 +71,7 @@ def parts(ledger: Ledger) -> DataFrame:
         .when((stable > 0) & (unstable > 0), fate_split.NAME)
         .when(unstable > 0, aborted_read.NAME)
         .when(stable > F.col("committed_in_all"), reading_mismatch.NAME)
-        .when(cut, RANGE),
+        .when(F.lit(Witness.JOURNAL not in ledger.heard) | cut, RANGE),
     )
 
 
