@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 
 from confluent_kafka import (
     OFFSET_INVALID,
+    Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -25,7 +26,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 from backend.errors import ClusterError, TopicError
 from backend.kafka import rawlog
 from backend.kafka.transaction import TransactionalProducer
-from backend.settings import REQUEST_TIMEOUT_MS, admin_config
+from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, admin_config, consumer_config
 from validators.finding import Bounds, PartitionBounds
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
@@ -52,6 +53,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.admin = AdminClient(admin_config(self.bootstrap, self.client))
+        self.asking: dict[str, Consumer] = {}
+        """By group: who asks for its offsets, and never joins it."""
 
     def check(self) -> None:
         """Raises ClusterError when no broker answers, or one that is too old for our transactions."""
@@ -106,12 +109,16 @@ class Cluster:
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """The group's committed offset of every partition that has one, after open transactions settled."""
-        asked = [TopicPartition(topic, p) for p in self.partitions(topic)]
+        partitions = self.partitions(topic)
+        # Not the admin client: librdkafka 2.16 ends the whole process when the coordinator dies under its
+        # list_consumer_group_offsets (SIGABRT or SIGSEGV, seen within seconds of every kill).
+        if group not in self.asking:
+            self.asking[group] = Consumer(consumer_config(self.bootstrap, self.client, group, READ_COMMITTED))
 
         def ask() -> list[TopicPartition]:
-            request = [ConsumerGroupTopicPartitions(group, asked)]
-            futures = self.admin.list_consumer_group_offsets(request, require_stable=True, request_timeout=TIMEOUT_S)
-            return _without_errors(futures[group].result().topic_partitions)
+            # Asked for anew: the answer is written into what was asked.
+            asked = [TopicPartition(topic, p) for p in partitions]
+            return _without_errors(self.asking[group].committed(asked, timeout=TIMEOUT_S))
 
         found = self._retrying(ask, f"reading the offsets of group {group}")
         return {one.partition: one.offset for one in found if one.offset != OFFSET_INVALID}
