@@ -40,6 +40,7 @@ _NOT_READY_YET = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.UNSTABLE_OFFSET_COMMIT,
     KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
 }
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
@@ -158,11 +159,13 @@ class Cluster:
     def _offsets(
         self, topic: str, partitions: list[int], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[int, int]:
-        with self._translated(f"asking for the offsets of {topic}"):
+        def ask() -> dict[int, int]:
             futures = self.admin.list_offsets(
                 {TopicPartition(topic, p): spec for p in partitions}, isolation_level=isolation
             )
             return {one.partition: future.result().offset for one, future in futures.items()}
+
+        return self._retrying(ask, f"asking for the offsets of {topic}")
 
     def _retrying(self, ask: Callable[[], Answer], doing: str) -> Answer:
         """Ask again while the broker says that it is not ready yet (a coordinator that loads, a leader that moves)."""

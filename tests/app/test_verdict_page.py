@@ -49,7 +49,7 @@ def test_a_check_that_is_violated_leads_to_where_it_shows(
     assert not app.exception
     assert history.get(report.run).verdict == "VIOLATED" and app.error[0].value
     said = texts(app)
-    assert "6,000 of 6,000 inputs" in said and "20 examples of 6,000" in said
+    assert "6,000 of 6,000 expected outputs" in said and "20 examples of 6,000" in said
     assert any("offset" in link.value for link in app.page_link)
     assert "Faults" not in said, "a check injects none"
 
