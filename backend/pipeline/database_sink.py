@@ -53,9 +53,9 @@ from backend.pipeline.sink import (
     KafkaTransactionalWriter,
     PartitionWriter,
     Receipt,
-    SinkOptions,
     require_columns,
 )
+from backend.pipeline.sink_options import SinkOptions
 from validators.finding import Guarantee
 
 DATABASE_FORMAT = "database-transactional"

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from confluent_kafka import TopicPartition
+
 from backend.errors import OffsetsMoved
+from backend.kafka.cluster import Cluster
 from backend.pipeline.journal import Declared, Entry, TaskStarted, TransactionEnded
 
 
@@ -58,3 +61,17 @@ def moved(group: str, where: str, found: int, known: Position) -> OffsetsMoved:
         f"left it at {known.offset}: somebody moved it {how}, and going on would {then} offsets {first} to {last - 1}. "
         f"Set it to {known.offset} and resume, or go on from where it is with offsetsForced (--offsets-forced)."
     )
+
+
+def generation_partition(journal: str) -> TopicPartition:
+    """Where a group keeps its generation: as the offset of a partition whose records no group ever processes."""
+    return TopicPartition(journal, 0)
+
+
+def next_generation(cluster: Cluster, group: str, journal: str) -> int:
+    """Begin a new generation of a group: from now on every worker of an earlier one ends before it writes. Gives its
+    number, from 1. Raises ClusterError."""
+    partition = generation_partition(journal).partition
+    generation = cluster.committed(group, journal).get(partition, 0) + 1
+    cluster.commit_offsets(group, journal, {partition: generation})
+    return generation

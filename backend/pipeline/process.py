@@ -21,9 +21,10 @@ from backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, Topicpr
 from backend.kafka.cluster import Cluster
 from backend.pipeline.journal import read_journal
 from backend.pipeline.plan import RunPlan, refused
-from backend.pipeline.position import journalled, moved
+from backend.pipeline.position import journalled, moved, next_generation
 from backend.pipeline.scenarios import DEAD_LETTERS, Stage, Work, as_text
-from backend.pipeline.sink import FORMAT, REMEDY_SHUFFLED, KafkaTransactionalSink
+from backend.pipeline.sink import REMEDY_SHUFFLED, KafkaTransactionalSink
+from backend.pipeline.sink_options import FORMAT
 from backend.pipeline.stateful_sink import KafkaStatefulSink, batches_topic
 from backend.settings import spark_source_options
 from backend.spark import first_line
@@ -142,6 +143,10 @@ def _process(
             # One of several has failed, and the others would go on without it.
             query.stop()
         if not settled and Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE:
+            # First the generation: Spark does not wait for the workers of a query that it stops, and one that takes its
+            # transactional id after we have settled it must find that its time is over.
+            for one in stages:
+                next_generation(cluster, one.names.group, one.names.journal)
             cluster.settle([name for one in stages for name in one.transactional_ids(cluster)])
 
 
@@ -186,6 +191,7 @@ def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint:
         "group": names.group,
         "transactionalIdPrefix": names.prefix,
         "journal": names.journal,
+        "generation": str(next_generation(cluster, names.group, names.journal)),
         "offsetsForced": str(plan.offsets_forced).lower(),
         "guarantee": plan.guarantee,
         "idempotence": str(plan.idempotence).lower(),

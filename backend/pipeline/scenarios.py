@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from backend.errors import UsageError
 from backend.pipeline import totals
-from backend.pipeline.sink import FORMAT
+from backend.pipeline.sink_options import FORMAT
 from backend.pipeline.stateful_sink import STATEFUL_FORMAT
 from validators.expected import Expect
 from validators.finding import Order

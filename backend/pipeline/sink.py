@@ -8,7 +8,9 @@ group, and each transaction holds the outputs of some inputs *and* the source of
 both or neither. Per Spark task and source partition:
 
 0. Creating a run commits a floor for every source partition, so an absent offset is an error, never a fresh start.
-1. `init_transactions()` fences whoever held the transactional id and settles its transaction.
+1. `init_transactions()` fences whoever held the transactional id and settles its transaction. A worker that comes late,
+   of a query that was stopped or started anew meanwhile, would fence the right one: it is told by its generation, which
+   the group counts at every start and stop (as the offset of the journal's partition 0), and ends.
 2. Only then is the group's committed offset read (read_committed). Rows below it are in the sink already: skipped.
    With a journal, an offset that was moved since the last transaction is refused (OffsetsMoved): it is compared
    wherever it carries no sequence of ours, or rows arrive that lie below it or beyond what follows it.
@@ -54,6 +56,7 @@ headers and topic optional) or, for one-to-one, `key binary, value binary`.
 | transactionTimeoutMs | after this the coordinator aborts an abandoned transaction | 60000 |
 | attemptsMax | how often a transaction is tried before the task gives up | 10 |
 | journal | topic for what the sink declares; without one, a moved offset of the group cannot be told | none |
+| generation | which start of the query this is: a worker of an earlier one ends (position.next_generation) | none |
 | offsetsForced | true: go on where the group stands, although the journal says that it was moved | false |
 | deadLetters | exactly_once: topic for inputs of which the brokers refuse an output; without it the sink stops | none |
 | abortProbability, seed | abort on purpose, drawn from (seed, partition, sequence, attempt) | 0, 0 |
@@ -64,7 +67,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -94,7 +97,7 @@ from backend.errors import (
 )
 from backend.faults import crash, hijack, offsets, refused, zombie
 from backend.faults.fault import Fault, Side, Step
-from backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE, parse_fault
+from backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE
 from backend.faults.rendezvous import wait_for_the_run
 from backend.kafka.cluster import Cluster
 from backend.kafka.plain import PlainProducer
@@ -109,12 +112,12 @@ from backend.pipeline.journal import (
     last_attempt,
     read_journal,
 )
-from backend.pipeline.position import Position, agree, journalled, moved
-from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, consumer_config
+from backend.pipeline.position import Position, agree, generation_partition, journalled, moved
+from backend.pipeline.sink_options import FORMAT, SinkOptions
+from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
 from validators.finding import Guarantee
 from validators.headers import LINEAGE_HEADER, REASON_HEADER, TRANSACTION_HEADER, Transaction, format_transaction
 
-FORMAT = "kafka-transactional"
 REFUSALS_MAX = 3
 """How often a transaction is tried of which the brokers refuse a record; after the first time with each record in a
 batch of its own, which tells whose it is and lets small records of a large batch pass."""
@@ -125,92 +128,6 @@ REMEDY_SHUFFLED = (
     "Write one row per input record, straight from Spark's Kafka source: without minPartitions or "
     "maxRecordsPerPartition, without repartition, join or aggregation before the sink, and with `outputs` empty "
     "instead of a filter."
-)
-
-
-@dataclass(frozen=True)
-class SinkOptions:
-    """The options of the sink, checked. Raises UsageError naming the option."""
-
-    bootstrap: str
-    client: Mapping[str, str]
-    topic: str | None
-    group: str
-    prefix: str
-    guarantee: Guarantee
-    idempotence: bool
-    acks: str
-    records_per_transaction: int
-    bytes_per_transaction: int
-    transaction_timeout_ms: int
-    attempts_max: int
-    journal: str | None
-    offsets_forced: bool
-    dead_letters: str | None
-    abort_probability: float
-    seed: int
-    faults: tuple[Fault, ...]
-
-    @property
-    def injects(self) -> bool:
-        return bool(self.faults) or self.abort_probability > 0
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        given = {name.lower(): value for name, value in options.items()}
-        known = {name.lower() for name in _OPTIONS}
-        unknown = [n for n in given if n not in known and not n.startswith("kafka.")]
-        if unknown:
-            raise UsageError(f"{FORMAT}: unknown option {unknown[0]}. Known: {', '.join(_OPTIONS)}, kafka.*")
-        probability = float(given.get("abortprobability", "0"))
-        if not 0 <= probability <= 1:
-            raise UsageError(f"{FORMAT}: abortProbability is {probability}; it must lie between 0 and 1.")
-        faults = tuple(parse_fault(text) for text in given.get("faults", "").split())
-        if faults and "journal" not in given:
-            raise UsageError(f"{FORMAT}: faults need the option journal: without it each would fire again and again.")
-        if "/" in given.get("transactionalidprefix", ""):
-            raise UsageError(f"{FORMAT}: transactionalIdPrefix holds a slash, which separates the parts of a header.")
-        return cls(
-            bootstrap=_required(given, "kafka.bootstrap.servers"),
-            client={n[6:]: v for n, v in given.items() if n.startswith("kafka.") and n != "kafka.bootstrap.servers"},
-            topic=given.get("topic"),
-            group=_required(given, "group"),
-            prefix=_required(given, "transactionalIdPrefix"),
-            guarantee=Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE)),
-            idempotence=_one_of(given, "idempotence", ["true", "false"], "true") == "true",
-            acks=_one_of(given, "acks", ["all", "0"], "all"),
-            records_per_transaction=_positive(given, "recordsPerTransaction", 1000),
-            bytes_per_transaction=_positive(given, "bytesPerTransaction", 64_000_000),
-            transaction_timeout_ms=_positive(given, "transactionTimeoutMs", TRANSACTION_TIMEOUT_MS),
-            attempts_max=_positive(given, "attemptsMax", 10),
-            journal=given.get("journal"),
-            offsets_forced=_one_of(given, "offsetsForced", ["true", "false"], "false") == "true",
-            dead_letters=given.get("deadletters"),
-            abort_probability=probability,
-            seed=int(given.get("seed", "0")),
-            faults=faults,
-        )
-
-
-_OPTIONS = (
-    "topic",
-    "group",
-    "transactionalIdPrefix",
-    "guarantee",
-    "idempotence",
-    "acks",
-    "recordsPerTransaction",
-    "bytesPerTransaction",
-    "transactionTimeoutMs",
-    "attemptsMax",
-    "journal",
-    "offsetsForced",
-    "deadLetters",
-    "abortProbability",
-    "seed",
-    "faults",
-    "checkpointLocation",
-    "path",
 )
 
 
@@ -391,9 +308,14 @@ class PartitionWriter:
 
     def _ask_committed(self) -> TopicPartition:
         """What the group has committed for this partition: an offset and its metadata."""
-        answer = self.consumer.committed([TopicPartition(*self.source)], timeout=TIMEOUT_S)[0]
+        asked = [TopicPartition(*self.source)]
+        if self.sink.generation and self.sink.journal is not None:
+            asked.append(generation_partition(self.sink.journal))
+        answer, *generations = self.consumer.committed(asked, timeout=TIMEOUT_S)
         if answer.error is not None:
             raise SinkError(f"The offset of group {self.sink.group} for {self.where}: {answer.error.str()}.")
+        if any(one.offset > self.sink.generation for one in generations):
+            raise Fenced(f"{self.name} is a worker of a query that was stopped or started anew meanwhile.")
         if answer.offset == OFFSET_INVALID:
             raise OffsetMissing(
                 f"Group {self.sink.group} has no committed offset for {self.where}: it was deleted or has expired, so "
@@ -728,24 +650,3 @@ def _topic(own: str | None, default: str | None) -> str:
     if own is None and default is None:
         raise UsageError(f"{FORMAT}: an output names no topic, and the option topic is not set.")
     return own if own is not None else str(default)
-
-
-def _required(given: Mapping[str, str], name: str) -> str:
-    value = given.get(name.lower())
-    if not value:
-        raise UsageError(f"{FORMAT}: the option {name} is required.")
-    return value
-
-
-def _one_of(given: Mapping[str, str], name: str, known: Sequence[str], default: str) -> str:
-    text = given.get(name.lower(), default)
-    if text not in known:
-        raise UsageError(f"{FORMAT}: {name} is {text!r}; it must be one of {', '.join(known)}.")
-    return text
-
-
-def _positive(given: Mapping[str, str], name: str, default: int) -> int:
-    text = given.get(name.lower(), str(default))
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"{FORMAT}: {name} is {text!r}; it must be a whole number from 1.")
-    return int(text)

@@ -49,7 +49,8 @@ from pyspark.sql.types import StructType
 
 from backend.errors import CheckpointMismatch, SparkError
 from backend.kafka.cluster import Cluster
-from backend.pipeline.sink import Input, PartitionWriter, Receipt, SinkOptions, inputs, require_columns
+from backend.pipeline.sink import Input, PartitionWriter, Receipt, inputs, require_columns
+from backend.pipeline.sink_options import SinkOptions
 
 STATEFUL_FORMAT = "kafka-transactional-stateful"
 BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"

@@ -19,6 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from backend.errors import ClusterError
 from backend.kafka.cluster import Cluster
@@ -26,8 +27,17 @@ from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
 
 PAYMENT = "id string, account string, cents bigint, at timestamp"
 PLACE = ["topic", "partition", "offset"]
-OUTPUT = "topic string, partition int, offset bigint, key binary, value binary"
-STATE = "total bigint"
+# Not as text: PySpark 4 parses text with its default session, and has none left once its server was restarted.
+OUTPUT = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+    ]
+)
+STATE = StructType([StructField("total", LongType())])
 FIRST_PAYMENT_AT = datetime(2026, 1, 1, tzinfo=UTC)
 ACCOUNTS = 20
 CENTS_MAX = 1_000

@@ -13,8 +13,8 @@ from backend.pipeline.sink import (
     KafkaTransactionalWriter,
     PartitionWriter,
     Receipt,
-    SinkOptions,
 )
+from backend.pipeline.sink_options import SinkOptions
 
 
 class ForgetfulPartitionWriter(PartitionWriter):

@@ -88,8 +88,10 @@ class Endless:
         assert all(p.lso == p.hw for p in self.cluster.bounds(facts["sink"]).partitions)
         offsets = self.offsets()
         read = [m for m in read_all(self.cluster.bootstrap, facts["source"]) if m.offset < offsets[m.partition]]
-        squares = Counter(str(int(m.value or b"") ** 2).encode() for m in read)
-        assert Counter(m.value for m in read_all(self.cluster.bootstrap, facts["sink"])) == squares
+        squares = Counter[bytes | None](str(int(m.value or b"") ** 2).encode() for m in read)
+        got = Counter(m.value for m in read_all(self.cluster.bootstrap, facts["sink"]))
+        missing, extra = squares - got, got - squares
+        assert not missing and not extra, f"{offsets}: {len(missing)} missing {missing}, {len(extra)} extra {extra}"
         assert set(squares.values()) == {1}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend.errors import UsageError
-from backend.pipeline.sink import SinkOptions
+from backend.pipeline.sink_options import SinkOptions
 
 GIVEN = {"kafka.bootstrap.servers": "broker:9092", "group": "g", "transactionalIdPrefix": "run", "topic": "t"}
 

@@ -14,7 +14,9 @@ from confluent_kafka import Producer
 from backend.errors import Fenced, InjectedError, OffsetMissing, OffsetsMoved, RecordRefused, SinkError, SourceGap
 from backend.kafka.cluster import Cluster
 from backend.pipeline.journal import Declared, FaultFired, TransactionEnded, read_journal
-from backend.pipeline.sink import PartitionWriter, Receipt, SinkOptions
+from backend.pipeline.position import next_generation
+from backend.pipeline.sink import PartitionWriter, Receipt
+from backend.pipeline.sink_options import SinkOptions
 from backend.settings import idempotent_producer_config
 from tests.runs import Message, read_all
 from validators.headers import LINEAGE_HEADER, REASON_HEADER
@@ -231,3 +233,16 @@ def test_without_a_journal_nobody_can_tell(pipeline: Pipeline) -> None:
     cluster.commit_offsets(pipeline.source, pipeline.source, {0: 30})
     task(20, 40)
     assert pipeline.sunk() == numbers(0, 20) + numbers(30, 40)
+
+
+def test_a_worker_of_an_earlier_generation_ends_before_it_writes(pipeline: Pipeline) -> None:
+    """Story: a query was stopped, and started anew, while one of its workers slept. The worker takes its transactional
+    id late, from whoever holds it now, and must not go on; whoever holds it takes it back and does."""
+    cluster = Cluster(pipeline.bootstrap)
+    first, second = (next_generation(cluster, pipeline.source, pipeline.journal) for _start in range(2))
+    pipeline.task(0, 20, generation=str(second))
+    with pytest.raises(Fenced, match="stopped or started anew"):
+        pipeline.task(20, 40, generation=str(first))
+    assert pipeline.sunk() == numbers(0, 20)
+    pipeline.task(20, RECORDS, generation=str(second))
+    assert pipeline.sunk() == numbers(0, RECORDS)
