@@ -88,8 +88,8 @@ class Taken:
     committed: DataFrame
     uncommitted: DataFrame
     inputs: DataFrame
-    batches: pa.Table
-    """The sink's raw log."""
+    batches: pa.Table | None
+    """The sink's raw log; None: it has none, being no topic."""
     coordinator: Coordinator | None
 
 
@@ -160,7 +160,7 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
             taken.sink,
             question.source,
             (evidence / "ledger").as_uri(),
-            raw_log=_raw_log(spark, taken.batches, taken.sink),
+            raw_log=None if taken.batches is None else _raw_log(spark, taken.batches, taken.sink),
             declared=None if question.journal is None else _declared(spark, question.journal),
             identity=question.identity,
             expected=question.expected,
@@ -201,7 +201,7 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
             reading(COMMITTED),
             reading(UNCOMMITTED),
             reading(INPUTS),
-            pq.read_table(evidence / BATCHES),
+            pq.read_table(evidence / BATCHES) if said.get("raw_log", True) else None,
             TypeAdapter(Coordinator | None).validate_python(said["coordinator"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -221,12 +221,14 @@ def keep_taken(taken: Taken, evidence: Path) -> None:
         "count": expected.count if isinstance(expected.count, str) else None,
         "sink": asdict(taken.sink),
         "coordinator": asdict(taken.coordinator) if taken.coordinator else None,
+        "raw_log": taken.batches is not None,
     }
     _write(evidence / TAKEN, json.dumps(said, indent=2, ensure_ascii=False))
     if isinstance(expected.count, DataFrame):
         keep(expected.count, (evidence / COUNTS).as_uri())
     try:
-        pq.write_table(taken.batches, evidence / BATCHES)
+        if taken.batches is not None:
+            pq.write_table(taken.batches, evidence / BATCHES)
         if question.journal is not None:
             (evidence / JOURNAL).write_bytes(b"".join(encode(entry) + b"\n" for entry in question.journal))
     except OSError as error:

@@ -2,12 +2,15 @@
 order and rows without an input, by the validators that judge topics.
 
 A table has no aborted rows and no raw log, so its rows are both readings of one partition, in the order of their ids.
-They are read by this process: a table must fit into its memory.
+They are read by this process: a table must fit into its memory. What the verdict rests on is kept as for a topic, and
+`topicproof verify` judges it again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -15,14 +18,15 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from backend.errors import SinkError
+from backend.judge import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, Taken, conclude, empty
 from backend.kafka.cluster import Cluster
 from backend.pipeline.database_sink import LINEAGE, connect_database, rows_of, shown
 from backend.settings import READ_COMMITTED, spark_source_options
+from validators.agreed import Agreed
 from validators.finding import Bounds, Guarantee, PartitionBounds, Witness
 from validators.headers import LINEAGE_HEADER, Lineage, format_lineage
-from validators.ledger import build_ledger
 from validators.readings import COLUMNS, keep, read
-from validators.report import Report, judge
+from validators.report import Report
 
 REQUIRED = ("duplicate", "gap", "order", "phantom")
 
@@ -35,17 +39,33 @@ def judge_table(
     source: Bounds,
     folder: Path,
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+    run: str | None = None,
+    not_processed: int = 0,
+    papers: Mapping[str, Any] | None = None,
 ) -> Report:
-    """The verdict on a table. What it rests on is kept in `folder`. Raises SinkError when the table cannot be read."""
+    """The verdict on a table; report and evidence go into `folder`, as backend/judge.py has it.
+
+    Raises SinkError when the table cannot be read, EvidenceError, SparkError.
+    """
+    evidence = folder / EVIDENCE
+    empty(evidence)
     rows = read_table(url, table)
     count = rows.num_rows
     sink = Bounds(table, (PartitionBounds(0, 0, count, count),))
     reading = spark.createDataFrame(rows).selectExpr(*_typed()) if count else spark.createDataFrame([], COLUMNS)
-    reading = keep(reading, (folder / "table").as_uri())
+    committed, uncommitted = (keep(reading, (evidence / name).as_uri()) for name in (COMMITTED, UNCOMMITTED))
     options = spark_source_options(cluster.bootstrap, cluster.client, READ_COMMITTED)
-    inputs = keep(read(spark, options, source, Witness.READ_COMMITTED), (folder / "source").as_uri())
-    ledger = build_ledger(reading, reading, inputs, sink, source, (folder / "ledger").as_uri())
-    return judge(ledger, guarantee, require=REQUIRED)
+    inputs = keep(read(spark, options, source, Witness.READ_COMMITTED), (evidence / INPUTS).as_uri())
+    question = Question(
+        source=source,
+        sink=table,
+        guarantee=guarantee,
+        agreed=Agreed(require=REQUIRED),
+        run=run,
+        not_processed=not_processed,
+    )
+    taken = Taken(question, sink, committed, uncommitted, inputs, batches=None, coordinator=None)
+    return conclude(spark, taken, folder, papers)
 
 
 def read_table(url: str, table: str) -> pa.Table:

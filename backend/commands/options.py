@@ -36,7 +36,12 @@ Fault = Annotated[
 Seed = Annotated[int | None, typer.Option(help="Seed of every draw; the same seed repeats the run.", metavar="S")]
 Rate = Annotated[float | None, typer.Option(help="Fill at this rate, in records per second.", metavar="R")]
 Scenario = Annotated[str | None, typer.Option(help=f"What to run: {', '.join(SCENARIOS)}.", metavar="NAME")]
-PlanFile = Annotated[Path | None, typer.Argument(help="A plan in YAML; options win over it.", metavar="[PLAN.yaml]")]
+PlanFile = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A plan in YAML, whose fields options win over; or the name of a scenario.", metavar="[PLAN.yaml|SCENARIO]"
+    ),
+]
 UntilStopped = Annotated[bool, typer.Option("--until-stopped", help="Go on until `topicproof stop` or Ctrl-C.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the report and its evidence.", metavar="DIR")]
 PayloadsKept = Annotated[

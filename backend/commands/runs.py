@@ -49,6 +49,7 @@ from backend.kafka.cluster import Cluster
 from backend.pipeline import run as runs_of
 from backend.pipeline.judging import stage_folder
 from backend.pipeline.plan import RunPlan, make_plan, read_plan
+from backend.pipeline.scenarios import SCENARIOS
 from backend.selftest import self_test
 from backend.services import Services, services
 from backend.settings import Settings
@@ -83,7 +84,14 @@ def run(
     ] = None,
     source_option: SourceOption = None,
     sink: Annotated[
-        str | None, typer.Option(help="The sink topic, instead of one of the run's own.", metavar="T")
+        str | None, typer.Option(help="The sink topic, or the table, instead of one of the run's own.", metavar="T")
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="In the scenario table: the database, such as postgresql+psycopg://user@host/name; else SQLite.",
+            metavar="URL",
+        ),
     ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
@@ -94,11 +102,15 @@ def run(
 
     Example: `topicproof run --records 100000 --abort-probability 0.2 --fault crash@transaction=3 --seed 1`
     """
-    fields: dict[str, Any] = read_plan(plan_file) if plan_file else {}
-    _merge(fields, scenario=scenario, guarantee=guarantee, records=records, partitions=partitions, rate=rate)
+    named = plan_file is not None and str(plan_file) in SCENARIOS and not plan_file.exists()
+    fields: dict[str, Any] = read_plan(plan_file) if plan_file and not named else {}
+    _merge(fields, scenario=scenario or (str(plan_file) if named else None), guarantee=guarantee, records=records)
+    _merge(fields, partitions=partitions, rate=rate)
     _merge(fields, per_transaction=per_transaction, abort_probability=abort_probability, attempts_max=attempts_max)
     _merge(fields, faults=fault, seed=seed, until_stopped=until_stopped or None)
     _merge_topics(fields, source, source_option, sink)
+    if url:
+        fields["sink"] = {**(fields.get("sink") or {}), "url": url}
     _launch(settings_of(bootstrap, config, brokers), make_plan(fields), json_)
 
 

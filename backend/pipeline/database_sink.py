@@ -4,7 +4,9 @@ The argument of backend/pipeline/sink.py, with a database in Kafka's place: each
 inputs *and* the source offset that follows them. The offset lies in the table `topicproof_offsets` of the same
 database, and is compared and set: where it is no longer what this task read, somebody else has gone on, and nothing of
 this task's transaction stays. So a killed worker, a repeated task or batch and a lost checkpoint leave each input's
-outputs there once. Rows are checked for continuity as there, and faults and the journal are that sink's too.
+outputs there once. Rows are checked for continuity as there, and faults and the journal are that sink's too. The
+generation lies beside the offset and is compared with it, so that a worker of a query that was stopped or started anew
+meanwhile commits nothing more.
 
 `exactly_once` appends. `at_least_once` writes by lineage, a row that is there already anew, and commits the offset
 afterwards: inputs are processed again, and their rows still are there once (an idempotent upsert), as long as the
@@ -40,7 +42,9 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
     create_engine,
+    delete,
     insert,
+    inspect,
     select,
     update,
 )
@@ -71,6 +75,7 @@ OFFSETS = Table(
     Column("partition", Integer, primary_key=True),
     Column("next_offset", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),
+    Column("generation", BigInteger, nullable=False),
 )
 
 
@@ -94,10 +99,10 @@ def connect_database(url: str) -> Engine:
     try:
         waits = {"timeout": LOCK_TIMEOUT_S} if url.startswith("sqlite") else {}
         return create_engine(url, poolclass=NullPool, connect_args=waits)
-    except (ArgumentError, NoSuchModuleError) as error:
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise UsageError(
             f"{DATABASE_FORMAT}: the option url is no address of a database that SQLAlchemy knows, such as "
-            "sqlite:////var/out.db."
+            "sqlite:////var/out.db or postgresql+psycopg://user@host/name."
         ) from error
 
 
@@ -110,16 +115,26 @@ def make_tables(
 ) -> None:
     """Make the table of outputs, and say where the group begins: offset by source topic and partition.
 
-    Said once, before the first start. Raises SinkError, and changes nothing, when the group has begun already.
+    Said once, before the first start. Raises SinkError, and changes nothing, when the group has begun already, or when
+    the database does not answer.
     """
     outputs = rows_of(table)
     if guarantee is not Guarantee.EXACTLY_ONCE:
         outputs.append_constraint(UniqueConstraint(*LINEAGE))
     engine = connect_database(url)
-    OFFSETS.create(engine, checkfirst=True)
-    outputs.create(engine, checkfirst=True)
+    try:
+        OFFSETS.create(engine, checkfirst=True)
+        outputs.create(engine, checkfirst=True)
+    except DBAPIError as error:
+        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+    begin(url, group, floor)
+
+
+def begin(url: str, group: str, floor: Mapping[tuple[str, int], int]) -> None:
+    """Say where the group begins in these source partitions. Raises SinkError as `make_tables` does."""
+    engine = connect_database(url)
     begun = [
-        {"group_id": group, "topic": topic, "partition": partition, "next_offset": offset, "sequence": 0}
+        dict(zip(OFFSETS.columns.keys(), (group, topic, partition, offset, 0, 0), strict=True))
         for (topic, partition), offset in floor.items()
     ]
     try:
@@ -129,6 +144,58 @@ def make_tables(
         raise SinkError(
             f"Group {group} has begun already in {shown(engine)}; where it begins is said once. Nothing was changed."
         ) from error
+    except DBAPIError as error:
+        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+
+
+def require_no_table(url: str, table: str) -> None:
+    """Raises SinkError when the database does not answer, or has such a table: a verdict is about all of its rows."""
+    engine = connect_database(url)
+    try:
+        there = inspect(engine).has_table(table)
+    except DBAPIError as error:
+        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+    if there:
+        raise SinkError(f"{shown(engine)} has a table {table} already. Choose another name, or drop it.")
+
+
+def committed_offsets(url: str, group: str, topic: str) -> dict[int, int]:
+    """The offset of the group's next input, by partition of a source topic. Raises SinkError."""
+    asked = select(OFFSETS.c.partition, OFFSETS.c.next_offset).where(
+        OFFSETS.c.group_id == group, OFFSETS.c.topic == topic
+    )
+    engine = connect_database(url)
+    try:
+        with engine.connect() as connection:
+            return {row.partition: row.next_offset for row in connection.execute(asked)}
+    except DBAPIError as error:
+        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+
+
+def set_generation(url: str, group: str, generation: int) -> None:
+    """From now on no worker of an earlier generation commits anything. Raises SinkError."""
+    engine = connect_database(url)
+    try:
+        with engine.begin() as connection:
+            connection.execute(update(OFFSETS).where(OFFSETS.c.group_id == group).values(generation=generation))
+    except DBAPIError as error:
+        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+
+
+def drop_tables(url: str, table: str, group: str) -> None:
+    """Remove a table of outputs, and what its group had committed. Raises SinkError."""
+    engine = connect_database(url)
+    try:
+        rows_of(table).drop(engine, checkfirst=True)
+        with engine.begin() as connection:
+            connection.execute(delete(OFFSETS).where(OFFSETS.c.group_id == group))
+    except DBAPIError as error:
+        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+
+
+def shown_url(url: str) -> str:
+    """A database's address, without a password."""
+    return shown(connect_database(url))
 
 
 def shown(engine: Engine) -> str:
@@ -183,7 +250,7 @@ class TableWriter(PartitionWriter):
         return receipt
 
     def _committed(self) -> tuple[int, int]:
-        asked = select(OFFSETS.c.next_offset, OFFSETS.c.sequence).where(*self._own())
+        asked = select(OFFSETS.c.next_offset, OFFSETS.c.sequence, OFFSETS.c.generation).where(*self._own())
         try:
             with self.engine.connect() as connection:
                 found = connection.execute(asked).one_or_none()
@@ -194,6 +261,8 @@ class TableWriter(PartitionWriter):
                 f"Group {self.sink.group} has no offset for {self.where} in {shown(self.engine)}, so nobody knows what "
                 "was processed. Say where it begins (make_tables) and start into an empty table."
             )
+        if found.generation > self.sink.generation > 0:
+            raise Fenced(f"{self.name} is a worker of a query that was stopped or started anew meanwhile.")
         return found.next_offset, found.sequence
 
     def _attempt(self, sequence: int, attempt: int) -> None:
@@ -241,18 +310,22 @@ class TableWriter(PartitionWriter):
     def _set_offset(self, connection: Connection, sequence: int) -> None:
         moved = (
             update(OFFSETS)
-            .where(*self._own(), OFFSETS.c.next_offset == self.next_offset)
+            .where(*self._own(), OFFSETS.c.next_offset == self.next_offset, *self._generation())
             .values(next_offset=self.following, sequence=sequence)
         )
         if connection.execute(moved).rowcount != 1:
             raise Fenced(
-                f"{self.where}: another writer of group {self.sink.group} has gone on from {self.next_offset}."
+                f"{self.where}: another writer of group {self.sink.group} has gone on from {self.next_offset}, or the "
+                "query was stopped or started anew meanwhile."
             )
 
     def _own(self) -> tuple[Any, ...]:
         columns = OFFSETS.c
         topic, partition = self.source
         return columns.group_id == self.sink.group, columns.topic == topic, columns.partition == partition
+
+    def _generation(self) -> tuple[Any, ...]:
+        return (OFFSETS.c.generation == self.sink.generation,) if self.sink.generation else ()
 
 
 def _said(error: DBAPIError) -> str:

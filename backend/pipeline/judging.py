@@ -21,9 +21,10 @@ from backend.judge import (
     judge_topics,
     read_taken,
 )
+from backend.judge_table import judge_table
 from backend.pipeline.journal import read_journal
 from backend.pipeline.monitor import Context
-from backend.pipeline.process import Names
+from backend.pipeline.process import Names, committed_of
 from backend.pipeline.scenarios import Stage, scenario
 from backend.settings import READ_COMMITTED, spark_source_options
 from validators.chain import through
@@ -148,13 +149,21 @@ def judge_stage(
 ) -> Report:
     """Judge a stage's sinks against its sources; report and evidence go into `folder`."""
     source, not_processed = judged_range(context, names, partial)
+    guarantee = Guarantee(context.plan.guarantee)
+    if names.database is not None:
+        return judge_table(
+            *(spark, context.cluster, names.database, names.sink, source, folder, guarantee),
+            run=context.run.id,
+            not_processed=not_processed,
+            papers=_papers(context),
+        )
     sinks = join([context.cluster.bounds(sink) for sink in names.sinks])
     begun: Mapping[str, Mapping[str, int]] = context.run.facts["sink_from"]
     question = Question(
         source=source,
         sink=names.sink,
         also=names.sinks[1:],
-        guarantee=Guarantee(context.plan.guarantee),
+        guarantee=guarantee,
         expected=_expected(context, spark, stage, source),
         order=stage.order,
         journal=read_journal(context.cluster.bootstrap, context.settings.client, names.journal),
@@ -177,7 +186,7 @@ def judged_range(context: Context, names: Names, partial: bool) -> tuple[Bounds,
         source = context.cluster.bounds(topic)
         begun = tuple(replace(p, start=max(p.start, floor.get(str(p.partition), p.start))) for p in source.partitions)
         if partial:
-            committed = context.cluster.committed(names.group, topic)
+            committed = committed_of(context.cluster, names, topic)
             cut = tuple(replace(p, lso=min(p.lso, committed[p.partition])) for p in begun)
             not_processed += sum(p.lso - q.lso for p, q in zip(begun, cut, strict=True))
             begun = cut

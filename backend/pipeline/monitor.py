@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from backend.errors import ClusterError, TopicproofError
+from backend.errors import ClusterError, SinkError, TopicproofError
 from backend.history.store import History, Run, State
 from backend.kafka.cluster import Cluster
 from backend.pipeline.file_server import requests
 from backend.pipeline.journal import Declared, Entry, FaultFired, JournalReader, TransactionEnded
 from backend.pipeline.plan import RunPlan
-from backend.pipeline.process import Names
+from backend.pipeline.process import Names, committed_of
 from backend.pipeline.scenarios import Stage, Work, scenario
 from backend.services import Services
 from backend.settings import Settings
@@ -58,7 +58,7 @@ class Progress:
     records_per_s: float = 0.0
     seconds_left: float | None = None
     sink: tuple[dict[str, int], ...] = ()
-    """Per partition of the last stage's sink: partition, start, lso, hw."""
+    """Per partition of the last stage's sink: partition, start, lso, hw. Of a table there are none."""
     kept: int = 0
     """Inputs in the transactions that the journal declares committed, over all stages."""
     attempted: int = 0
@@ -137,7 +137,7 @@ class Monitor(threading.Thread):
             ended = self.ended.wait(TICK_S)
             try:
                 self.seen = self._look()
-            except ClusterError as error:
+            except (ClusterError, SinkError) as error:
                 # A broker that is away for a moment must not end the run; the page says what could not be seen.
                 self.seen = replace(self.seen, stage=self.context.stage, trouble=str(error))
             try:
@@ -166,6 +166,7 @@ class Monitor(threading.Thread):
         asked = requests(context.requests_log) if context.run.facts["served"] else None
         seen = [self._stage(names) for _, names in stages]
         processed, there = seen[0].processed, seen[0].there
+        last = stages[-1][1]
         rate = self._rate(sum(one.processed for one in seen))
         filled = context.plan.records * len(stages[0][1].sources) if context.plan.fills else there
         total = None if context.plan.until_stopped else filled
@@ -181,7 +182,7 @@ class Monitor(threading.Thread):
             faults=faults,
             records_per_s=round(rate, 1),
             seconds_left=None if left is None else round(max(0.0, left), 1),
-            sink=tuple(asdict(p) for p in context.cluster.bounds(stages[-1][1].sink).partitions),
+            sink=() if last.database else tuple(asdict(p) for p in context.cluster.bounds(last.sink).partitions),
             attempted=attempted,
             kept=kept,
             downloads=asked.total() if asked is not None else None,
@@ -193,7 +194,7 @@ class Monitor(threading.Thread):
         """Offsets, not records: where a source is transactional its markers count too, on both sides alike."""
         processed = there = 0
         for source, floor in self.context.run.facts["floor"][names.stage].items():
-            offsets = self.context.cluster.committed(names.group, source)
+            offsets = committed_of(self.context.cluster, names, source)
             processed += sum(offset - floor.get(str(p), 0) for p, offset in offsets.items())
             bounds = self.context.cluster.bounds(source)
             there += sum(p.hw - floor.get(str(p.partition), 0) for p in bounds.partitions)

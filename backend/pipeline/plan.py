@@ -12,9 +12,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, 
 from pydantic_core import PydanticCustomError
 
 from backend.errors import TopicproofError, UsageError
-from backend.faults.kinds import parse_fault
+from backend.faults.fault import Step
+from backend.faults.kinds import CRASH, ERROR, ZOMBIE, parse_fault
 from backend.pipeline.limits import Limits
-from backend.pipeline.scenarios import SCENARIOS, scenario
+from backend.pipeline.scenarios import SCENARIOS, Scenario, scenario
 from backend.settings import TRANSACTION_TIMEOUT_MS
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -53,6 +54,26 @@ def _url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _database(url: str | None) -> str | None:
+    if url is None:
+        return None
+    # Late: SQLAlchemy takes its time to import, and most plans name no database.
+    from sqlalchemy import make_url
+
+    from backend.pipeline.database_sink import connect_database
+
+    _as_value_error(lambda: connect_database(url))
+    found = make_url(url)
+    if found.password is not None:
+        raise ValueError(
+            "a plan is kept with its run, so it holds no password. Leave it out of the address, and put it where the "
+            "database's client looks for it on the workers' machines, such as ~/.pgpass"
+        )
+    if found.get_backend_name() == "sqlite" and not Path(found.database or "").is_absolute():
+        raise ValueError("name a file of SQLite by its whole path, such as sqlite:////var/out.db")
+    return url
+
+
 def _fault(text: str) -> str:
     _as_value_error(lambda: parse_fault(text))
     return text.strip()
@@ -76,6 +97,9 @@ def _as_value_error(call: Any) -> None:
     except TopicproofError as error:
         raise ValueError(str(error)) from error
 
+
+TABLE_FAULTS = (CRASH, ERROR, ZOMBIE)
+"""Kinds that strike a worker whose sink is a table: the others strike what lies in Kafka."""
 
 TopicName = Annotated[str | None, AfterValidator(_topic)]
 _STRICT = ConfigDict(frozen=True, extra="forbid")
@@ -108,7 +132,9 @@ class SinkPlan(BaseModel):
 
     model_config = _STRICT
     topic: TopicName = None
-    """None: the run makes one."""
+    """None: the run makes one. In the scenario table, the table's name."""
+    url: Annotated[str | None, AfterValidator(_database)] = None
+    """In the scenario table, the database, as SQLAlchemy writes it; None: a file of SQLite in the run's folder."""
     partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Of a sink the run makes; None: as many as the source has."""
     dead_letters: bool = False
@@ -197,6 +223,7 @@ class RunPlan(BaseModel):
             )
         if len(chosen.sources) > 1 and self.source.topic is not None:
             raise _disagree(f"{chosen.name} reads several topics of its own. Remove source.topic.", "source", "topic")
+        self._agree_on_tables(chosen)
         for number, fault in enumerate(map(parse_fault, self.faults)):
             if fault.needs_transactions and self.guarantee != "exactly_once":
                 raise _disagree(
@@ -204,6 +231,27 @@ class RunPlan(BaseModel):
                     *("faults", number),
                 )
         return self
+
+    def _agree_on_tables(self, chosen: Scenario) -> None:
+        """What a table can do, and what only topics can."""
+        if not chosen.tables:
+            if self.sink.url is not None:
+                raise _disagree(
+                    f"{chosen.name} writes topics. Choose the scenario table, or remove sink.url.", "sink", "url"
+                )
+            return
+        if self.guarantee == "at_most_once":
+            raise _disagree("a table is written exactly_once or at_least_once. Choose one of these.", "guarantee")
+        if self.sink.dead_letters or self.sink.partitions is not None:
+            given = "dead_letters" if self.sink.dead_letters else "partitions"
+            raise _disagree(f"a table has no {given.replace('_', ' ')}. Remove it.", "sink", given)
+        for number, fault in enumerate(map(parse_fault, self.faults)):
+            if fault.kind not in TABLE_FAULTS or fault.step is Step.COMMITTING:
+                raise _disagree(
+                    f"{fault} strikes transactions of Kafka, and a table is written in the database's. Choose "
+                    f"{', '.join(kind.name for kind in TABLE_FAULTS)}, at any step but {Step.COMMITTING}.",
+                    *("faults", number),
+                )
 
     @property
     def fills(self) -> bool:

@@ -19,12 +19,12 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from backend import errors
 from backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
 from backend.kafka.cluster import Cluster
+from backend.pipeline.database_sink import DatabaseSink, committed_offsets, set_generation
 from backend.pipeline.journal import read_journal
 from backend.pipeline.plan import RunPlan, refused
 from backend.pipeline.position import journalled, moved, next_generation
 from backend.pipeline.scenarios import DEAD_LETTERS, Stage, Work, as_text
 from backend.pipeline.sink import REMEDY_SHUFFLED, KafkaTransactionalSink
-from backend.pipeline.sink_options import FORMAT
 from backend.pipeline.stateful_sink import KafkaStatefulSink, batches_topic
 from backend.settings import spark_source_options
 from backend.spark import first_line
@@ -46,6 +46,8 @@ class Names:
     group: str
     prefix: str
     """`<prefix>-<source topic>-<partition>` are the transactional ids."""
+    database: str | None = None
+    """Where the sink is a table, the address of its database. It keeps the committed offsets as well."""
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Names:
@@ -77,6 +79,8 @@ class Prepared:
 
     def transactional_ids(self, cluster: Cluster) -> list[str]:
         names = self.names
+        if names.database is not None:
+            return []
         counted = (batches_topic(names.group),) if self.stage.stateful else names.sources
         return [f"{names.prefix}-{topic}-{p}" for topic in counted for p in cluster.partitions(topic)]
 
@@ -89,12 +93,14 @@ def prepare(spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, nam
     plan = work.plan
     require_no_speculation(spark)
     offsets = require_offsets(cluster, names, plan.offsets_forced)
-    spark.dataSource.register(KafkaStatefulSink if stage.stateful else KafkaTransactionalSink)
+    spark.dataSource.register(
+        KafkaStatefulSink if stage.stateful else DatabaseSink if stage.table else KafkaTransactionalSink
+    )
     rows = transform(read_source(spark, cluster, plan, stage, names, offsets), stage, work)
     if stage.stateful:
         # What the checkpoint says goes before this once there is one; the sink refuses where the two differ.
         spark.conf.set("spark.sql.shuffle.partitions", str(len(cluster.partitions(batches_topic(names.group)))))
-    elif stage.format == FORMAT:
+    else:
         require_no_shuffle(rows)
     return Prepared(stage, names, rows)
 
@@ -142,12 +148,32 @@ def _process(
         for query in going if len(stages) > 1 else []:
             # One of several has failed, and the others would go on without it.
             query.stop()
-        if not settled and Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE:
+        exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
+        fenced = [one for one in stages if exactly_once or one.stage.table]
+        if fenced and not settled:
             # First the generation: Spark does not wait for the workers of a query that it stops, and one that takes its
             # transactional id after we have settled it must find that its time is over.
-            for one in stages:
-                next_generation(cluster, one.names.group, one.names.journal)
-            cluster.settle([name for one in stages for name in one.transactional_ids(cluster)])
+            for one in fenced:
+                begin_generation(cluster, one.names)
+            cluster.settle([name for one in fenced for name in one.transactional_ids(cluster)])
+
+
+def begin_generation(cluster: Cluster, names: Names) -> int:
+    """From now on, workers of an earlier start of the stage end. Gives the number that those of the next one carry."""
+    generation = next_generation(cluster, names.group, names.journal)
+    if names.database is not None:
+        set_generation(names.database, names.group, generation)
+    return generation
+
+
+def committed_of(cluster: Cluster, names: Names, source: str) -> dict[int, int]:
+    """The offset of a stage's next input, by partition of a source topic: from where its sink commits it.
+
+    Raises ClusterError, SinkError.
+    """
+    if names.database is not None:
+        return committed_offsets(names.database, names.group, source)
+    return cluster.committed(names.group, source)
 
 
 def read_source(
@@ -191,8 +217,9 @@ def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint:
         "group": names.group,
         "transactionalIdPrefix": names.prefix,
         "journal": names.journal,
-        "generation": str(next_generation(cluster, names.group, names.journal)),
+        "generation": str(begin_generation(cluster, names)),
         "offsetsForced": str(plan.offsets_forced).lower(),
+        "sourceIsolation": plan.source.isolation,
         "guarantee": plan.guarantee,
         "idempotence": str(plan.idempotence).lower(),
         "acks": plan.acks,
@@ -206,6 +233,8 @@ def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint:
     }
     if names.dead_letters is not None:
         options["deadLetters"] = names.dead_letters
+    if names.database is not None:
+        options["url"] = names.database
     writer = prepared.rows.writeStream.format(prepared.stage.format).options(**options)
     if plan.until_stopped:
         return writer.trigger(processingTime=TRIGGER).start()
@@ -223,7 +252,7 @@ def require_offsets(cluster: Cluster, names: Names, forced: bool = False) -> dic
     found = {}
     for source in names.sources:
         bounds = cluster.bounds(source)
-        committed = cluster.committed(names.group, source)
+        committed = committed_of(cluster, names, source)
         for partition in bounds.partitions:
             where = f"{source}-{partition.partition}"
             known = journalled(entries, f"{names.prefix}-{where}")

@@ -23,6 +23,7 @@ from backend.history.store import History, Run, State
 from backend.judge import Question, judge_topics
 from backend.kafka.broker import free_ports
 from backend.kafka.cluster import Cluster
+from backend.pipeline.database_sink import begin, drop_tables, make_tables, require_no_table, shown_url
 from backend.pipeline.file_server import HOST, serving
 from backend.pipeline.fill import fill, numbers_in
 from backend.pipeline.judging import Judged, judge_run
@@ -38,6 +39,9 @@ from validators.finding import Bounds, Guarantee, Outcome
 from validators.report import Report
 from validators.report import exit_code as exit_code_of
 
+TABLES = "tables.db"
+"""The file, in a run's folder, of the SQLite database that has its tables."""
+
 
 def create(settings: Settings, services: Services, history: History, plan: RunPlan) -> Run:
     """Make the run's topics, commit its floor, and enter it in the history. Raises ClusterError, TopicError."""
@@ -49,6 +53,8 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
     if chosen.expressions:
         with spark_session(services.spark_remote) as spark:
             require_expressions(spark, plan)
+    if plan.sink.url is not None and plan.sink.topic is not None:
+        require_no_table(plan.sink.url, plan.sink.topic)
     run = history.create("run", plan.scenario, plan.model_dump(mode="json"))
     try:
         topics = topics_of(run.id, plan, chosen)
@@ -56,6 +62,8 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
         made = [journal, *_make_topics(cluster, plan, chosen, topics)]
         cluster.create_topic(journal, 1)
         stages = [stage_names(run.id, stage, topics, journal) for stage in chosen.stages]
+        if chosen.tables:
+            stages = [replace(names, database=_database(settings, run.id, plan)) for names in stages]
         for stage, names in zip(chosen.stages, stages, strict=True):
             if stage.stateful:
                 made.append(commit_batch_floor(cluster, names.group, len(cluster.partitions(names.source))))
@@ -76,8 +84,10 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
                 "sink_from": {
                     sink: {str(p.partition): p.hw for p in cluster.bounds(sink).partitions}
                     for names in stages
+                    if names.database is None
                     for sink in names.sinks
                 },
+                "database": shown_url(_database(settings, run.id, plan)) if chosen.tables else None,
                 "filled": not plan.fills,
                 # The port is chosen once: the URLs in the source must still be right when the run is resumed.
                 "served": f"http://{HOST}:{free_ports(1)[0]}/" if chosen.serves and plan.fills else "",
@@ -98,6 +108,15 @@ def topics_of(run_id: str, plan: RunPlan, chosen: Scenario) -> dict[str, str]:
     if f"{sink}{DEAD_LETTERS}" in topics:
         topics[f"{sink}{DEAD_LETTERS}"] = f"{topics[sink]}{DEAD_LETTERS}"
     return topics
+
+
+def _database(settings: Settings, run_id: str, plan: RunPlan) -> str:
+    """Where a run's tables are: in the run's folder, unless the plan says another place."""
+    if plan.sink.url is not None:
+        return plan.sink.url
+    folder = settings.runs / run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{folder / TABLES}"
 
 
 def stage_names(run_id: str, stage: Stage, topics: Mapping[str, str], journal: str) -> Names:
@@ -127,7 +146,7 @@ def _make_topics(cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapp
             made.append(topics[source])
     partitions = len(cluster.partitions(topics[chosen.sources[0]]))
     there = cluster.topics() if plan.sink.topic is not None else []
-    for topic in [topics[one] for one in chosen.topics if one not in chosen.sources]:
+    for topic in [topics[one] for one in chosen.topics if one not in (*chosen.sources, *chosen.tables)]:
         if topic not in there:
             cluster.create_topic(topic, plan.sink.partitions or partitions)
             made.append(topic)
@@ -351,7 +370,10 @@ def _extend(context: Context) -> None:
                 p.partition: p.start for p in context.cluster.bounds(source).partitions if str(p.partition) not in known
             }
             if new:
-                context.cluster.commit_offsets(names.group, source, new)
+                if names.database is not None:
+                    begin(names.database, names.group, {(source, p): offset for p, offset in new.items()})
+                else:
+                    context.cluster.commit_offsets(names.group, source, new)
                 known |= {str(p): offset for p, offset in new.items()}
                 context.remember(floor=floor)
 
@@ -373,13 +395,16 @@ def stop_orphan(services: Services, run: Run) -> None:
 
 
 def clean(settings: Settings, services: Services, history: History, run_id: str) -> list[str]:
-    """Delete a run's topics (only those it made), group, folder and entry. Gives the topics' names."""
+    """Delete a run's topics (only those it made), table, group, folder and entry. Gives what was deleted, by name."""
     run = history.take(run_id)
     stop_orphan(services, run)
     cluster = Cluster(services.bootstrap, settings.client)
     deleted = cluster.delete_topics(run.facts.get("made", []))
     for names in run.facts.get("stages", []):
         cluster.delete_group(names["group"])
+        if names.get("database"):
+            drop_tables(names["database"], names["sinks"][0], names["group"])
+            deleted.append(names["sinks"][0])
     shutil.rmtree(settings.runs / run.id, ignore_errors=True)
     history.forget(run_id)
     return deleted
@@ -399,6 +424,10 @@ def _floor(
         earliest = source in outer and plan.source.starting == "earliest"
         bounds = cluster.bounds(source)
         offsets = {p.partition: p.start if earliest else p.lso for p in bounds.partitions}
-        cluster.commit_offsets(names.group, source, offsets)
+        if names.database is None:
+            cluster.commit_offsets(names.group, source, offsets)
         floor[source] = {str(p): offset for p, offset in offsets.items()}
+    if names.database is not None:
+        begun = {(source, int(p)): offset for source, of_topic in floor.items() for p, offset in of_topic.items()}
+        make_tables(names.database, names.sink, names.group, begun, Guarantee(plan.guarantee))
     return floor

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from backend.errors import UsageError
 from backend.pipeline import totals
+from backend.pipeline.database_sink import DATABASE_FORMAT
 from backend.pipeline.sink_options import FORMAT
 from backend.pipeline.stateful_sink import STATEFUL_FORMAT
 from validators.expected import Expect
@@ -63,6 +64,11 @@ class Stage:
         return self.format == STATEFUL_FORMAT
 
     @property
+    def table(self) -> bool:
+        """Whether its sink is a table of a database."""
+        return self.format == DATABASE_FORMAT
+
+    @property
     def order(self) -> Order:
         return Order.PER_KEY if self.stateful else Order.PER_SOURCE_PARTITION
 
@@ -106,6 +112,11 @@ class Scenario:
         read = {topic for stage in self.stages for topic in stage.sources}
         return tuple(topic for topic in self.topics if topic not in read)
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The sinks that are tables, and no topics."""
+        return tuple(sink for stage in self.stages if stage.table for sink in stage.sinks)
+
 
 def outputs(*made: Column) -> Column:
     """An `outputs` column of structs as `output` makes them."""
@@ -132,6 +143,13 @@ SQUARES = Scenario(
     name="squares",
     title="Square every number: one output per input, ordered within a partition",
     stages=(Stage("square", sources=("numbers",), sinks=("squares",), transform=_squared),),
+)
+
+
+TABLE = Scenario(
+    name="table",
+    title="Square every number into a table of a database, together with the source offset",
+    stages=(Stage("square", sources=("numbers",), sinks=("squares",), transform=_squared, format=DATABASE_FORMAT),),
 )
 
 
@@ -284,7 +302,7 @@ YOURS = Scenario(
     expressions=True,
 )
 
-SCENARIOS = {scenario.name: scenario for scenario in (SQUARES, FILES, TOTALS, CHAIN, MERGE, YOURS)}
+SCENARIOS = {scenario.name: scenario for scenario in (SQUARES, FILES, TOTALS, CHAIN, MERGE, TABLE, YOURS)}
 
 
 def scenario(name: str) -> Scenario:

@@ -14,9 +14,10 @@ both or neither. Per Spark task and source partition:
 2. Only then is the group's committed offset read (read_committed). Rows below it are in the sink already: skipped.
    With a journal, an offset that was moved since the last transaction is refused (OffsetsMoved): it is compared
    wherever it carries no sequence of ours, or rows arrive that lie below it or beyond what follows it.
-   Where rows do not follow each other, a read_committed fetch from the expected offset must return exactly the next
-   row (what lies between are markers, aborted or compacted records); otherwise SourceGap. This holds between two rows
-   of a task too: a repartition of one partition's rows looks just like that, and was seen to lose records.
+   Where rows do not follow each other, a fetch from the expected offset, read_committed unless told otherwise, must
+   return exactly the next row (what lies between are markers, aborted or compacted records); otherwise SourceGap. This
+   holds between two rows of a task too: a repartition of one partition's rows looks just like that, and was seen to
+   lose records.
 3. One transaction is buffered, then: begin, produce, send the next source offset, commit. None stays open while Spark
    computes the next rows. A chunk that was skipped whole sends nothing: a committed offset never moves backwards.
 4. A retriable error is retried; an abortable one aborts and replays, a bounded number of times; being fenced ends the
@@ -49,6 +50,7 @@ headers and topic optional) or, for one-to-one, `key binary, value binary`.
 | topic | where outputs go that name no topic | required unless all do |
 | group | the consumer group whose offsets say what was processed | required |
 | transactionalIdPrefix | `<prefix>-<source topic>-<partition>` is the transactional id | required |
+| sourceIsolation | how the rows were read: read_committed or read_uncommitted | read_committed |
 | guarantee | exactly_once, at_least_once or at_most_once | exactly_once |
 | idempotence | at_least_once: whether the producer is idempotent | true |
 | acks | at_most_once: all, or 0 for a producer that nobody answers | all |
@@ -340,10 +342,20 @@ class PartitionWriter:
                     raise
         self.expected = int(offsets[-1]) + 1
 
+    @cached_property
+    def reader(self) -> Consumer:
+        """Reads the source as the rows were read. The group's offsets are always asked for read_committed."""
+        sink = self.sink
+        if sink.source_isolation == READ_COMMITTED:
+            return self.consumer
+        reader = Consumer(consumer_config(sink.bootstrap, sink.client, sink.group, sink.source_isolation))
+        self.opened.callback(reader.close)
+        return reader
+
     def _confirm_hole(self, first: int, row: int) -> None:
-        """A read_committed fetch from `first` must return exactly `row`."""
-        self.consumer.assign([TopicPartition(*self.source, first)])
-        message = self.consumer.poll(TIMEOUT_S)
+        """A fetch from `first`, at the isolation level of the rows, must return exactly `row`."""
+        self.reader.assign([TopicPartition(*self.source, first)])
+        message = self.reader.poll(TIMEOUT_S)
         error = message.error() if message is not None else None
         if error is not None and error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
             raise SourceGap(
@@ -353,8 +365,8 @@ class PartitionWriter:
         if message is None or error is not None or message.offset() != row:
             found = "nothing" if message is None else error.str() if error is not None else f"offset {message.offset()}"
             raise SourceGap(
-                f"{self.where}: offset {first} is next, a read_committed consumer finds {found} there, but the row "
-                f"that arrived has offset {row}. {REMEDY_SHUFFLED}"
+                f"{self.where}: offset {first} is next, a {self.sink.source_isolation} consumer finds {found} there, "
+                f"but the row that arrived has offset {row}. {REMEDY_SHUFFLED}"
             )
 
     def _commit_buffer(self) -> None:

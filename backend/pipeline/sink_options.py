@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from backend.errors import UsageError
 from backend.faults.fault import Fault
 from backend.faults.kinds import parse_fault
-from backend.settings import TRANSACTION_TIMEOUT_MS
+from backend.settings import READ_COMMITTED, READ_UNCOMMITTED, TRANSACTION_TIMEOUT_MS
 from validators.finding import Guarantee
 
 FORMAT = "kafka-transactional"
@@ -23,6 +23,7 @@ class SinkOptions:
     topic: str | None
     group: str
     prefix: str
+    source_isolation: str
     guarantee: Guarantee
     idempotence: bool
     acks: str
@@ -66,6 +67,7 @@ class SinkOptions:
             topic=given.get("topic"),
             group=_required(given, "group"),
             prefix=_required(given, "transactionalIdPrefix"),
+            source_isolation=_one_of(given, "sourceIsolation", [READ_COMMITTED, READ_UNCOMMITTED], READ_COMMITTED),
             guarantee=Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE)),
             idempotence=_one_of(given, "idempotence", ["true", "false"], "true") == "true",
             acks=_one_of(given, "acks", ["all", "0"], "all"),
@@ -87,6 +89,7 @@ _OPTIONS = (
     "topic",
     "group",
     "transactionalIdPrefix",
+    "sourceIsolation",
     "guarantee",
     "idempotence",
     "acks",

@@ -217,7 +217,7 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
     folder = tmp_path / "evidence"
     judged(spark, folder, history("0 C", inputs=1))
     kept = read_taken(spark, folder)
-    assert kept.batches.num_rows == len(batches) and kept.coordinator is None
+    assert kept.batches is not None and kept.batches.num_rows == len(batches) and kept.coordinator is None
     taken = replace(kept, question=question, coordinator=Coordinator(1, (opened,), 2, ()))
     keep_taken(taken, folder)
     back = read_taken(spark, folder)
