@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from backend.matrix import PROMISES, TABLE, Result, Trouble
+from backend.matrix import Result
+from backend.matrix_table import PROMISES, TABLE, Trouble
 
 _COLOURS = {"exact": "#0072B2", "damaged": "#E69F00", "surprise": "#D55E00"}
 """Okabe and Ito; the words in each cell say the same."""

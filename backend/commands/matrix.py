@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from backend.commands.options import Bootstrap, Brokers, Config, Json, settings_of
 from backend.commands.terminal import emit, err, out, say, stopping
 from backend.errors import EvidenceError, TopicproofError
-from backend.matrix import Result, cells, kept, run_cells
+from backend.matrix import AT_ONCE, Result, kept, run_cells
+from backend.matrix_table import cells
 from backend.services import services
 from backend.show import plain
 from backend.show_matrix import heat_map, line, markdown, summary
@@ -28,6 +29,7 @@ def matrix(
     ] = None,
     small: Annotated[bool, typer.Option("--small", help="Only a handful of cells that tell most.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the cells that are in the home already.")] = False,
+    at_once: Annotated[int, typer.Option(help="How many cells run at a time.", min=1, max=8)] = AT_ONCE,
     markdown_file: Annotated[
         Path | None, typer.Option("--markdown", help="The table as Markdown.", metavar="FILE")
     ] = None,
@@ -42,10 +44,11 @@ def matrix(
     """Run every guarantee against every fault, judge each from its sink, and compare with what theory expects.
 
     The exit code is 0 when every cell agrees and 1 when one is a surprise. A matrix that was stopped goes on with
-    --resume. Example: `topicproof matrix --only fault=crash --markdown matrix.md`
+    --resume. Cells that strike brokers need three of the embedded Kafka: --brokers 3 --only fault=broker.
+    Example: `topicproof matrix --only fault=crash --markdown matrix.md`
     """
-    wanted = cells(only or (), small)
     settings = settings_of(bootstrap, config, brokers)
+    wanted = cells(only or (), small, settings.brokers if settings.bootstrap is None else 1)
     done = kept(settings, wanted) if resume else []
     there = {(one.guarantee, one.fault) for one in done}
     left = [cell for cell in wanted if (cell.guarantee, cell.fault) not in there]
@@ -60,7 +63,7 @@ def matrix(
 
         if left:
             with services(settings, say=say) as found:
-                run_cells(settings, found, left, stop, ended)
+                run_cells(settings, found, left, stop, ended, at_once)
     order = {(cell.guarantee, cell.fault): number for number, cell in enumerate(wanted)}
     done.sort(key=lambda one: order[one.guarantee, one.fault])
     for path, text in ((markdown_file, markdown(done)), (html_file, heat_map(done))):

@@ -27,6 +27,11 @@ def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
     return int(found[partition].leader)
 
 
+def how_many(cluster: Cluster) -> int:
+    """Brokers that the cluster has at this moment."""
+    return len(cluster.admin.list_topics(timeout=TIMEOUT_S).brokers)
+
+
 def own_partition(key: str, partitions: int) -> int:
     """The partition of Kafka's own topic that keeps a transactional id or a group: by Java's String.hashCode."""
     code = 0

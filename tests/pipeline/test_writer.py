@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
 from backend.errors import Fenced, InjectedError, OffsetMissing, OffsetsMoved, RecordRefused, SinkError, SourceGap
+from backend.faults.attempts import fill_with_attempts
 from backend.kafka.cluster import Cluster
 from backend.pipeline.journal import Declared, FaultFired, TransactionEnded, read_journal
 from backend.pipeline.position import next_generation
@@ -246,3 +247,26 @@ def test_a_worker_of_an_earlier_generation_ends_before_it_writes(pipeline: Pipel
     assert pipeline.sunk() == numbers(0, 20)
     pipeline.task(20, RECORDS, generation=str(second))
     assert pipeline.sunk() == numbers(0, RECORDS)
+
+
+def test_holes_are_looked_for_at_the_level_of_the_rows(pipeline: Pipeline, new_topic: Callable[..., str]) -> None:
+    """Story: rows are read read_uncommitted, where markers alone leave holes and aborted records none. Told so, the
+    writer takes them; told nothing, it refuses rows that a read_committed consumer would never get."""
+    source = new_topic()
+    fill_with_attempts(Cluster(pipeline.bootstrap), source, 20, 10)
+    there = [message.offset for message in read_all(pipeline.bootstrap, source, "read_uncommitted")]
+    assert there == [*range(10), *range(11, 21), *range(22, 32), *range(33, 43)]
+    pipeline = replace(pipeline, source=source)
+    options = {"group": pipeline.sink}
+    Cluster(pipeline.bootstrap).commit_offsets(pipeline.sink, source, {0: 0})
+    taken = rows(source, 0, 43, lambda n: b"%d" % n).take(there)
+    with pipeline.writer(**options) as writer, pytest.raises(SourceGap, match="a read_committed consumer finds"):
+        writer.accept(taken)
+    with pipeline.writer(**options, sourceIsolation="read_uncommitted") as writer:
+        writer.accept(taken)
+        assert writer.finish().inputs == 40
+    with (
+        pipeline.writer(**options, sourceIsolation="read_uncommitted") as writer,
+        pytest.raises(SourceGap, match="a read_uncommitted consumer finds"),
+    ):
+        writer.accept(rows(source, 45, 46, lambda n: b"%d" % n))

@@ -1,0 +1,33 @@
+"""Attempts: a source in which every transaction was aborted once before it was committed.
+
+Whoever reads it read_uncommitted processes inputs that were never there.
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaException
+
+from backend.kafka.cluster import Cluster, cluster_error
+from backend.kafka.transaction import TransactionalProducer
+
+
+def fill_with_attempts(cluster: Cluster, topic: str, records: int, per_transaction: int) -> None:
+    """Append the integers below `records`, as text for key and value. Raises ClusterError, SinkError."""
+    try:
+        with TransactionalProducer(cluster.bootstrap, cluster.client, f"{topic}-fill") as producer:
+            for first in range(0, records, per_transaction):
+                numbers = range(first, min(first + per_transaction, records))
+                producer.producer.begin_transaction()
+                _produce(producer, topic, numbers)
+                producer.flush()
+                producer.abort()
+                with producer.transaction():
+                    _produce(producer, topic, numbers)
+    except KafkaException as error:
+        raise cluster_error(error, cluster.bootstrap, f"filling {topic}") from error
+
+
+def _produce(producer: TransactionalProducer, topic: str, numbers: range) -> None:
+    for number in numbers:
+        text = str(number).encode()
+        producer.produce(topic, text, text, [])
