@@ -331,3 +331,71 @@ def trend(frame: pd.DataFrame, measure: str) -> go.Figure:
     figure.update_xaxes(fixedrange=True, title="started (UTC)")
     figure.update_yaxes(fixedrange=True, title=measure, tickformat=",", rangemode="tozero")
     return figure
+
+
+CELL_COLOURS: Mapping[str, str] = {"exact": "#0072B2", "damaged": "#E69F00", "surprise": "#D55E00"}
+"""Of a cell of the matrix; its words and its symbol say the same."""
+CELL_INK: Mapping[str, str] = {"exact": "#FFFFFF", "damaged": "#111111", "surprise": "#111111"}
+CELL_PX = 27
+_HEAD_PX = 30
+
+
+def matrix(frame: pd.DataFrame, guarantees: Sequence[str], chosen: tuple[str, str] | None) -> go.Figure:
+    """Faults as rows, guarantees as columns. `frame` has one row a cell: fault, guarantee, kind (of CELL_COLOURS),
+    label and hover; its order is that of the rows. Each cell's `customdata` is guarantee and fault."""
+    faults = list(dict.fromkeys(frame["fault"]))
+    codes = {kind: code for code, kind in enumerate(CELL_COLOURS)}
+    z = np.full((len(faults), len(guarantees)), np.nan)
+    for fault, guarantee, kind in zip(frame["fault"], frame["guarantee"], frame["kind"], strict=True):
+        z[faults.index(fault), guarantees.index(guarantee)] = codes[kind]
+    figure = go.Figure()
+    figure.add_heatmap(
+        z=z,
+        x=list(guarantees),
+        y=faults,
+        zmin=-0.5,
+        zmax=len(codes) - 0.5,
+        colorscale=_steps(list(CELL_COLOURS.values())),
+        showscale=False,
+        hoverinfo="skip",
+        xgap=3,
+        ygap=3,
+    )
+    figure.add_scatter(
+        x=frame["guarantee"],
+        y=frame["fault"],
+        text=frame["label"],
+        customdata=frame[["guarantee", "fault", "hover"]],
+        mode="markers+text",
+        textfont={"color": [CELL_INK[kind] for kind in frame["kind"]], "size": 12},
+        # An invisible point a cell: heat maps cannot be selected.
+        marker={"opacity": 0, "size": CELL_PX - 4, "symbol": "square"},
+        unselected={"marker": {"opacity": 0}, "textfont": {"color": None}},
+        selected={"marker": {"opacity": 0}},
+        hovertemplate="%{x} · %{y}<br>%{customdata[2]}<extra></extra>",
+    )
+    if chosen is not None and chosen[0] in guarantees and chosen[1] in faults:
+        column, row = guarantees.index(chosen[0]), faults.index(chosen[1])
+        figure.add_shape(
+            type="rect",
+            x0=column - 0.49,
+            x1=column + 0.49,
+            y0=row - 0.46,
+            y1=row + 0.46,
+            line={"color": "#CC79A7", "width": 3},
+        )
+    figure.update_layout(
+        height=_HEAD_PX + CELL_PX * max(2, len(faults)),
+        margin={"l": 0, "r": 0, "t": _HEAD_PX, "b": 0},
+        showlegend=False,
+        dragmode=False,
+        hovermode="closest",
+        clickmode="event+select",
+    )
+    figure.update_yaxes(
+        type="category", categoryarray=faults, autorange="reversed", fixedrange=True, showgrid=False, ticks=""
+    )
+    figure.update_xaxes(
+        type="category", categoryarray=list(guarantees), side="top", fixedrange=True, showgrid=False, ticks=""
+    )
+    return figure

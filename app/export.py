@@ -94,6 +94,12 @@ def offer(topic: str, name: str, rows: Sequence[Record | Row], chart: go.Figure 
             _button("Chart as a page", f"{name}.html", "text/html", lambda: as_page(chart))
 
 
+def chart(name: str, figure: go.Figure) -> None:
+    """A chart whose table is a file already: as a page of its own. Its own bar saves it as PNG."""
+    if allowed():
+        _button("Chart as a page", f"{name}.html", "text/html", lambda: as_page(figure))
+
+
 def _button(label: str, file_name: str, mime: str, data: Callable[[], bytes]) -> None:
     st.download_button(
         label,

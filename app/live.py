@@ -16,10 +16,15 @@ CHARTS_AFTER_S = 10.0
 """Drawing costs a browser on the same cores as much as a second of the run, and a run that is soon over needs none."""
 
 
-def progress(run: Run) -> None:
+def bar(run: Run) -> None:
     """Where it is, how far, how fast, how long still."""
     st.markdown(wording.stages(run))
     st.progress(wording.progress_share(run.progress), text=wording.progress_text(run.progress, run.alive))
+
+
+def progress(run: Run) -> None:
+    """The same, with each stage of several, and what a replay does more than once."""
+    bar(run)
     if stages := run.progress.get("stages"):
         done = (f"{one['name']} {one['processed']:,} of {one['there']:,}" for one in stages)
         st.caption(wording.plain(f"Offsets that each stage has processed: {' · '.join(done)}"))
@@ -85,9 +90,11 @@ def figures(run: Run) -> None:
         )
 
 
-def sink(run: Run) -> None:
-    """The sink's last stable offset against its high watermark."""
+def sink(run: Run, at_once: bool = False) -> None:
+    """The sink's last stable offset against its high watermark; `at_once`: drawn also while the run is young."""
     seen = run.progress.get("sink")
+    if database := run.facts.get("database"):
+        st.markdown(f"**{wording.plain(run.facts['sink'])}** is a table of {wording.plain(database)}.")
     if not seen:
         return
     above = sum(one["hw"] - one["lso"] for one in seen)
@@ -100,7 +107,7 @@ def sink(run: Run) -> None:
         f"**{wording.plain(run.facts['sink'])}** · {said_so}"
         + (": withheld from read\\_committed consumers until their transactions end." if above else ".")
     )
-    if young(run):
+    if young(run) and not at_once:
         return
     st.plotly_chart(
         charts.withheld(seen),
@@ -116,7 +123,7 @@ def young(run: Run) -> bool:
 
 
 def conclusion(run: Run) -> None:
-    """The last word on a run that has ended, and where to go from here."""
+    """The last word on a run that has ended."""
     if run.verdict is not None:
         show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}
         outcome = Outcome(run.verdict)
@@ -124,12 +131,16 @@ def conclusion(run: Run) -> None:
         show[outcome](wording.plain(run.why or ""), title=word.word, icon=word.symbol)
     if run.error:
         st.error(wording.plain(run.error), title="What went wrong", icon=":material/error:")
+
+
+def ways(run: Run) -> None:
+    """Where to go from here."""
     with st.container(horizontal=True):
         if run.verdict is not None:
             st.page_link(
                 "views/verdict.py", label="Open the verdict", icon=":material/gavel:", query_params={"run": run.id}
             )
-        if "sink" in run.facts:
+        if "sink" in run.facts and not run.facts.get("database"):
             st.page_link(
                 "views/compare.py",
                 label="Compare both levels of the sink",

@@ -28,6 +28,7 @@ page = st.navigation(
         st.Page("views/transactions.py", title="Transactions", icon=":material/timeline:", url_path="transactions"),
         st.Page("views/topics.py", title="Topics", icon=":material/topic:", url_path="topics"),
         st.Page("views/verdict.py", title="Verdict", icon=":material/gavel:", url_path="verdict"),
+        st.Page("views/matrix.py", title="Matrix", icon=":material/grid_on:", url_path="matrix"),
         st.Page("views/history.py", title="History", icon=":material/history:", url_path="history"),
     ],
     position="top",

@@ -14,7 +14,8 @@ import pandas as pd
 
 from app.wording import TRANSACTION_WORDS, plain
 from backend.kafka.browse import DATA_FATES, Wanted
-from validators.finding import Bounds, Fate, PartitionBounds
+from validators.finding import Bounds, Example, Fate, PartitionBounds
+from validators.report import Report
 
 BOTH, COMMITTED, UNCOMMITTED = "both", "committed", "uncommitted"
 LEVELS = (BOTH, UNCOMMITTED, COMMITTED)
@@ -229,6 +230,18 @@ def write_look(look: Look) -> dict[str, str]:
     if look.level != COMMITTED:
         params["level"] = look.level
     return params
+
+
+def whereabouts(report: Report, example: Example) -> tuple[str, int, int, str] | None:
+    """Where an example is to be seen: in the sink, or, for what the sink lacks, in the source. Topic, partition, offset
+    and their words."""
+    if example.partition is not None and example.offset is not None:
+        topic, partition = report.sink.place(example.partition)
+        return topic, partition, example.offset, f"partition {partition}, offset {example.offset:,}"
+    parts = (example.lineage or "").split("/")
+    if len(parts) >= 3 and parts[1].isdecimal() and parts[2].isdecimal():
+        return parts[0], int(parts[1]), int(parts[2]), f"source partition {parts[1]}, offset {int(parts[2]):,}"
+    return None
 
 
 def needle(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The guided demos: what each one starts, and what is said about it while it happens."""
+"""The guided demos: what each one starts, what is said about it while it happens, and where it leads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.place import whereabouts
 from backend.history.store import ENDED, Run, State
+from validators.report import Report
 
 _SMALL: Mapping[str, Any] = {"records": 9_000, "partitions": 3, "per_transaction": 500, "seed": 7}
 
@@ -42,7 +44,7 @@ _JUDGING = (
     "The pipeline is done. Now the sink is read twice, as read_committed and as read_uncommitted, and compared with "
     "the source, with the log's markers and with what the pipeline declared."
 )
-_WAITING = "A process of its own starts the run. It goes on if you close this page."
+_BROKEN = "This time the story broke off before there was a verdict. What went wrong is said below; start it again."
 
 STORIES: tuple[Story, ...] = (
     Story(
@@ -53,8 +55,8 @@ STORIES: tuple[Story, ...] = (
         (Part("exactly once", _SMALL),),
         "Spark reads the source, squares each number, and writes it inside a transaction together with the offset of "
         "the input. Both become visible at once, or neither does.",
-        "Every input has one output. In Compare both levels show the same records; between the transactions lie their "
-        "markers, which take an offset each and reach no consumer.",
+        "Every input has one output, and both isolation levels get the same records. Between the transactions lie "
+        "their markers: each takes an offset and reaches no consumer, so the topic has more offsets than records.",
     ),
     Story(
         "aborts",
@@ -64,8 +66,8 @@ STORIES: tuple[Story, ...] = (
         (Part("exactly once, 40% of the transactions aborted", {**_SMALL, "abort_probability": 0.4}),),
         "Two of five transactions are aborted on purpose after their records were sent, and tried again. What they "
         "wrote stays in the topic for ever; an abort marker behind it says that it does not count.",
-        "Open Compare: the hatched stretches are aborted. A read_uncommitted consumer gets them, and their "
-        "replacements too; a read_committed one gets each output once.",
+        "In Compare, the orange stretches with a cross are aborted. A read_uncommitted consumer gets them, and then "
+        "what replaced them; a read_committed one gets each output once.",
     ),
     Story(
         "crash",
@@ -116,13 +118,65 @@ def story(name: str | None) -> Story | None:
     return next((one for one in STORIES if one.name == name), None)
 
 
-def narration(told: Story, runs: Sequence[Run]) -> str:
-    """What is going on now, for whoever looks: of several runs, the one that is least far."""
-    stage = min((_stage(run) for run in runs), default=0)
-    return (_WAITING, _FILLING, told.processing, _JUDGING, told.ended)[stage]
+@dataclass(frozen=True)
+class Step:
+    """One of the steps that every story takes, in plain words."""
+
+    title: str
+    text: str
+
+
+def steps(told: Story, runs: Sequence[Run]) -> list[Step]:
+    """The story as far as it has come; the last step is the one that is under way. Of several runs, the one that is
+    least far counts."""
+    broken = [run for run in runs if run.state in ENDED and run.verdict is None]
+    way = (
+        Step("Start", "A process of its own starts each run. It goes on if you close this page."),
+        Step("Fill", _FILLING),
+        Step("Process", told.processing),
+        Step("Judge", _JUDGING),
+        Step("What there is to see", told.ended if not broken else _BROKEN),
+    )
+    return list(way[: 1 + min((_stage(run) for run in runs), default=0)])
 
 
 def _stage(run: Run) -> int:
     if run.state in ENDED:
         return 4
     return {State.FILLING: 1, State.PROCESSING: 2, State.STOPPING: 2, State.JUDGING: 3}.get(run.state, 0)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A link at the end of a story."""
+
+    label: str
+    view: str
+    """The name of the page's file."""
+    params: Mapping[str, str]
+    icon: str
+
+
+def ways(run: Run, report: Report | None) -> list[Way]:
+    """Where to look when a run has ended: the harm first, then what was aborted, then all of it."""
+    if report is None:
+        return []
+    sink = report.sink.place(0)[0]
+    found = []
+    for finding in report.findings:
+        place = whereabouts(report, finding.examples[0]) if finding.examples else None
+        if finding.kind in _HARM and place is not None:
+            topic, partition, offset, label = place
+            params = {"topic": topic, "partition": str(partition), "offset": str(offset)}
+            found.append(Way(f"{_HARM[finding.kind]}: {label}", "compare", params, ":material/compare:"))
+    aborted = {"outcome": "aborted"} if report.fates["aborted"] else {}
+    # Compare opens at the first aborted record where there is one.
+    label = "An aborted record, seen at both levels" if aborted else "The same records at both levels"
+    found.append(Way(label, "compare", {"topic": sink}, ":material/compare:"))
+    label = "The aborted transactions, and why" if aborted else "The transactions over time"
+    found.append(Way(label, "transactions", {"topic": sink} | aborted, ":material/timeline:"))
+    found.append(Way("The verdict, and where to sign it", "verdict", {"run": run.id}, ":material/gavel:"))
+    return found
+
+
+_HARM: Mapping[str, str] = {"duplicate": "A record that came twice", "gap": "An input whose output is missing"}

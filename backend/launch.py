@@ -62,6 +62,16 @@ def start_resume(settings: Settings, run_id: str, say: Callable[[str], None] = l
     _start(settings, ["resume", run_id], settings.runs / run_id / LOG, say)
 
 
+def start_matrix(settings: Settings, say: Callable[[str], None] = lambda _text: None) -> None:
+    """Start the small matrix in a process of its own; returns once its first cell runs. Raises as `start_run` does."""
+    folder = settings.home / "matrix"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EvidenceError(f"{folder} cannot be made: {error.strerror}.") from error
+    _start(settings, ["matrix", "--small"], folder / LOG, say)
+
+
 def said(settings: Settings, run_id: str) -> str:
     """The last lines of what a run's process said; empty for a run that was not started from here."""
     return _end(settings.runs / run_id / LOG)

@@ -28,24 +28,30 @@ def start(told: Story) -> None:
 
 
 def card(told: Story, opened: bool) -> None:
-    with st.container(border=True):
-        st.markdown(f"##### {told.icon} {told.title}")
-        st.caption(told.question)
-        if st.button(
-            "Tell it again" if opened else "Tell it",
+    """A story that can be started: its button, and the question it answers."""
+    with st.container(gap="xxsmall"):
+        pressed = st.button(
+            told.title,
             key=f"tell {told.name}",
-            icon=":material/play_arrow:",
-            type="secondary" if opened else "primary",
-            help="Starts " + wording.count(len(told.parts), "small real run") + ": about half a minute.",
-        ):
-            start(told)
+            icon=told.icon,
+            type="primary" if opened else "secondary",
+            width="stretch",
+            help=f"Starts {wording.count(len(told.parts), 'small real run')}: about half a minute.",
+        )
+        st.caption(told.question)
+    if pressed:
+        start(told)
 
 
 def look(told: Story, ids: list[str]) -> None:
     """The story as far as it has come."""
     with session.said():
         runs = [session.history(settings).get(one) for one in ids]
-    st.info(stories.narration(told, runs), icon=told.icon)
+    *past, now = stories.steps(told, runs)
+    with st.container(gap="xsmall"):
+        for step in past:
+            st.markdown(f":green[✓ **{step.title}**] {wording.plain(step.text)}")
+    st.info(wording.plain(now.text), title=now.title, icon=told.icon)
     columns = st.columns(len(runs), gap="medium")
     for part, run, column in zip(told.parts, runs, columns, strict=True):
         with column:
@@ -56,16 +62,30 @@ def look(told: Story, ids: list[str]) -> None:
 
 
 def scene(title: str, run: Run) -> None:
-    st.markdown(f"#### {title}")
+    """One run of the story: what moves while it goes on, and the last word and the ways on when it has ended."""
+    st.markdown(f"#### {title[0].upper()}{title[1:]}")
+    if run.alive:
+        live.bar(run)
+        tally(run)
+        live.sink(run, at_once=True)
+    else:
+        live.conclusion(run)
+        tally(run)
+        for way in stories.ways(run, session.kept_report(settings, run)):
+            st.page_link(f"views/{way.view}.py", label=way.label, icon=way.icon, query_params=dict(way.params))
     st.caption(f"{wording.plain(run.id)} · {wording.plain(wording.plan_sentence(run))}")
-    live.progress(run)
+
+
+def tally(run: Run) -> None:
+    """What the journal of the run counts."""
     seen = run.progress
-    st.markdown(
-        f"**{seen.get('committed', 0):,}** transactions committed, **{seen.get('aborted', 0):,}** aborted, "
-        f"**{seen.get('fenced', 0):,}** fenced · **{wording.count(seen.get('faults', 0), 'fault')}** fired"
-    )
-    live.sink(run)
-    live.conclusion(run)
+    said = [
+        f"**{seen.get('committed', 0):,}** committed",
+        f"**{seen.get('aborted', 0):,}** aborted",
+        *([f"**{seen['fenced']:,}** fenced"] if seen.get("fenced") else []),
+    ]
+    fired = f" · **{wording.count(seen['faults'], 'fault')}** fired" if seen.get("faults") else ""
+    st.markdown(f"Transactions that the pipeline declared: {', '.join(said)}{fired}")
 
 
 def opened() -> tuple[Story, list[str]] | None:
@@ -87,18 +107,22 @@ def opened() -> tuple[Story, list[str]] | None:
 
 def page() -> None:
     st.title("Demos", anchor=False)
-    st.caption(
-        "Five stories of one click each: real runs on the real Kafka, and what happens meanwhile in plain words."
-    )
-    left, right = st.columns([1, 2.2], gap="large")
+    left, right = st.columns([1, 2.4], gap="large")
     with right:
         found = opened()
     with left:
+        st.caption("One click starts a story: real runs on a real Kafka, told in plain words while they happen.")
         for told in STORIES:
             card(told, found is not None and told is found[0])
     with right:
         if found is None:
-            st.info("Choose a story on the left. The first takes half a minute.", icon=":material/arrow_back:")
+            st.info(
+                "A pipeline on Spark reads one topic, and writes the square of each number to another inside Kafka "
+                "transactions. Each story shows what becomes of that when something else goes wrong. The first one "
+                "takes half a minute.",
+                title="Choose a story on the left",
+                icon=":material/arrow_back:",
+            )
             return
         told, ids = found
         st.markdown(f"### {told.title}")

@@ -148,6 +148,7 @@ def state(run_id: str) -> None:
         if run.progress.get("trouble") and run.alive:
             st.warning(wording.plain(run.progress["trouble"]), title="The last look could not see everything")
     live.conclusion(run)
+    live.ways(run)
     if st.session_state.get("polled") == run_id and not run.alive:
         # The verdict is on the screen; now the rest of the page may be drawn anew.
         st.session_state["polled"] = None

@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from app import session, signing, wording
+from app.place import whereabouts
 from backend.errors import TopicproofError
 from backend.history.store import Run
 from validators.catalogue import VALIDATORS
@@ -250,17 +251,6 @@ def place(report: Report, example: Example) -> None:
         right.caption(wording.plain(example.transaction))
 
 
-def whereabouts(report: Report, example: Example) -> tuple[str, int, int, str] | None:
-    """Where an example is to be seen: in the sink, or, for what the sink lacks, in the source."""
-    if example.partition is not None and example.offset is not None:
-        topic, partition = report.sink.place(example.partition)
-        return topic, partition, example.offset, f"partition {partition}, offset {example.offset:,}"
-    parts = (example.lineage or "").split("/")
-    if len(parts) >= 3 and parts[1].isdecimal() and parts[2].isdecimal():
-        return parts[0], int(parts[1]), int(parts[2]), f"source partition {parts[1]}, offset {int(parts[2]):,}"
-    return None
-
-
 def rest(run: Run, report: Report, text: str) -> None:
     """What did not count and why, the exact ranges, the versions, and the report to take along."""
     with st.container(border=True):
@@ -295,12 +285,13 @@ def rest(run: Run, report: Report, text: str) -> None:
             icon=":material/download:",
             on_click="ignore",
         )
-        st.page_link(
-            "views/compare.py",
-            label="Compare both levels of the sink",
-            icon=":material/compare:",
-            query_params={"topic": report.sink.place(0)[0]},
-        )
+        if not run.facts.get("database"):
+            st.page_link(
+                "views/compare.py",
+                label="Compare both levels of the sink",
+                icon=":material/compare:",
+                query_params={"topic": report.sink.place(0)[0]},
+            )
         if run.kind == "run":
             st.page_link(
                 "views/run.py", label="Open the run", icon=":material/play_circle:", query_params={"run": run.id}

@@ -1,0 +1,71 @@
+"""The cells of the matrix as a frame for its chart and its table. Pure: results in, frames out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from backend.matrix import Result
+from backend.matrix_table import PROMISES, TABLE
+
+EXACT, DAMAGED, SURPRISE = "exact", "damaged", "surprise"
+SYMBOLS: Mapping[str, str] = {EXACT: "✓", DAMAGED: "▲", SURPRISE: "‼"}
+MEANINGS: Mapping[str, str] = {
+    EXACT: "each input committed once",
+    DAMAGED: "damaged, as theory expects",
+    SURPRISE: "not what theory expects",
+}
+TITLES: Mapping[str, str] = {trouble.name: trouble.title for trouble in TABLE}
+
+
+def kind(result: Result) -> str:
+    """How a cell is shown. Hidden records are no damage: those of aborted transactions."""
+    if result.surprises:
+        return SURPRISE
+    return DAMAGED if set(result.found) - {"hidden"} else EXACT
+
+
+def ordered(results: Sequence[Result]) -> list[Result]:
+    """In the order of the table; what the table does not know any more is left out."""
+    rows = {trouble.name: number for number, trouble in enumerate(TABLE)}
+    columns = {promise.name: number for number, promise in enumerate(PROMISES)}
+    known = [one for one in results if one.fault in rows and one.guarantee in columns]
+    return sorted(known, key=lambda one: (rows[one.fault], columns[one.guarantee]))
+
+
+def guarantees(results: Sequence[Result]) -> list[str]:
+    """The columns that there are."""
+    present = {one.guarantee for one in results}
+    return [promise.name for promise in PROMISES if promise.name in present]
+
+
+def frame(results: Sequence[Result]) -> pd.DataFrame:
+    """For `charts.matrix`."""
+    return pd.DataFrame(
+        {
+            "fault": [one.fault for one in results],
+            "guarantee": [one.guarantee for one in results],
+            "kind": [kind(one) for one in results],
+            "label": [f"{SYMBOLS[kind(one)]} {one.says}" for one in results],
+            "hover": [f"{MEANINGS[kind(one)]}; expected: {one.expected or 'exact'}" for one in results],
+        }
+    )
+
+
+def table(results: Sequence[Result]) -> pd.DataFrame:
+    """All that is known of each cell."""
+    return pd.DataFrame(
+        {
+            "fault": [one.fault for one in results],
+            "guarantee": [one.guarantee for one in results],
+            "": [f"{SYMBOLS[kind(one)]} {kind(one)}" for one in results],
+            "expected": [one.expected or "exact" for one in results],
+            "found": [one.says for one in results],
+            "verdict": [one.verdict for one in results],
+            "took, s": [one.took_s for one in results],
+            "what proves that it fired": [one.fired or "nothing" for one in results],
+            "surprises": ["; ".join(one.surprises) for one in results],
+            "run": [one.run for one in results],
+        }
+    )

@@ -1,0 +1,183 @@
+"""Matrix: every guarantee under every fault, expected against measured. `?guarantee=NAME&fault=NAME` opens a cell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import streamlit as st
+
+from app import cells, charts, export, session, wording
+from backend.errors import TopicproofError
+from backend.launch import start_matrix, start_run
+from backend.matrix import RESULTS, Result, read_results
+from backend.pipeline.plan import make_plan
+from backend.show_matrix import summary
+
+POLL_S = 3.0
+GOES_ON_S = 60.0
+"""A matrix whose last cell is younger than this may be going on."""
+ROW_PX = 28
+TABLE_PX = 560
+
+settings = session.settings()
+
+
+def body() -> None:
+    """The last result of every cell."""
+    with session.said():
+        results = cells.ordered(read_results(settings))
+    if not results:
+        empty()
+        return
+    chosen = chosen_of_url(results)
+    st.markdown(f"### {wording.plain(summary(results))}")
+    left, right = st.columns([2.1, 1], gap="medium")
+    with left:
+        heat_map(results, chosen)
+    with right:
+        if chosen is None:
+            st.info(
+                "Click a cell to see what was expected there, what was found, and what proves that the fault fired."
+            )
+        else:
+            detail(chosen)
+        with st.expander("Run more of it", icon=":material/play_arrow:"):
+            commands()
+    listing(results)
+
+
+def chosen_of_url(results: Sequence[Result]) -> Result | None:
+    """The cell that the URL names; a notice where there is no such cell."""
+    guarantee, fault = (st.query_params.get(name) for name in ("guarantee", "fault"))
+    if guarantee is None and fault is None:
+        return None
+    for one in results:
+        if (one.guarantee, one.fault) == (guarantee, fault):
+            return one
+    named = wording.plain(f"{guarantee or 'no guarantee'} under {fault or 'no fault'}")
+    st.warning(f"The matrix has no result of {named}.", icon=":material/info:")
+    return None
+
+
+def go(guarantee: str, fault: str) -> None:
+    """Look at that cell from now on."""
+    st.query_params.from_dict({"guarantee": guarantee, "fault": fault})
+
+
+def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
+    guarantees = cells.guarantees(results)
+
+    def clicked() -> None:
+        points = st.session_state["matrix"].selection.points
+        if points and "customdata" in points[0]:
+            guarantee, fault = list(points[0]["customdata"])[:2]
+            go(str(guarantee), str(fault))
+
+    place = (chosen.guarantee, chosen.fault) if chosen is not None else None
+    figure = charts.matrix(cells.frame(results), guarantees, place)
+    st.plotly_chart(
+        figure,
+        key="matrix",
+        on_select=clicked,
+        selection_mode="points",
+        config=export.PICTURE_ONLY,
+        alt="Every guarantee under every fault; the table below says the same.",
+    )
+    legend = " · ".join(f"{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}" for kind in charts.CELL_COLOURS)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(f"{legend}. *hidden*: records of aborted transactions, which nobody gets who reads committed.")
+        export.chart("matrix", figure)
+
+
+def detail(cell: Result) -> None:
+    """One cell, and the way to its run."""
+    kind = cells.kind(cell)
+    with st.container(border=True, gap="small"):
+        colour = {cells.EXACT: "blue", cells.DAMAGED: "yellow", cells.SURPRISE: "orange"}[kind]
+        st.markdown(f"#### {wording.plain(cell.guarantee)} under {wording.plain(cell.fault)}")
+        st.markdown(f":{colour}-badge[{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}]")
+        st.markdown(f"{wording.plain(cells.TITLES[cell.fault].capitalize())}.")
+        for surprise in cell.surprises:
+            st.error(wording.plain(surprise), icon=":material/priority_high:")
+        st.markdown(
+            f"- **Expected:** {wording.plain(cell.expected or 'exact')}\n"
+            f"- **Found:** {wording.plain(cell.says)}; the verdict was {wording.plain(cell.verdict)}\n"
+            f"- **Proof that the fault fired:** {wording.plain(cell.fired or 'none')}\n"
+            f"- **Took:** {cell.took_s:.1f} s"
+        )
+        try:
+            run = session.history(settings).get(cell.run)
+        except TopicproofError:
+            st.caption(f"Its run {wording.plain(cell.run)} was deleted, as those that agree are.")
+        else:
+            page = "views/verdict.py" if run.verdict else "views/run.py"
+            st.page_link(page, label="Open its run", icon=":material/gavel:", query_params={"run": run.id})
+        if st.button("Run this cell again and watch it", icon=":material/play_arrow:", key="again"):
+            with session.said(), st.status("Starting…") as status:
+                run_id = start_run(
+                    settings, make_plan(dict(cell.plan)), lambda line: status.update(label=wording.plain(line))
+                )
+            st.switch_page("views/run.py", query_params={"run": run_id})
+
+
+def listing(results: Sequence[Result]) -> None:
+    """The same cells as the chart's."""
+    table = cells.table(results)
+
+    def picked() -> None:
+        found = st.session_state["cells"].selection.cells
+        if found and found[0][0] < len(results):
+            one = results[found[0][0]]
+            go(one.guarantee, one.fault)
+
+    st.dataframe(
+        table,
+        hide_index=True,
+        row_height=ROW_PX,
+        height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
+        key="cells",
+        on_select=picked,
+        selection_mode="single-cell",
+        alt="Every cell of the matrix: expected, found, and what proves that the fault fired",
+        column_config={"took, s": st.column_config.NumberColumn(format="%.1f")},
+    )
+    st.caption("Click a row to see its cell. `topicproof matrix --markdown FILE` writes the same as a document.")
+
+
+def empty() -> None:
+    st.info(
+        "The matrix runs every guarantee against every fault: each cell is a real run, judged from its sink and "
+        "compared with what theory expects.",
+        title="No results yet",
+        icon=":material/grid_on:",
+    )
+    commands()
+
+
+def commands() -> None:
+    """How to run it, and a click for its smallest form."""
+    st.markdown("The whole matrix takes a while, so it is started from the command line, and shown here as it grows:")
+    st.code(
+        "topicproof matrix                     # every cell\n"
+        "topicproof matrix --only fault=crash  # one family of faults\n"
+        "topicproof matrix --resume            # go on where it was stopped",
+        language=None,
+    )
+    if st.button("Run the small one: five cells, about a minute", key="small", icon=":material/play_arrow:"):
+        with session.said(), st.status("Starting…") as status:
+            start_matrix(settings, lambda line: status.update(label=wording.plain(line)))
+        st.session_state["matrix_started"] = time.time()
+        st.rerun()
+
+
+def going() -> bool:
+    """Whether new cells may come: one was written a moment ago, or the small matrix was started a moment ago."""
+    path = settings.home / RESULTS
+    written = path.stat().st_mtime if path.exists() else 0.0
+    started: float = st.session_state.get("matrix_started", 0.0)
+    return time.time() - max(written, started) < GOES_ON_S
+
+
+st.title("Matrix", anchor=False)
+st.fragment(body, run_every=POLL_S if going() else None)()

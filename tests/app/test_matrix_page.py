@@ -1,0 +1,97 @@
+"""The page Matrix: nothing yet, the last results as a heat map and a table, a cell by its address, a damaged file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from app import cells, charts
+from backend.history.store import History, State
+from backend.matrix import RESULTS, Result
+from backend.settings import read_settings
+from tests.app.conftest import OpenPage, texts
+
+PLAN = {"guarantee": "exactly_once", "records": 600, "partitions": 2, "per_transaction": 100, "seed": 3}
+EXACT = Result("exactly_once", "none", PLAN, "squares-a", "HOLDS", {}, "", "no fault fired", (), 6.1)
+HIDDEN = Result("exactly_once", "abort", PLAN, "squares-b", "HOLDS", {"hidden": 200}, "hidden", "2 aborted", (), 7.0)
+DAMAGED = Result(
+    *("at_least_once", "abort", PLAN, "squares-c", "HOLDS", {"duplicates": 200}, "duplicates", "2 aborted", (), 7.0)
+)
+SURPRISING = Result(
+    *("at_most_once", "abort", PLAN, "squares-d", "VIOLATED", {"phantoms": 1}, "gaps", None),
+    *(("no <b>gaps</b>, which were expected", "nothing shows that the fault fired"), 7.0),
+)
+EVERY = (EXACT, HIDDEN, DAMAGED, SURPRISING)
+
+
+@pytest.fixture
+def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Result]], Path]:
+    """A home in which a matrix left these results; gives the file."""
+    monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path))
+    monkeypatch.setenv("TOPICPROOF_BOOTSTRAP", "127.0.0.1:1")
+
+    def write(results: Sequence[Result]) -> Path:
+        path = tmp_path / RESULTS
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps([asdict(one) for one in results]))
+        return path
+
+    return write
+
+
+def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
+    """Story: hidden records are no damage, damage that was expected is no surprise, and no two look alike."""
+    assert [cells.kind(one) for one in EVERY] == ["exact", "exact", "damaged", "surprise"]
+    assert set(cells.SYMBOLS) == set(cells.MEANINGS) == set(charts.CELL_COLOURS) == set(charts.CELL_INK)
+    assert len(set(cells.SYMBOLS.values())) == 3
+    frame = cells.frame(cells.ordered(reversed(EVERY)))  # type: ignore[arg-type]
+    assert frame["label"].tolist() == ["✓ exact", "✓ 200 hidden", "▲ 200 duplicates", "‼ 1 phantoms"]
+    columns = cells.guarantees(EVERY)
+    figure = charts.matrix(frame, columns, ("at_least_once", "abort"))
+    heat, points = figure.data
+    assert heat.z.shape == (2, 3) and [tuple(one[:2]) for one in points.customdata][2] == ("at_least_once", "abort")
+    assert len(figure.layout.shapes) == 1
+
+
+def test_the_results_are_a_chart_and_a_table_with_a_cell_by_its_address(
+    open_page: OpenPage, keep: Callable[[Sequence[Result]], Path]
+) -> None:
+    """Story: somebody gets the address of a cell that surprised. The page shows what was expected there, what was
+    found and its run; what a result says stays text."""
+    keep(EVERY)
+    settings = read_settings()
+    history = History(settings)
+    run = history.create("run", "squares", PLAN)
+    history.end(run.id, State.DONE, "VIOLATED", "1 phantom")
+    keep((*EVERY[:3], Result(**{**asdict(SURPRISING), "run": run.id})))
+    app = open_page("matrix")
+    assert not app.exception and len(app.get("plotly_chart")) == 1
+    assert "3 of 4 cells agree with what theory expects; 1 is a surprise" in texts(app)
+    table = app.dataframe[0].value
+    assert table["found"].tolist() == ["exact", "200 hidden", "200 duplicates", "1 phantoms"]
+    assert table["expected"].tolist() == ["exact", "hidden", "duplicates", "gaps"]
+    app = open_page("matrix", guarantee="at_most_once", fault="abort")
+    assert not app.exception and "at_most_once under abort" in texts(app)
+    assert "no <b>gaps</b>, which were expected" in texts(app)
+    assert "Open its run" in [link.value for link in app.page_link]
+    app = open_page("matrix", guarantee="exactly_once", fault="none")
+    assert "squares-a was deleted, as those that agree are" in texts(app) and app.button(key="again")
+    app = open_page("matrix", guarantee="<b>no</b>", fault="none")
+    assert not app.exception and "no result of <b>no</b> under none" in texts(app)
+    history.engine.dispose()
+
+
+def test_without_results_it_says_how_to_get_them(open_page: OpenPage, keep: Callable[[Sequence[Result]], Path]) -> None:
+    """Story: nobody ever ran the matrix; then its file is cut off. The first says what to do, the second what to
+    delete."""
+    app = open_page("matrix")
+    assert not app.exception and app.info[0].value.startswith("The matrix runs every guarantee")
+    assert "topicproof matrix" in app.code[0].value and app.button(key="small")
+    path = keep(EVERY)
+    path.write_text(path.read_text()[:50])
+    app = open_page("matrix")
+    assert not app.exception and "does not hold the results of a matrix" in texts(app)
