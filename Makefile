@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: demo test check format bench-scan bench-click clean
+.PHONY: demo test check format bench-scan bench-click bench-pages clean
 
 demo:
 	@scripts/setup
@@ -27,6 +27,11 @@ bench-scan:
 bench-click:
 	@scripts/setup --dev
 	@.venv/bin/python -m benchmarks.click
+
+# How soon each page shows its frame and its content and answers a click, at 10 million offsets: five minutes.
+bench-pages:
+	@scripts/setup --dev
+	@.venv/bin/python -m benchmarks.pages
 
 clean:
 	rm -rf .venv .jars .topicproof artifacts

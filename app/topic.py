@@ -13,6 +13,7 @@ from app.snapshot import Snapshot
 from backend.history.store import Run
 from backend.services import Services
 from backend.settings import Settings
+from validators.finding import Outcome
 
 POLL_S = 2.0
 Body = Callable[[Services, Snapshot, bool], None]
@@ -21,7 +22,7 @@ Body = Callable[[Services, Snapshot, bool], None]
 def page(settings: Settings, title: str, body: Body, follow: bool = True) -> None:
     """The frame first; then `body(kafka, seen, live)`, again and again by itself while the topic's run goes on, unless
     it does not `follow` that."""
-    title_slot, topic_slot, button_slot = st.columns([1.2, 3.1, 1], vertical_alignment="bottom")
+    title_slot, topic_slot, verdict_slot, button_slot = st.columns([1.2, 2.5, 0.6, 1], vertical_alignment="bottom")
     title_slot.title(title, anchor=False)
     with session.said():
         kafka = session.kafka(settings)
@@ -38,6 +39,14 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
     for notice in notices:
         st.warning(notice, icon=":material/info:")
     run = sinks.get(topic)
+    if run is not None and run.verdict is not None:
+        verdict_slot.page_link(
+            "views/verdict.py",
+            label="Verdict",
+            icon=wording.OUTCOME_WORDS[Outcome(run.verdict)].symbol,
+            query_params={"run": run.id},
+            help=wording.plain(f"{run.verdict}: {run.why}"),
+        )
     following = follow and run is not None and run.alive
 
     def looked_at() -> None:

@@ -1,0 +1,76 @@
+"""The guided demos in a real Chromium: four run by themselves to their end, the fifth is a newcomer's whole path."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from app.stories import STORIES, Story
+from tests.browser.conftest import settled
+
+STORY_MS = 300_000
+ABORTS = next(story for story in STORIES if story.name == "aborts")
+OTHERS = [story for story in STORIES if story is not ABORTS]
+
+
+def start(window: Page, story: Story) -> None:
+    window.get_by_role("button", name=story.title).click()
+    window.wait_for_url(f"**/demos?story={story.name}&runs=*")
+    expect(window.get_by_role("heading", name=story.title)).to_be_visible()
+
+
+def to_its_end(window: Page, story: Story) -> None:
+    """Until the last step is told; by then the earlier ones stand above it."""
+    expect(window.get_by_text("What there is to see")).to_be_visible(timeout=STORY_MS)
+    for text in (story.processing, story.ended):
+        expect(window.get_by_text(text[:60])).to_be_visible()
+    settled(window)
+
+
+@pytest.mark.parametrize("story", OTHERS, ids=lambda story: str(story.name))
+def test_a_story_runs_by_itself(story: Story, address: str, window: Page, artifacts: Path) -> None:
+    """Story: one click, and then only looking on. Every run of it ends with a verdict that holds, and with links; the
+    harm that at-least-once allows is one of them, and leads to the record."""
+    window.goto(f"{address}/demos")
+    start(window, story)
+    to_its_end(window, story)
+    window.screenshot(path=artifacts / f"story-{story.name}.png", full_page=True)
+    assert window.get_by_text("HOLDS", exact=True).count() == len(story.parts)
+    if story.name == "crash":
+        window.get_by_role("link", name="A record that came twice").click()
+        expect(window.get_by_role("heading", name="Compare", level=1)).to_be_visible()
+        expect(window.get_by_text("Delivered: it is in no transaction")).to_be_visible()
+
+
+def test_the_path_of_a_newcomer(address: str, window: Page, artifacts: Path) -> None:
+    """Story: somebody opens the dashboard who knows nothing of it, and types no address: a demo, one of its aborted
+    records, that record's transaction, the verdict, a signature."""
+    window.goto(address)
+    window.get_by_role("link", name="Demos").click()
+    start(window, ABORTS)
+    to_its_end(window, ABORTS)
+
+    window.get_by_role("link", name="An aborted record, seen at both levels").click()
+    expect(window.get_by_role("heading", name="Compare", level=1)).to_be_visible()
+    expect(window.get_by_text("Not delivered: its transaction was aborted (marker at")).to_be_visible()
+    settled(window)
+
+    window.get_by_role("link", name="Show the transaction").click()
+    expect(window.get_by_role("heading", name="Transactions", level=1)).to_be_visible()
+    expect(window.get_by_text("Its producer aborted it.")).to_be_visible()
+    settled(window)
+    window.screenshot(path=artifacts / "newcomer-transaction.png", full_page=True)
+
+    window.get_by_role("link", name=re.compile(r"Verdict$")).last.click()
+    expect(window.get_by_role("heading", name="Verdict", level=1)).to_be_visible()
+    expect(window.get_by_text("9,000 of 9,000 inputs committed exactly once, in order")).to_be_visible()
+    expect(window.get_by_text("not signed")).to_be_visible()
+
+    window.get_by_label("Your name").fill("Grace Hopper")
+    window.get_by_role("button", name="Sign", exact=True).click()
+    expect(window.get_by_text("Grace Hopper accepted HOLDS")).to_be_visible()
+    settled(window)
+    window.screenshot(path=artifacts / "newcomer-signed.png", full_page=True)
