@@ -53,7 +53,9 @@ def as_csv(frame: pd.DataFrame) -> bytes:
 
 def as_json(frame: pd.DataFrame) -> bytes:
     """One object a line."""
-    return str(frame.to_json(orient="records", lines=True, force_ascii=False)).encode()
+    return str(
+        frame.to_json(orient="records", lines=True, force_ascii=False, date_format="iso", date_unit="ms")
+    ).encode()
 
 
 def as_parquet(frame: pd.DataFrame) -> bytes:
@@ -80,24 +82,25 @@ def allowed() -> bool:
 
 def offer(topic: str, name: str, rows: Sequence[Record | Row], chart: go.Figure | None = None, note: str = "") -> None:
     """Downloads of these rows and of the chart beside them; the files are called `name`. Made only when asked for."""
-    if not allowed() or not rows:
+    if rows:
+        said = f"{len(rows):,} offsets with their fates, whatever the table cuts. Times are UTC.{note}"
+        offer_table(name, lambda: record_frame(topic, rows), said, chart)
+
+
+def offer_table(name: str, table: Callable[[], pd.DataFrame], said: str, chart: go.Figure | None = None) -> None:
+    """Downloads of a table, and of the chart that shows it."""
+    if not allowed():
         return
 
     def made(write: Callable[[pd.DataFrame], bytes]) -> Callable[[], bytes]:
-        return lambda: write(record_frame(topic, rows))
+        return lambda: write(table())
 
     with st.popover("Export", icon=":material/download:", width="content"):
-        st.caption(f"{len(rows):,} offsets with their fates, whatever the table cuts. Times are UTC.{note}")
+        st.caption(said)
         for label, ending, mime, write in KINDS:
             _button(label, f"{name}.{ending}", mime, made(write))
         if chart is not None:
             _button("Chart as a page", f"{name}.html", "text/html", lambda: as_page(chart))
-
-
-def chart(name: str, figure: go.Figure) -> None:
-    """A chart whose table is a file already: as a page of its own. Its own bar saves it as PNG."""
-    if allowed():
-        _button("Chart as a page", f"{name}.html", "text/html", lambda: as_page(figure))
 
 
 def _button(label: str, file_name: str, mime: str, data: Callable[[], bytes]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import streamlit as st
 
-from app import charts, session, trend, wording
+from app import charts, export, session, trend, wording
 from backend.history.compare import Comparison, compare
 from backend.history.signoff import Standing
 from backend.history.store import Run
@@ -108,13 +108,15 @@ def over_time(runs: Sequence[Run]) -> None:
     if frame.empty:
         st.info("None of these has a report that can be read.", icon=":material/folder_off:")
         return
+    figure = charts.trend(frame, measure)
     st.plotly_chart(
-        charts.trend(frame, measure),
-        config={"displayModeBar": False},
+        figure,
+        config=export.PICTURE_ONLY,
         alt=f"{measure} of {of} over time; the table below has the same figures",
     )
     with st.expander("The figures", icon=":material/table:"):
         st.dataframe(frame, hide_index=True, alt="The figures of the chart")
+        export.offer_table("over-time", lambda: frame, f"{measure} of {of}. Times are UTC.", figure)
 
 
 def side_by_side(runs: Sequence[Run]) -> None:

@@ -87,7 +87,8 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
     legend = " · ".join(f"{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}" for kind in charts.CELL_COLOURS)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(f"{legend}. *hidden*: records of aborted transactions, which nobody gets who reads committed.")
-        export.chart("matrix", figure)
+        said = f"{wording.count(len(results), 'cell')}: expected, found, and what proves each fault."
+        export.offer_table("matrix", lambda: cells.table(results), said, figure)
 
 
 def detail(cell: Result) -> None:

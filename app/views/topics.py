@@ -337,6 +337,9 @@ def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
         alt=f"The newest records of {name} at {ISOLATION[level]}",
         column_config=columns() | {"value": st.column_config.TextColumn(width=330)},
     )
+    if paused:
+        # Only then: a menu that is drawn anew every two seconds cannot be used.
+        export.offer(name, f"{name}-newest", rows)
 
 
 def partitions(kafka: Services, seen: Snapshot, _look: Look) -> None:

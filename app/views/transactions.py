@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from plotly.graph_objects import Figure
 
 from app import charts, export, session, topic, transactions, wording
 from app.place import Selection, read_selection, write_selection
@@ -56,10 +57,10 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         return
     skip = selection.skip if selection.skip < len(fitting) else 0
     shown = transactions.timed(fitting.iloc[skip : skip + transactions.PAGE], int(time.time() * 1000))
-    timeline(seen, selection, shown, len(fitting), skip, live)
+    figure = timeline(seen, selection, shown, len(fitting), skip, live)
     if selection.chosen is not None:
         detail(kafka, seen, told, selection.chosen)
-    listing(seen, selection, shown, told)
+    listing(seen, selection, shown, told, figure)
     producers(told)
 
 
@@ -168,8 +169,8 @@ def controls(seen: Snapshot, selection: Selection) -> None:
     )
 
 
-def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting: int, skip: int, live: bool) -> None:
-    """When each was under way."""
+def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting: int, skip: int, live: bool) -> Figure:
+    """When each was under way. Gives the chart."""
     drawn = shown.assign(lane=transactions.lanes(shown))
     lanes = transactions.lane_order(shown, drawn["lane"])
     drawn = drawn[drawn["lane"].isin(lanes)]
@@ -180,8 +181,9 @@ def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting:
             partition, first = (int(part) for part in list(points[0]["customdata"])[:2])
             go(replace(selection, chosen=(partition, first)))
 
+    figure = charts.timeline(drawn, lanes, selection.chosen)
     st.plotly_chart(
-        charts.timeline(drawn, lanes, selection.chosen),
+        figure,
         key="timeline",
         on_select=clicked,
         selection_mode="points",
@@ -204,7 +206,7 @@ def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting:
         + (", again every 2 s while the run goes on." if live else ".")
     )
     if len(shown) == fitting:
-        return
+        return figure
     with st.container(horizontal=True, gap="small"):
         st.button(
             "Later ones",
@@ -222,6 +224,7 @@ def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting:
             on_click=go,
             args=(replace(selection, skip=skip + transactions.PAGE),),
         )
+    return figure
 
 
 def detail(kafka: Services, seen: Snapshot, told: Coordination, chosen: tuple[int, int]) -> None:
@@ -274,7 +277,7 @@ def compare_link(seen: Snapshot, place: tuple[int, int] | None, label: str = "Co
     st.page_link("views/compare.py", label=label, icon=":material/compare:", query_params=params)
 
 
-def listing(seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coordination) -> None:
+def listing(seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coordination, figure: Figure) -> None:
     """The same transactions as the timeline's, the latest first."""
     places: Sequence[tuple[int, int]] = [
         (int(one), int(first)) for one, first in zip(shown["partition"], shown["first_offset"], strict=True)
@@ -315,7 +318,10 @@ def listing(seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coo
             "partitions": st.column_config.TextColumn(width=75),
         },
     )
-    st.caption("Click a row, or a bar, to see one transaction and the way to its records.")
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption("Click a row, or a bar, to see one transaction and the way to its records.")
+        said = f"{wording.count(len(listed), 'transaction')}, one row a partition. Times are UTC."
+        export.offer_table(f"{seen.bounds.topic}-transactions", lambda: listed, said, figure)
 
 
 def producers(told: Coordination) -> None:
