@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from backend.settings import ROOT, Settings, read_settings
 BROKER = "broker"
 SPARK = "spark"
 TOOLS = "tools"
+STREAMS = "streams"
+CONFIGURATIONS = (BROKER, SPARK, TOOLS, STREAMS)
 
 
 def ensure_jars(settings: Settings) -> None:
@@ -53,17 +56,33 @@ def _retrieve(definition: Path, folder: Path) -> None:
     if spec is None or spec.origin is None:
         raise SetupError("PySpark is not installed. Run: pip install -r requirements.txt")
     ivy = next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
-    command = [java(), "-jar", str(ivy), "-ivy", str(definition), "-cache", str(folder / ".ivy")]
-    command += ["-confs", BROKER, SPARK, TOOLS, "-types", "jar", "bundle", "-sync"]
-    command += ["-retrieve", str(folder / "[conf]" / "[artifact]-[revision].[ext]")]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-    if answer.returncode != 0:
-        lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
-        tail = "\n".join(lines[-15:])
-        raise SetupError(
-            "The jars of ivy.xml could not be fetched. Check that this machine reaches the Maven registry "
-            f"(a proxy is set with JAVA_TOOL_OPTIONS), then run the command again. Ivy said:\n{tail}"
-        )
+    with tempfile.TemporaryDirectory(prefix=".fetched-", dir=folder) as fetched:
+        command = [java(), "-jar", str(ivy), "-ivy", str(definition), "-cache", str(Path(fetched) / ".ivy")]
+        command += ["-confs", *CONFIGURATIONS, "-types", "jar", "bundle"]
+        command += ["-retrieve", str(Path(fetched) / "[conf]" / "[artifact]-[revision].[ext]")]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+        if answer.returncode != 0:
+            lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
+            tail = "\n".join(lines[-15:])
+            raise SetupError(
+                "The jars of ivy.xml could not be fetched. Check that this machine reaches the Maven registry "
+                f"(a proxy is set with JAVA_TOOL_OPTIONS), then run the command again. Ivy said:\n{tail}"
+            )
+        for configuration in CONFIGURATIONS:
+            _put(Path(fetched) / configuration, folder / configuration)
+
+
+def _put(fetched: Path, folder: Path) -> None:
+    """Bring a folder of jars up to date. One that is there stays as it is: a running process may have it open, and its
+    name holds its version."""
+    folder.mkdir(exist_ok=True)
+    wanted = {jar.name for jar in fetched.iterdir()}
+    for jar in folder.iterdir():
+        if jar.name not in wanted:
+            jar.unlink()
+    for name in wanted:
+        if not (folder / name).exists():
+            (fetched / name).rename(folder / name)
 
 
 if __name__ == "__main__":

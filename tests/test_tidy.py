@@ -88,7 +88,7 @@ def test_images_and_pins_agree() -> None:
     ivy, compose = (ROOT / "ivy.xml").read_text(), (ROOT / "docker-compose.yml").read_text()
     kafka = re.search(r'name="kafka_2\.13" rev="([^"]+)"', ivy)
     assert kafka is not None and f"apache/kafka:{kafka.group(1)}" in compose
-    assert f'name="kafka-tools" rev="{kafka.group(1)}"' in ivy
+    assert f'name="kafka-tools" rev="{kafka.group(1)}"' in ivy and f'name="kafka-streams" rev="{kafka.group(1)}"' in ivy
     spark = re.search(r'name="spark-sql-kafka-0-10_2\.13" rev="([^"]+)"', ivy)
     assert spark is not None and f"pyspark[connect]=={spark.group(1)}" in (ROOT / "requirements.txt").read_text()
     version = re.search(r'^version = "([^"]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
