@@ -79,6 +79,10 @@ KIND_TITLES: Mapping[str, str] = {
     "marker_accounting": "Markers that do not add up",
     "torn": "Transactions committed in part",
     "resurrected": "Records without their marker",
+    "aborted_input": "Aborted inputs processed",
+    "circular_flow": "Transactions that read themselves",
+    "precommitted_read": "Records read too early",
+    "poll_skip": "Records skipped by a reader",
     "wrong_value": "Wrong values",
     "offset_ahead": "Group offset ahead of the output",
     "offset_behind": "Group offset behind the output",
@@ -86,6 +90,8 @@ KIND_TITLES: Mapping[str, str] = {
     "sequence_hole": "Holes in sequences",
     "identity_change": "Changes of producer identity",
     "aborted_volume": "Aborted volume",
+    "interleaving": "Interleaved transactions",
+    "unknown_outcome": "Outcomes settled by the log",
 }
 
 WITNESS_WORDS: Mapping[Witness, str] = {
@@ -94,6 +100,8 @@ WITNESS_WORDS: Mapping[Witness, str] = {
     Witness.RAW_LOG: "raw log",
     Witness.COORDINATOR: "transaction coordinator",
     Witness.JOURNAL: "journal of the run",
+    Witness.SOURCE_LOG: "raw log of the source",
+    Witness.READER: "concurrent reader",
 }
 
 STANDING_WORDS: Mapping[Standing, Word] = {

@@ -70,6 +70,7 @@ class Headers(NamedTuple):
     """The odd ones of validators/marks.py."""
     stale: int
     second_ends: int
+    interleaved: int
 
 
 class Records(NamedTuple):
@@ -161,6 +162,7 @@ def count_headers(raw_log: RawLog, bounds: Bounds) -> dict[int, Headers]:
             F.count_if("hole").alias("holes"),
             F.count_if("stale").alias("stale"),
             F.count_if("second_end").alias("second_ends"),
+            F.count_if("interleaved").alias("interleaved"),
         )
         .collect()
     )
@@ -190,7 +192,7 @@ def _straddle(batch: Row, start: int) -> Straddle:
 
 def balance_of(bounds: PartitionBounds, records: Records, headers: Headers | None) -> Balance:
     """One partition's balance with the raw log heard. `headers` is None when it has no batch."""
-    headers = headers or Headers(0, 0, 0, None, 0, 0, 0, 0, 0, 0)
+    headers = headers or Headers(0, 0, 0, None, 0, 0, 0, 0, 0, 0, 0)
     gone = bounds.lso - bounds.start - headers.covered + headers.emptied
     if headers.straddle:
         left = headers.straddle.width - records.straddling

@@ -7,13 +7,16 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 
 from validators import (
+    aborted_input,
     aborted_read,
     aborted_volume,
+    circular_flow,
     duplicate,
     fate_split,
     gap,
     hanging,
     identity_change,
+    interleaving,
     intruder,
     late_append,
     lso_stall,
@@ -22,10 +25,13 @@ from validators import (
     offset_behind,
     order,
     phantom,
+    poll_skip,
+    precommitted_read,
     reading_mismatch,
     resurrected,
     sequence_hole,
     torn,
+    unknown_outcome,
     unstable_offsets,
     wrong_attribution,
     wrong_value,
@@ -60,8 +66,8 @@ class Validator(Protocol):
 VALIDATORS: tuple[Validator, ...] = (
     *(duplicate, gap, order, aborted_read, phantom),
     *(reading_mismatch, fate_split, wrong_attribution, late_append, zombie_write, marker_accounting),
-    *(torn, resurrected),
+    *(torn, resurrected, aborted_input, circular_flow, precommitted_read, poll_skip),
     *(wrong_value, offset_ahead, offset_behind),
-    *(intruder, sequence_hole, identity_change, aborted_volume),
+    *(intruder, sequence_hole, identity_change, aborted_volume, interleaving, unknown_outcome),
     *(hanging, lso_stall, unstable_offsets),
 )

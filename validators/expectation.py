@@ -55,9 +55,14 @@ CONTRADICTIONS: Mapping[Guarantee, tuple[str, ...]] = {
         "zombie_write",
         "torn",
         "resurrected",
+        "aborted_input",
+        "circular_flow",
+        "precommitted_read",
+        "poll_skip",
     ),
-    Guarantee.AT_LEAST_ONCE: (),
-    Guarantee.AT_MOST_ONCE: (),
+    # Whatever is repeated or lost: what was aborted in the source is nobody's input.
+    Guarantee.AT_LEAST_ONCE: ("aborted_input",),
+    Guarantee.AT_MOST_ONCE: ("aborted_input",),
 }
 """Kinds in which witnesses contradict one another, or the log contradicts itself. A primary row breaks the guarantee.
 An unheard witness or nothing to look at leaves the verdict to the others: topics without a transaction are judged too.
@@ -75,13 +80,15 @@ ADVISORY: Mapping[str, str] = {
     "sequence_hole": "the broker keeps sequences, and a hole in them loses no acknowledged record by itself",
     "identity_change": "a transactional id may change its producer id and epoch",
     "aborted_volume": "aborted records are part of every transactional topic",
+    "interleaving": "Kafka never promised that a transaction's records stand together",
+    "unknown_outcome": "what a client does not know is settled by the log",
     "hanging": "it withholds records and loses none, and what it withholds is pending, which never holds",
     "lso_stall": "it withholds records and loses none, and what it withholds is pending, which never holds",
     "unstable_offsets": "it delays consumers and loses no record",
 }
 """Kinds that break no guarantee, each with the reason. They are looked for, and shown, and do not count."""
 
-NORMAL = frozenset({"identity_change", "aborted_volume"})
+NORMAL = frozenset({"identity_change", "aborted_volume", "interleaving", "unknown_outcome"})
 """Advisory kinds whose rows tell what happened, not that anything is wrong."""
 
 WORST_FIRST = (Outcome.VIOLATED, Outcome.UNKNOWN, Outcome.HOLDS)

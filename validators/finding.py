@@ -47,6 +47,10 @@ class Witness(StrEnum):
     RAW_LOG = "raw_log"
     COORDINATOR = "coordinator"
     JOURNAL = "journal"
+    SOURCE_LOG = "source_log"
+    """The source's own raw log: which of its records were aborted."""
+    READER = "reader"
+    """A read_committed reader that polled the sink while it was written (validators/polled.py)."""
 
 
 class Guarantee(StrEnum):

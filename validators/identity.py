@@ -25,7 +25,8 @@ class Identity(StrEnum):
     KEY = "key"
     """By key: its k-th occurrence in the sink, by (partition, offset), is the k-th expected output of the inputs with
     that key. Extra ones repeat the last. Two null keys are equal. With equal keys the missing one cannot be told: it is
-    the last."""
+    the last. A key that only aborted records of the source have is that of the first of them; one that committed inputs
+    have too is theirs, as nothing tells such records apart."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,12 @@ def with_input(
     identity: Identity,
     counts: DataFrame | None = None,
     match: Match = KEYS,
+    aborted: DataFrame | None = None,
 ) -> DataFrame:
     """Adds source_topic, source_partition, source_offset and output_index; all null where no input is known. `counts`:
     how many outputs each input has (validators/expected.py), where that is not one. For identity by key `records` hold
-    what `match` takes for the key as `held`; it is dropped.
+    what `match` takes for the key as `held`; it is dropped. `aborted`: the source's aborted records, where there are
+    any.
     """
     match identity:
         case Identity.LINEAGE:
@@ -80,7 +83,9 @@ def with_input(
             }
             return _with_header(records, LINEAGE_HEADER, types)
         case Identity.KEY:
-            return _with_key(records, source.withColumn("held", match.of_source()), topic, counts)
+            inputs = source.withColumn("held", match.of_source())
+            lost = aborted.withColumn("held", match.of_source()) if aborted is not None else None
+            return _with_key(records, inputs, topic, counts, lost)
 
 
 def with_transaction(records: DataFrame) -> DataFrame:
@@ -106,7 +111,9 @@ def _last_header(name: str) -> Column:
     return F.try_element_at(F.col("headers.value"), -F.nullif(from_end, F.lit(0)).cast("int"))
 
 
-def _with_key(records: DataFrame, source: DataFrame, topic: str, counts: DataFrame | None) -> DataFrame:
+def _with_key(
+    records: DataFrame, source: DataFrame, topic: str, counts: DataFrame | None, aborted: DataFrame | None
+) -> DataFrame:
     """Of a key's records the committed come before the pending; aborted ones are matched with nothing."""
     countable = F.col("fate").isin(Fate.COMMITTED.value, Fate.PENDING.value)
     in_turn = Window.partitionBy("held", "countable").orderBy(
@@ -129,8 +136,22 @@ def _with_key(records: DataFrame, source: DataFrame, topic: str, counts: DataFra
     records = records.join(totals, F.col("held").eqNullSafe(F.col("total_key")), "left")
     records = records.withColumn("nth", F.when(F.col("outputs_of_key") > 0, F.least("nth", "outputs_of_key")))
     same = F.col("held").eqNullSafe(F.col("source_key")) & (F.col("nth") == F.col("source_nth"))
-    return (
-        records.join(outputs, same, "left")
-        .withColumn("source_topic", F.when(F.col("source_offset").isNotNull(), F.lit(topic)))
-        .drop("held", "countable", "nth", "total_key", "outputs_of_key", "source_key", "source_nth")
+    records = records.join(outputs, same, "left")
+    if aborted is not None:
+        records = _with_aborted(records, aborted)
+    return records.withColumn("source_topic", F.when(F.col("source_offset").isNotNull(), F.lit(topic))).drop(
+        "held", "countable", "nth", "total_key", "outputs_of_key", "source_key", "source_nth"
     )
+
+
+def _with_aborted(records: DataFrame, aborted: DataFrame) -> DataFrame:
+    """Fills in the place of the first aborted record with the same key, where no input has that key."""
+    firsts = aborted.groupBy(F.col("held").alias("lost_key")).agg(F.min(F.struct("partition", "offset")).alias("lost"))
+    unmatched = F.col("countable") & F.col("source_offset").isNull() & F.col("outputs_of_key").isNull()
+    records = records.join(firsts, unmatched & F.col("held").eqNullSafe(F.col("lost_key")), "left")
+    places = {
+        "source_partition": F.coalesce("source_partition", "lost.partition"),
+        "source_offset": F.coalesce("source_offset", "lost.offset"),
+        "output_index": F.when(F.col("lost").isNotNull(), F.lit(0)).otherwise(F.col("output_index")),
+    }
+    return records.withColumns(places).drop("lost_key", "lost")

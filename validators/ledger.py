@@ -37,13 +37,14 @@ from validators.expected import Expect, Expected, outputs_of, record
 from validators.finding import Balance, Bounds, Fate, Order, PartitionBounds, Transactions, Witness
 from validators.identity import Identity, with_input, with_transaction
 from validators.joined import with_numbered_input
-from validators.named import TransactionalId, count_ids, named
+from validators.named import NAME, TransactionalId, count_ids, named
 from validators.offsets import between, bits, bound, holds, look_up, minus, word
+from validators.polled import Polled
 from validators.readings import keep
 
 DECLARED_COLUMNS = "transactional_id string, sequence long, attempt int, task string, outcome string, reason string"
 """The journal's transactions: `outcome` is what the worker was told, 'COMMITTED' or 'ABORTED'; else it is unknown.
-`reason` says why it was aborted."""
+`reason` says why it was aborted. Attempt 0 is no transaction, but a task that took the transactional id over."""
 
 ONE_TO_ONE = Expected()
 NOTHING_MORE = Agreed()
@@ -62,7 +63,9 @@ class Place(StrEnum):
     AFTER = "AFTER"
     """Above the judged range, yet below the source's high watermark: left out on purpose, or not finished."""
     HOLE = "HOLE"
-    """Into the judged range, to an offset where read_committed has no record: a marker, aborted or compacted."""
+    """Into the judged range, to an offset where read_committed has no record: a marker, or compacted."""
+    ABORTED = "ABORTED"
+    """To a record of the judged range that was aborted in the source."""
     BEYOND = "BEYOND"
     """To an input of the judged range, with an index that says of more outputs than it is expected to have."""
     NOWHERE = "NOWHERE"
@@ -93,6 +96,16 @@ class Cell(NamedTuple):
     """Records in a sparse batch that straddles the start of the bounds."""
     endless: int
     """Committed records of a transaction that no marker ends."""
+    of_aborted: int
+    """Committed records whose input was aborted."""
+
+
+@dataclass(frozen=True)
+class SourceLog:
+    """What the source's own log tells of its judged range."""
+
+    aborted: DataFrame | None
+    """Its aborted records, as a reading; None when it has none."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +141,18 @@ class Ledger:
     """Records that the raw log commits and read_committed did not deliver."""
     repeats_count: int
     inputs_count: int
+    aborted_inputs: int
+    """Records of the judged range that were aborted in the source; 0 where its log was not heard."""
+    journaled: frozenset[str]
+    """The transactional ids that the journal names."""
+    written: DataFrame
+    """The inputs whose headers name the transaction that wrote them: source_partition, source_offset, writer (a struct
+    of validators/named.py, NAME)."""
+    written_count: int
+    writers: frozenset[str]
+    """The transactional ids of `written`."""
+    polled: Polled | None
+    """What a concurrent reader received; None when there was none."""
     outputs_count: int
     """How many outputs must be there."""
     expected: Expected
@@ -204,6 +229,8 @@ def build_ledger(
     expected: Expected = ONE_TO_ONE,
     agreed: Agreed = NOTHING_MORE,
     order: Order = Order.PER_SOURCE_PARTITION,
+    source_log: SourceLog | None = None,
+    polled: Polled | None = None,
 ) -> Ledger:
     """The ledger of a sink and its source.
 
@@ -215,18 +242,23 @@ def build_ledger(
     began = time.monotonic()
     counts = expected.counts(source, source_bounds)
     counts = counts if counts is None else keep(counts, f"{evidence}/expected")
-    words, inputs, headers, ends = _together(
+    aborted = source_log.aborted if source_log else None
+    written = _written(source, source_bounds)
+    words, inputs, headers, ends, aborted_inputs, journaled, writers = _together(
         lambda: keep(_words(committed, raw_log, sink_bounds), f"{evidence}/words"),
         lambda: _count_inputs(source, source_bounds, counts),
         lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
         lambda: _count_ends(raw_log, sink_bounds) if raw_log else {},
+        lambda: aborted.count() if aborted is not None else 0,
+        lambda: _transactional_ids(declared) if declared is not None else frozenset(),
+        lambda: _count_writers(written),
     )
     uncommitted = uncommitted.withColumns({"held": agreed.match.of_sink(), "value_hash": _value_hash(agreed)})
     records = _with_fates(uncommitted, words, sink_bounds, raw_log is not None)
     records = _with_declared(with_transaction(records), declared)
-    records = with_input(records, source, source_bounds.topic, identity, counts, agreed.match)
+    records = with_input(records, source, source_bounds.topic, identity, counts, agreed.match, aborted)
     records = with_numbered_input(records, source_bounds)
-    records = _with_places(records, source, source_bounds, inputs.dense, counts)
+    records = _with_places(records, source, source_bounds, inputs.dense, counts, aborted)
     by_key = order is Order.PER_KEY
     records = records.withColumn("key_hash", F.xxhash64("key") if by_key else F.lit(None).cast("long"))
     sink = keep(records.select(*SINK_COLUMNS), f"{evidence}/sink")
@@ -243,7 +275,13 @@ def build_ledger(
     doubts, hidden = compared
     balance = tuple(_balance(one, cells, headers, raw_log is not None) for one in sink_bounds.partitions)
     heard = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
-    others = {Witness.RAW_LOG: raw_log, Witness.JOURNAL: declared, Witness.COORDINATOR: coordinator}
+    others = {
+        Witness.RAW_LOG: raw_log,
+        Witness.JOURNAL: declared,
+        Witness.COORDINATOR: coordinator,
+        Witness.SOURCE_LOG: source_log,
+        Witness.READER: polled,
+    }
     heard |= {witness for witness, account in others.items() if account is not None}
     repeats = _repeats(sink)
     return Ledger(
@@ -263,6 +301,12 @@ def build_ledger(
         hidden=hidden,
         repeats_count=repeats_count,
         inputs_count=inputs.judged,
+        aborted_inputs=aborted_inputs,
+        journaled=journaled,
+        written=written,
+        written_count=sum(writers.values()),
+        writers=frozenset(writers),
+        polled=polled,
         outputs_count=outputs_count,
         expected=expected,
         agreed=agreed,
@@ -438,10 +482,15 @@ def _with_declared(records: DataFrame, declared: DataFrame | None) -> DataFrame:
 
 
 def _with_places(
-    records: DataFrame, source: DataFrame, bounds: Bounds, dense: bool, counts: DataFrame | None
+    records: DataFrame,
+    source: DataFrame,
+    bounds: Bounds,
+    dense: bool,
+    counts: DataFrame | None,
+    aborted: DataFrame | None,
 ) -> DataFrame:
     """Adds `place`. `dense`: every offset of the judged range is known to hold an input. `counts`: how many outputs
-    each of them has, where that is not one."""
+    each of them has, where that is not one. `aborted`: the source's aborted records, where there are any."""
     start, lso, hw = (bound("source_partition", bounds, name) for name in ("start", "lso", "hw"))
     offset = F.col("source_offset")
     nowhere = (F.col("source_topic") != bounds.topic) | start.isNull() | offset.isNull() | (offset >= hw)
@@ -459,11 +508,16 @@ def _with_places(
         there = F.when(index >= F.col("expected"), Place.BEYOND.value).otherwise(Place.INPUT.value)
     if dense:
         return records.withColumn("place", place.otherwise(there))
-    keys = {"source_partition": F.col("partition"), "source_word": word("offset")}
-    inputs = source.groupBy(*(column.alias(name) for name, column in keys.items())).agg(bits("offset").alias("inputs"))
+    keys = [F.col("partition").alias("source_partition"), word("offset").alias("source_word")]
     records = records.withColumn("source_word", word("source_offset"))
-    records = look_up(records, inputs, list(keys), bounds.offsets)
-    found = F.when(holds("inputs", "source_offset"), there).otherwise(Place.HOLE.value)
+    hole = F.lit(Place.HOLE.value)
+    for name, reading in (("inputs", source), ("lost", aborted)):
+        if reading is not None:
+            held = reading.groupBy(*keys).agg(bits("offset").alias(name))
+            records = look_up(records, held, ["source_partition", "source_word"], bounds.offsets)
+    if aborted is not None:
+        hole = F.when(holds("lost", "source_offset"), Place.ABORTED.value).otherwise(hole)
+    found = F.when(holds("inputs", "source_offset"), there).otherwise(hole)
     return records.withColumn("place", place.otherwise(found))
 
 
@@ -523,6 +577,7 @@ def _count_cells(sink: DataFrame, headers: Mapping[int, Headers]) -> tuple[Cell,
         "unstable": committed & (F.col("outcome") == Fate.ABORTED.value),
         "straddling": straddling,
         "endless": without_marker(),
+        "of_aborted": committed & (F.col("place") == Place.ABORTED.value),
     }
     cells = sink.groupBy("partition", F.when(real(), F.col("source_partition")).alias("source_partition")).agg(
         F.max(F.when(real(), F.col("source_offset"))).alias("last_source_offset"),
@@ -609,6 +664,29 @@ def _keep_named(groups: DataFrame, url: str) -> tuple[DataFrame, tuple[Transacti
 def _count_ends(raw_log: RawLog, bounds: Bounds) -> dict[str, int]:
     rows = raw_log.transactions.where(inside(bounds)).groupBy("outcome").count().collect()
     return {row["outcome"]: row["count"] for row in rows}
+
+
+def _transactional_ids(declared: DataFrame) -> frozenset[str]:
+    return frozenset(row[0] for row in declared.select("transactional_id").distinct().collect())
+
+
+def _written(source: DataFrame, bounds: Bounds) -> DataFrame:
+    inputs = source.where((F.size("headers") > 0) & between("partition", "offset", bounds, "lso"))
+    return (
+        with_transaction(inputs)
+        .where(F.col("transactional_id").isNotNull())
+        .select(
+            F.col("partition").alias("source_partition"),
+            F.col("offset").alias("source_offset"),
+            F.struct(*NAME).alias("writer"),
+        )
+    )
+
+
+def _count_writers(written: DataFrame) -> dict[str, int]:
+    """How many inputs each transactional id wrote."""
+    rows = written.groupBy("writer.transactional_id").count().collect()
+    return {row[0]: row[1] for row in rows}
 
 
 def inside(bounds: Bounds) -> Column:

@@ -19,6 +19,7 @@ def marked(batches: DataFrame) -> DataFrame:
     `hole`: its sequences do not follow those of the producer's batch before, although nothing between them is gone;
     `expected` is the sequence that would. A new epoch starts at 0. `stale`: a batch before it carries a higher epoch,
     `epoch_before`. `second_end`: a COMMIT marker right behind the ABORT marker of its producer's data: both end it.
+    `interleaved`: it goes on with a transaction, behind a batch of another one.
     """
     log = Window.partitionBy("partition").orderBy("base_offset")
     own = Window.partitionBy("partition", "producer_id").orderBy("base_offset")
@@ -33,6 +34,9 @@ def marked(batches: DataFrame) -> DataFrame:
             "epoch_before": F.max(F.when(data, F.col("producer_epoch"))).over(before),
             "last_any": F.lag(F.struct("control", "skipped")).over(own),
             "ended_data": F.lag(data, 2).over(own),
+            "last_writer": F.last(F.when(data & F.col("transactional"), F.col("producer_id")), ignorenulls=True).over(
+                log.rowsBetween(Window.unboundedPreceding, -1)
+            ),
         }
     )
     last = F.col("last_data")
@@ -41,10 +45,12 @@ def marked(batches: DataFrame) -> DataFrame:
     same = last["producer_epoch"] == F.col("producer_epoch")
     ended = (F.col("control") == "COMMIT") & (F.col("last_any")["control"] == "ABORT") & F.col("ended_data")
     rows = rows.withColumn("expected", follows % SEQUENCES)
+    goes_on = data & F.col("transactional") & F.col("last_any").isNotNull() & F.col("last_any")["control"].isNull()
     odd = {
+        "interleaved": goes_on & (F.col("last_writer") != F.col("producer_id")),
         "hole": data & known & same & whole & (F.col("base_sequence") != F.col("expected")),
         "stale": data & known & (F.col("producer_epoch") < F.col("epoch_before")),
         "second_end": ended & (F.col("last_any")["skipped"] == F.col("skipped")),
     }
     rows = rows.withColumns({name: F.coalesce(condition, F.lit(False)) for name, condition in odd.items()})
-    return rows.drop("skipped", "last_data", "last_any", "ended_data")
+    return rows.drop("skipped", "last_data", "last_any", "ended_data", "last_writer")

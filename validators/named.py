@@ -37,6 +37,8 @@ class TransactionalId(NamedTuple):
     """Groups whose marker says another outcome than the journal."""
     torn: int
     """Transactions, by the raw log, with some committed records, none pending, and fewer than their headers say."""
+    unknown: int
+    """Transactions of the raw log of which the journal does not know the outcome."""
     changed: bool
     """More than one producer id or epoch wrote for it."""
     source_partition: int | None
@@ -107,6 +109,7 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
         (whole["stable"] & whole["unstable"]).alias("split"),
         F.count_if(told).alias("misdeclared"),
         (transactional & F.sum("committed").between(1, F.max("total") - 1) & (F.max("pending") == 0)).alias("torn"),
+        (F.max("declared").isNull() & (transactional | (F.max("pending") > 0))).alias("unknown"),
         F.min(F.when(~alien, identity)).alias("lowest"),
         F.max(F.when(~alien, identity)).alias("highest"),
         *_inputs(),
@@ -121,6 +124,7 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
         F.count_if("split").alias("split"),
         F.sum("misdeclared").alias("misdeclared"),
         F.count_if("torn").alias("torn"),
+        F.count_if("unknown").alias("unknown"),
         F.coalesce(F.min("lowest") != F.max("highest"), F.lit(False)).alias("changed"),
         *_inputs(),
     )

@@ -2,8 +2,9 @@
 
 Catalogue 4. A phantom has no lineage, or one that points to another topic, to a partition or offset that does not
 exist, to an offset where read_committed has nothing, or to an input that is expected to have fewer outputs than that
-(validators/expected.py). A record whose input exists but lies outside the judged range
-is no phantom: the range was cut, by the caller or by the source's retention. It is listed, explained by `range`.
+(validators/expected.py). One whose input was aborted is explained by `aborted_input`. A record whose input exists but
+lies outside the judged range is no phantom: the range was cut, by the caller or by the source's retention. It is
+listed, explained by `range`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from validators import aborted_input
 from validators.evidence import amount, evidence
 from validators.expectation import RANGE
 from validators.finding import Fate, Witness
@@ -29,6 +31,7 @@ def find(ledger: Ledger) -> DataFrame:
     why = (
         F.when(F.col("source_offset").isNull(), "No input is known for this record.")
         .when(place == Place.HOLE.value, "Its lineage points to an offset where the source has no committed record.")
+        .when(place == Place.ABORTED.value, "Its input was aborted in the source.")
         .when(place == Place.BEFORE.value, "Its input lies before the judged range.")
         .when(place == Place.AFTER.value, "Its input lies beyond the judged range.")
         .when(
@@ -37,7 +40,8 @@ def find(ledger: Ledger) -> DataFrame:
         )
         .otherwise("Its lineage points to a place that the source does not have.")
     )
-    return evidence(rows, F.when(outside, 0).otherwise(1), why, F.when(outside, RANGE))
+    cause = F.when(outside, RANGE).when(place == Place.ABORTED.value, aborted_input.NAME)
+    return evidence(rows, F.when(outside, 0).otherwise(1), why, cause)
 
 
 def covered(ledger: Ledger) -> int:

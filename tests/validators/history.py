@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,7 +42,8 @@ from validators.headers import (
     format_transaction,
 )
 from validators.identity import Identity
-from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, ONE_TO_ONE, Ledger, build_ledger
+from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, ONE_TO_ONE, Ledger, SourceLog, build_ledger
+from validators.polled import POLLED_COLUMNS, Polled
 from validators.report import Report, judge
 
 SOURCE, SINK = "numbers", "squares"
@@ -98,6 +99,10 @@ class History:
     committed: list[tuple[Any, ...]] = field(default_factory=list)
     uncommitted: list[tuple[Any, ...]] = field(default_factory=list)
     source: list[tuple[Any, ...]] = field(default_factory=list)
+    aborted: list[tuple[Any, ...]] = field(default_factory=list)
+    """The source's aborted records."""
+    polled: list[tuple[Any, ...]] = field(default_factory=list)
+    """What a concurrent reader received, when there was one."""
     batches: list[tuple[Any, ...]] = field(default_factory=list)
     transactions: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -111,6 +116,7 @@ class History:
         expected: Expected = ONE_TO_ONE,
         agreed: Agreed = NOTHING_MORE,
         order: Order = Order.PER_SOURCE_PARTITION,
+        source_log: bool = True,
     ) -> Ledger:
         """`declared`: outcomes of the journal by (transactional id, sequence), with the reason behind a colon."""
         journal = None
@@ -137,6 +143,12 @@ class History:
             expected=expected,
             agreed=agreed,
             order=order,
+            source_log=SourceLog(spark.createDataFrame(self.aborted, readings.COLUMNS) if self.aborted else None)
+            if source_log
+            else None,
+            polled=Polled(spark.createDataFrame(self.polled, POLLED_COLUMNS), sum(p[6] - p[5] + 1 for p in self.polled))
+            if self.polled
+            else None,
         )
 
     def report(self, spark: SparkSession, folder: Path, guarantee: Guarantee = Guarantee.EXACTLY_ONCE) -> Report:
@@ -152,13 +164,19 @@ def history(
     keys: Mapping[tuple[int, int], bytes | None] | None = None,
     first: int = 0,
     lso: int | None = None,
+    aborted: Iterable[tuple[int, int]] = (),
+    writers: Mapping[tuple[int, int], str] | None = None,
+    polls: Sequence[str] = (),
 ) -> History:
     """The history of a sink, line by line.
 
     `inputs`: how many the source has, per source partition; `holes`: (partition, offset) where it has none;
     `judged`: (start, end) per source partition, when less than all is judged; `start`: where the sink's log starts;
     `keys`: of inputs that have another key than their place; `first`: the number of the first partition of both topics;
-    `lso`: of the sink's first partition, where the brokers' is not the one that its markers say.
+    `lso`: of the sink's first partition, where the brokers' is not the one that its markers say; `aborted`: (partition,
+    offset) of inputs that were aborted in the source; `writers`: the transactions that inputs' headers name, `a2` for
+    the second one of producer a; `polls`: what a concurrent reader received of the sink's first partition, a text a
+    session: `0-2 4` is one poll of two runs, `4/3` one that found the last stable offset at 3, `|` ends a poll.
     """
     counts = [inputs] if isinstance(inputs, int) else list(inputs)
     ranges = judged or [(0, count) for count in counts]
@@ -175,12 +193,20 @@ def history(
     )
     totals = Counter(_transaction(one) for line in lines for one in line)
     named = keys or {}
-    gone = set(holes)
+    gone, lost = set(holes), set(aborted)
     for partition, count in enumerate(counts):
         for offset in range(count):
             if (partition, offset) not in gone:
                 key = named.get((partition, offset), f"{partition}.{offset}".encode())
-                made.source.append((first + partition, offset, BEGAN, key, b"", None))
+                writer = (writers or {}).get((partition, offset))
+                headers = None
+                if writer:
+                    written = Transaction(f"{writer[0]}-{first}", int(writer[1:]), 1, "task", 1)
+                    headers = [(TRANSACTION_HEADER, format_transaction(written))]
+                rows = made.aborted if (partition, offset) in lost else made.source
+                rows.append((first + partition, offset, BEGAN, key, b"", headers))
+    for session, text in enumerate(polls):
+        made.polled += _polled(f"session {session}", text, first, start, made.sink_bounds.partitions[0].hw)
     for partition, line in enumerate(lines, first):
         _write(made, partition, line, start, named, first, totals)
     return made
@@ -194,9 +220,20 @@ def side_by_side(histories: Iterable[History]) -> History:
         Bounds(SOURCE, tuple(one for made in every for one in made.source_bounds.partitions)),
         *(
             [row for made in every for row in getattr(made, name)]
-            for name in ("committed", "uncommitted", "source", "batches", "transactions")
+            for name in ("committed", "uncommitted", "source", "aborted", "polled", "batches", "transactions")
         ),
     )
+
+
+def _polled(session: str, text: str, partition: int, start: int, end: int) -> Iterator[tuple[Any, ...]]:
+    yield session, 0, 0, 0, partition, start, start - 1, end
+    run = 0
+    for poll, received in enumerate(text.split("|"), 1):
+        for token in received.split():
+            run += 1
+            places, _, lso = token.partition("/")
+            first, _, last = places.partition("-")
+            yield session, poll, run, poll, partition, int(first), int(last or first), int(lso or end)
 
 
 def _parse(line: str) -> list[Written]:

@@ -112,7 +112,7 @@ STORIES = {
         "b:1.0 0.0 b:1.2 C 0.2 C b:C",
         "b:1.1 b:C 0.1 C",
         inputs=[3, 3],
-        found={},
+        found={"interleaving": [(0, 0, 1, 0, None)]},
     ),
     "skip switched off": story(
         "A whole chunk was produced again. Three duplicates, and one inversion of their making.",
@@ -163,6 +163,88 @@ STORIES = {
         holes=[(0, 1)],
         found={"phantom": [(0, 1, 0, 1, None)]},
     ),
+    "an aborted input": story(
+        "Input 1 was aborted in the source. Who reads read_uncommitted processes it, and committed its output twice.",
+        "0 1 2 C 1 C",
+        inputs=3,
+        aborted=[(0, 1)],
+        found={
+            "aborted_input": [(0, 1, 0, 1, None), (0, 4, 0, 1, None)],
+            "phantom": [(0, 1, 0, 1, "aborted_input"), (0, 4, 0, 1, "aborted_input")],
+        },
+    ),
+    "an aborted input left alone": story(
+        "Inputs 1 and 3 were aborted in the source, and nobody processed them. An aborted output of 3 harms nobody.",
+        "0 2 C 3 A",
+        inputs=4,
+        aborted=[(0, 1), (0, 3)],
+        found={"aborted_volume": [(0, 3, 0, 3, None)]},
+    ),
+    "its own input": story(
+        "A transaction read what it had written itself, before it was committed.",
+        "0 1 C 2 C",
+        inputs=3,
+        writers={(0, 0): "d7", (0, 1): "a1", (0, 2): "a1"},
+        found={"circular_flow": [(0, 1, 0, 1, None)]},
+    ),
+    "in a circle": story(
+        "Each of two transactions read what the other one had written. A third only follows them.",
+        "0 C b:1 b:C c:2 c:C",
+        inputs=3,
+        writers={(0, 0): "b1", (0, 1): "a1", (0, 2): "a1"},
+        found={"circular_flow": [(0, 0, 0, 0, None), (0, 2, 0, 1, None)]},
+    ),
+    "in turn": story(
+        "A transaction wrote to the source, and the same transactional id processed that in a later one.",
+        "0 C 1 C",
+        inputs=2,
+        writers={(0, 0): "d7", (0, 1): "a1"},
+        found={},
+    ),
+    "read in turn": story(
+        "A reader went along, past a marker and an aborted transaction. Another session began anew.",
+        "0 1 C 2 A 2 3 C",
+        inputs=4,
+        polls=["0-1/3 | 5-6", "0-1 5 | 6"],
+        found={"aborted_volume": [(0, 3, 0, 2, None)]},
+    ),
+    "skipped and back": story(
+        "The reader left offset 1 out, and offset 4. Then it went back behind the marker, for one record.",
+        "0 1 C 2 3 4 C",
+        inputs=5,
+        polls=["0 3 | 5 3 | 4 5"],
+        found={"poll_skip": [(0, 1, 0, 1, None), (0, 3, 0, 2, None), (0, 4, 0, 3, None)]},
+    ),
+    "read too early": story(
+        "The reader received input 1 while its transaction was open, and input 2, which was aborted later.",
+        "0 C 1 C 2 A",
+        inputs=2,
+        polls=["0/2 2/2 | 4"],
+        found={
+            "precommitted_read": [(0, 2, 0, 1, None), (0, 4, 0, 2, None)],
+            "aborted_volume": [(0, 4, 0, 2, None)],
+        },
+    ),
+    "in the dark": story(
+        "Of the first and the second transaction the worker never heard how they ended. The markers tell.",
+        "0 C 1 A 1 C",
+        inputs=2,
+        declared={"a1": "UNKNOWN:timed out", "a3": "COMMITTED"},
+        found={
+            "unknown_outcome": [(0, 0, 0, 0, None), (0, 2, 0, 1, None)],
+            "aborted_volume": [(0, 2, 0, 1, None)],
+        },
+    ),
+    "still in the dark": story(
+        "Of the second transaction nobody knows anything yet: it is open.",
+        "0 C 1",
+        inputs=2,
+        declared={"a1": "COMMITTED", "a2": "UNKNOWN"},
+        found={
+            "unknown_outcome": [(0, 2, 0, 1, "pending")],
+            "gap": [(None, None, 0, 1, "pending")],
+        },
+    ),
     "a range that was cut": story(
         "Only inputs 1 and 2 of 5 are judged. The outputs of the others exist, are listed, and are explained.",
         "0 1 2 3 C",
@@ -211,7 +293,7 @@ STORIES = {
         "The worker was told that its second transaction was committed. The marker is ABORT, so its output is missing.",
         "0 C 1 A",
         inputs=2,
-        declared={"a2": "COMMITTED"},
+        declared={"a1": "COMMITTED", "a2": "COMMITTED"},
         found={
             "wrong_attribution": [(0, 2, 0, 1, None)],
             "gap": [(None, None, 0, 1, "wrong_attribution")],
@@ -251,7 +333,7 @@ STORIES = {
         "0 C 1*",
         inputs=2,
         lso=3,
-        declared={"a2": "ABORTED"},
+        declared={"a1": "COMMITTED", "a2": "ABORTED"},
         found={
             "resurrected": [(0, 2, 0, 1, None)],
             "aborted_read": [(0, 2, 0, 1, "resurrected")],
@@ -287,7 +369,10 @@ STORIES = {
         "The pipeline owns the sink, and two others wrote to it: one in transactions, without headers, one in none.",
         "0 b:1@ b:C 2! 3 C",
         inputs=4,
-        found={"intruder": [(0, 1, None, None, None), (0, 3, None, None, None)]},
+        found={
+            "intruder": [(0, 1, None, None, None), (0, 3, None, None, None)],
+            "interleaving": [(0, 0, 0, 0, None)],
+        },
     ),
     "a copy of another log": story(
         "Somebody copied records of two transactional ids with their headers, in a transaction of its own. That is no "
@@ -419,13 +504,16 @@ def test_the_journal_alone_shows_an_aborted_read(spark: SparkSession, tmp_path: 
 
 def test_keys_identify_where_there_is_no_lineage(spark: SparkSession, tmp_path: Path) -> None:
     """Story: the topics are someone else's, so their keys tell. Inputs 0 and 2 share a key, 1 and 3 have none; one of
-    each is missing, and one key came twice."""
-    keys = {(0, 0): b"a", (0, 1): None, (0, 2): b"a", (0, 3): None, (0, 4): b"b"}
-    ledger = history("0 1 ? 4 4 C", inputs=5, keys=keys).ledger(spark, tmp_path, identity=Identity.KEY)
+    each is missing, and one key came twice. Inputs 5 and 6 were aborted, and only the key of 5 is nobody else's."""
+    keys = {(0, 0): b"a", (0, 1): None, (0, 2): b"a", (0, 3): None, (0, 4): b"b", (0, 5): b"z", (0, 6): b"b"}
+    made = history("0 1 ? 4 4 5 C", inputs=7, keys=keys, aborted=[(0, 5), (0, 6)])
+    ledger = made.ledger(spark, tmp_path, identity=Identity.KEY)
     assert list(rows_of(ledger)) == [
         ("duplicate", (0, 4, 0, 4, None)),
         ("gap", (None, None, 0, 2, None)),
         ("gap", (None, None, 0, 3, None)),
         ("order", (0, 4, 0, 4, "duplicate")),
         ("phantom", (0, 2, None, None, None)),
+        ("phantom", (0, 5, 0, 5, "aborted_input")),
+        ("aborted_input", (0, 5, 0, 5, None)),
     ]

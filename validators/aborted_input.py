@@ -1,0 +1,35 @@
+"""No committed record stems from a record that was aborted in the source.
+
+Catalogue 5. Its lineage, or its key, names a record that read_uncommitted has in the source and read_committed has not:
+whoever processed it read what no transaction ever committed. No guarantee allows that. By key it can only be told where
+no committed input has that key as well (validators/identity.py).
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from validators.evidence import amount, evidence
+from validators.finding import Fate, Witness
+from validators.ledger import Ledger, Place
+
+NAME = "aborted_input"
+QUESTION = "Does no committed record stem from an aborted input?"
+UNIT = "aborted inputs"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.SOURCE_LOG,))
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    if not any(cell.of_aborted for cell in ledger.cells):
+        return None
+    rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.ABORTED.value))
+    return evidence(rows, F.lit(0), F.lit("Its input was aborted in the source: read_committed never shows it."))
+
+
+def covered(ledger: Ledger) -> int:
+    return ledger.aborted_inputs
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "aborted inputs", "has a committed output", "have committed outputs")

@@ -1,0 +1,38 @@
+"""What a read_committed reader polled from the sink while it was being written: a witness with a memory.
+
+A run of it is a row: offsets that follow one another, received in one poll. Its polls are counted in each session,
+which begins where the reader was told to begin; each partition has a row of no offsets there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from validators.finding import Bounds
+from validators.offsets import bound
+
+POLLED_COLUMNS = (
+    "session string, poll long, run long, at_ms long, partition int, first_offset long, last_offset long, lso long"
+)
+"""`run`: counts the rows of a session. `at_ms`: when the poll came back. `lso`: the partition's last stable offset,
+asked after that. A session's first row of a partition has `last_offset` one below `first_offset`, the position it began
+at."""
+
+
+@dataclass(frozen=True)
+class Polled:
+    """The reader's account, with `POLLED_COLUMNS`."""
+
+    runs: DataFrame
+    records: int
+    """How many records it received, in all sessions."""
+
+
+def records(polled: Polled, bounds: Bounds) -> DataFrame:
+    """Every record received within the bounds, one row each: the columns of its run, and offset."""
+    start, hw = bound("partition", bounds, "start"), bound("partition", bounds, "hw")
+    first, last = F.greatest("first_offset", start), F.least("last_offset", hw - 1)
+    return polled.runs.where(first <= last).withColumn("offset", F.explode(F.sequence(first, last)))
