@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: demo test check format bench-scan bench-click bench-pages clean
+.PHONY: demo test check format docs bench-scan bench-click bench-pages clean
 
 demo:
 	@scripts/setup
@@ -17,6 +17,11 @@ check:
 format:
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
+
+# The table of kinds, made from the catalogue and its tests.
+docs:
+	@scripts/setup --dev
+	@.venv/bin/python -m tests.validators.kinds_table
 
 # How fast batch headers are scanned, and in how much memory: 20 million records, a few minutes.
 bench-scan:

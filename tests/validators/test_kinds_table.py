@@ -1,0 +1,30 @@
+"""The table of kinds keeps up with the catalogue and its tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.validators.kinds_table import PATH, shown_by, table
+from validators.anomalies import ANOMALIES
+from validators.catalogue import VALIDATORS
+
+KINDS = [one.NAME for one in VALIDATORS]
+
+
+def test_the_table_of_kinds_is_up_to_date() -> None:
+    """Story: somebody adds a kind or a story. docs/KINDS.md must say so: `make docs`."""
+    assert PATH.read_text(encoding="utf-8") == table()
+
+
+def test_every_anomaly_is_told_by_a_kind_or_answered_otherwise() -> None:
+    """Story: 34 anomalies and 6 faults. None is without an answer, and every kind belongs to one."""
+    numbers = [one.number for one in ANOMALIES]
+    assert numbers == [*map(str, range(1, 35)), *(f"F{number}" for number in range(1, 7))]
+    assert [one.number for one in ANOMALIES if not one.kinds and not one.otherwise] == []
+    assert {name for one in ANOMALIES for name in one.kinds} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_shown_by_a_test(kind: str) -> None:
+    """Story: a kind that no log ever showed may be one that never fires."""
+    assert shown_by(kind)
