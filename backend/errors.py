@@ -18,6 +18,7 @@ TopicproofError                 exit_code 3: could not do, or could not judge
     ├── AttemptsExhausted       a transaction was aborted as often as the plan allows
     ├── TransactionAborted      the transaction was aborted and may be replayed (never leaves the sink)
     │   └── RecordRefused       because the brokers take a record at no time; leaves the sink without dead letters
+    ├── NotAllowed              the brokers do not allow it to this client: a right is missing or was taken away
     ├── NotDelivered            outside of a transaction, the brokers did not take records or an offset
     ├── InjectedError           raised on purpose by a fault of the plan; Spark runs the task again
     ├── OutcomeUnknown          a commit's answer never came; the next attempt settles it from the log
@@ -98,6 +99,10 @@ class TransactionAborted(SinkError):
 
 
 class RecordRefused(TransactionAborted):
+    pass
+
+
+class NotAllowed(SinkError):
     pass
 
 

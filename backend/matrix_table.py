@@ -128,6 +128,12 @@ PROMISES: tuple[Promise, ...] = (
     Promise("at_most_once", {"guarantee": "at_most_once"}),
     Promise("at_most_once-unacknowledged", {"guarantee": "at_most_once", "acks": "0"}),
     Promise(
+        "at_least_once-upsert",
+        {"scenario": "table", "guarantee": "at_least_once"},
+        like=_LIKE,
+        under=_REPEATS | {"none"},
+    ),
+    Promise(
         "at_least_once-deduplicated",
         {"guarantee": "at_least_once"},
         like=_LIKE,

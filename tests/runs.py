@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +64,11 @@ class Message:
     headers: tuple[tuple[str, bytes], ...]
 
 
-def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Message]:
-    """Everything a plain client delivers, in offset order per partition."""
-    consumer = Consumer(consumer_config(bootstrap, {}, "tests", isolation))
+def read_all(
+    bootstrap: str, topic: str, isolation: str = "read_committed", client: Mapping[str, str] | None = None
+) -> list[Message]:
+    """Everything a plain client delivers, in offset order per partition. `client`: properties that open the cluster."""
+    consumer = Consumer(consumer_config(bootstrap, client or {}, "tests", isolation))
     partitions = list(consumer.list_topics(topic, 10).topics[topic].partitions)
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
     found: list[Message] = []

@@ -30,4 +30,4 @@ def fill_with_attempts(cluster: Cluster, topic: str, records: int, per_transacti
 def _produce(producer: TransactionalProducer, topic: str, numbers: range) -> None:
     for number in numbers:
         text = str(number).encode()
-        producer.produce(topic, text, text, [])
+        producer.produce([(topic, text, text, [])])

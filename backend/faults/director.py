@@ -165,20 +165,17 @@ class Director(threading.Thread):
 
     def _leave_open(self, name: str, fault: Fault) -> str:
         cluster, sink, seconds = self.struck.cluster, self.struck.names.sink, fault.number("seconds")
-        expires = fault.word("end") == "expiry"
-        end = leave_open(cluster, sink, seconds if expires else None)
-        # What expires is healed by waiting for it, at the end of the run.
-        self._later(name, None if expires else seconds, end)
+        end = leave_open(cluster, sink, seconds if fault.word("end") == "expiry" else None)
+        self._later(name, seconds, end)
         return f"a foreign transaction is open in every partition of {sink}"
 
-    def _later(self, name: str, seconds: float | None, heal: Callable[[], str]) -> None:
+    def _later(self, name: str, seconds: float, heal: Callable[[], str]) -> None:
         """Heal after so long, or when the run ends if that is sooner."""
         self.heals[name] = heal
-        if seconds is not None:
-            timer = threading.Timer(seconds, self._heal, [name])
-            timer.start()
-            self.opened.callback(timer.join)
-            self.opened.callback(timer.cancel)
+        timer = threading.Timer(seconds, self._heal, [name])
+        timer.start()
+        self.opened.callback(timer.join)
+        self.opened.callback(timer.cancel)
 
     def _heal(self, name: str) -> None:
         """Once, whoever asks for it."""

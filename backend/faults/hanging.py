@@ -7,9 +7,9 @@ until the transaction is aborted or expires. Its records bear no lineage of ours
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from backend.errors import ClusterError
 from backend.kafka.cluster import Cluster, cluster_error
@@ -24,39 +24,51 @@ FOREIGN_TIMEOUT_MS = 60_000
 
 
 def leave_open(cluster: Cluster, topic: str, expires_after_s: int | None = None) -> Callable[[], str]:
-    """Open the transaction; gives what ends it: an abort, or waiting until it has expired. That says in words how long
-    the last stable offset stood still.
+    """Open the transaction; gives what ends it: an abort, or waiting until it has expired. That says in words how much
+    it withheld when its time was over.
 
     Raises ClusterError when a partition does not take the record.
     """
     timeout_ms = FOREIGN_TIMEOUT_MS if expires_after_s is None else expires_after_s * 1000
     foreign = TransactionalProducer(cluster.bootstrap, cluster.client, f"{topic}-foreign", timeout_ms)
+    opened: dict[int, int] = {}
+    """Offset of the open transaction's record, by partition."""
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        foreign.heard(error, message)
+        if error is None:
+            opened[message.partition() or 0] = message.offset() or 0
+
     try:
         foreign.__enter__()
         foreign.producer.begin_transaction()
         for partition in cluster.partitions(topic):
-            foreign.producer.produce(topic, b"left open on purpose", partition=partition)
+            foreign.producer.produce(topic, b"left open on purpose", partition=partition, on_delivery=delivered)
         foreign.flush()
     except KafkaException as error:
         raise cluster_error(error, cluster.bootstrap, f"leaving a transaction open in {topic}") from error
 
     def end() -> str:
-        bounds = cluster.bounds(topic)
-        withheld = sum(p.hw - p.lso for p in bounds.partitions)
+        # From the open record on: what lies before it, somebody else withholds. One that has expired withholds nothing.
+        withheld = sum(
+            p.hw - opened[p.partition]
+            for p in cluster.bounds(topic).partitions
+            if p.partition in opened and p.lso <= opened[p.partition]
+        )
         if expires_after_s is None:
             foreign.abort()
         foreign.__exit__(None, None, None)
-        stood = {p.partition: p.lso for p in bounds.partitions}
-        _wait_until_moved(cluster, topic, stood)
+        _wait_until_released(cluster, topic, opened)
         how = "aborted" if expires_after_s is None else "expired"
         return f"it withheld {withheld} offsets of {topic}, and was {how}"
 
     return end
 
 
-def _wait_until_moved(cluster: Cluster, topic: str, stood: dict[int, int]) -> None:
+def _wait_until_released(cluster: Cluster, topic: str, opened: Mapping[int, int]) -> None:
+    """Until the last stable offset is beyond the open transaction's record in every partition."""
     deadline = time.monotonic() + EXPIRED_WITHIN_S
-    while any(p.lso <= stood[p.partition] for p in cluster.bounds(topic).partitions):
+    while any(p.lso <= opened.get(p.partition, -1) for p in cluster.bounds(topic).partitions):
         if time.monotonic() > deadline:
             raise ClusterError(f"The transaction left open in {topic} did not end within {EXPIRED_WITHIN_S:.0f} s.")
         time.sleep(LOOK_S)

@@ -1,0 +1,153 @@
+"""Rights that are taken away in the middle of a transaction, by a broker that asks who may do what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from backend.errors import SinkError
+from backend.faults.fault import Step
+from backend.jars import BROKER, jar_files
+from backend.kafka.broker import EmbeddedKafka
+from backend.kafka.cluster import Cluster
+from backend.pipeline.journal import Declared, TransactionEnded, read_journal
+from backend.pipeline.sink import PartitionWriter, Receipt
+from backend.pipeline.sink_options import SinkOptions
+from backend.settings import Settings, admin_config
+from tests.runs import read_all
+
+TOPICS = ("source", "sink", "journal")
+RECORDS, PER_TRANSACTION = 40, 10
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A broker with an authorizer, and the two who know its passwords: one who may everything, and a worker."""
+
+    bootstrap: str
+    owner: dict[str, str]
+    worker: dict[str, str]
+
+    @property
+    def admin(self) -> AdminClient:
+        return AdminClient(admin_config(self.bootstrap, self.owner))
+
+    def grant(self, kind: ResourceType, name: str) -> None:
+        """The worker may write to it, and somebody else may read it: what nobody owns is open to all."""
+        wanted = [_right(kind, name, "worker", AclOperation.WRITE), _right(kind, name, "auditor", AclOperation.READ)]
+        admin = self.admin
+        for made in admin.create_acls(wanted).values():
+            made.result()
+
+    def revoke(self, kind: ResourceType, name: str) -> None:
+        place = (ResourcePatternType.LITERAL, "User:worker", "*", AclOperation.WRITE, AclPermissionType.ALLOW)
+        admin = self.admin
+        for removed in admin.delete_acls([AclBindingFilter(kind, name, *place)]).values():
+            assert len(removed.result()) == 1
+
+
+def _right(kind: ResourceType, name: str, user: str, may: AclOperation) -> AclBinding:
+    return AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", may, AclPermissionType.ALLOW)
+
+
+@pytest.fixture(scope="module")
+def guarded(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder: Path = tmp_path_factory.mktemp("guarded")
+    plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    kafka = EmbeddedKafka(
+        folder,
+        jar_files(settings, BROKER),
+        overrides={
+            # The one listener keeps its name, and speaks another protocol.
+            "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "listener.name.plaintext.plain.sasl.jaas.config": f'{plain} username="owner" password="o" user_owner="o" '
+            'user_worker="w";',
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:owner;User:ANONYMOUS",
+            "allow.everyone.if.no.acl.found": "true",
+        },
+    )
+    kafka.start()
+    told = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    yield Guarded(
+        kafka.bootstrap,
+        {**told, "sasl.username": "owner", "sasl.password": "o"},
+        {**told, "sasl.username": "worker", "sasl.password": "w"},
+    )
+    kafka.stop()
+
+
+class Struck(PartitionWriter):
+    """Loses a right when half of the second transaction's records are in the log."""
+
+    lose: Callable[[], None]
+
+    def _step(self, step: Step, sequence: int) -> None:
+        if (step, sequence) == (Step.PRODUCING, 2) and not self.receipt.aborted:
+            self.producer.flush()
+            self.lose()
+        super()._step(step, sequence)
+
+
+@pytest.mark.parametrize("kind", [ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID])
+def test_a_right_that_is_taken_away_stops_the_sink_and_loses_nothing(guarded: Guarded, kind: ResourceType) -> None:
+    """Story: in the middle of a transaction the worker may not write to the sink any more, or not use its transactional
+    id. The sink stops with the brokers' own word for it, after as many tries as it may have; nothing of the
+    transaction is in the sink. The right is given back, and the next task goes on: exact."""
+    prefix = kind.name.lower().replace("_", "-")
+    topics = {name: f"{prefix}-{name}" for name in TOPICS}
+    cluster = Cluster(guarded.bootstrap, guarded.owner)
+    for name in topics.values():
+        cluster.create_topic(name, 1)
+    cluster.commit_offsets(prefix, topics["source"], {0: 0})
+    struck = topics["sink"] if kind is ResourceType.TOPIC else f"{prefix}-{topics['source']}-0"
+    guarded.grant(kind, struck)
+    options = {
+        "kafka.bootstrap.servers": guarded.bootstrap,
+        **{f"kafka.{key}": value for key, value in guarded.worker.items()},
+        "topic": topics["sink"],
+        "group": prefix,
+        "transactionalIdPrefix": prefix,
+        "journal": topics["journal"],
+        "recordsPerTransaction": str(PER_TRANSACTION),
+        "attemptsMax": "3",
+    }
+
+    def task(writer: PartitionWriter) -> Receipt:
+        offsets = pa.array(range(RECORDS), pa.int64())
+        texts = pa.array([b"%d" % n for n in range(RECORDS)], pa.binary())
+        partition = pa.array([0] * RECORDS, pa.int32())
+        columns = {"topic": [topics["source"]] * RECORDS, "partition": partition, "offset": offsets}
+        with writer:
+            writer.accept(pa.RecordBatch.from_pydict({**columns, "key": texts, "value": texts}))
+            return writer.finish()
+
+    def sunk() -> Counter[bytes | None]:
+        return Counter(message.value for message in read_all(guarded.bootstrap, topics["sink"], client=guarded.owner))
+
+    losing = Struck(SinkOptions.parse(options), topics["source"], 0)
+    losing.lose = lambda: guarded.revoke(kind, struck)
+    with pytest.raises(SinkError, match=f"{kind.name}_AUTHORIZATION_FAILED"):
+        task(losing)
+    assert sunk() == Counter(b"%d" % n for n in range(PER_TRANSACTION))
+    guarded.grant(kind, struck)
+    done = task(PartitionWriter(SinkOptions.parse(options), topics["source"], 0))
+    assert (done.skipped, done.inputs) == (PER_TRANSACTION, RECORDS - PER_TRANSACTION)
+    assert sunk() == Counter(b"%d" % n for n in range(RECORDS))
+    ended = [
+        one
+        for one in read_journal(guarded.bootstrap, guarded.owner, topics["journal"])
+        if isinstance(one, TransactionEnded)
+    ]
+    assert sum(one.outcome is not Declared.COMMITTED for one in ended) <= 3
