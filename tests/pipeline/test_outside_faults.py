@@ -76,10 +76,14 @@ def test_a_worker_cut_off_for_longer_than_its_transaction_may_last_ends_exact(
     assert done.report.fates["aborted"] and done.run.state is State.DONE
 
 
-def test_a_foreign_open_transaction_withholds_records_and_nothing_else(settings: Settings, cluster: Services) -> None:
-    """Story: somebody leaves a transaction open in the sink. Until it is aborted nobody gets past it; then all do."""
-    done = run(settings, cluster, "open@transaction=2,seconds=1")
+@pytest.mark.parametrize(("fault", "ended"), [("seconds=1", "aborted"), ("end=expiry,seconds=1", "expired")])
+def test_a_foreign_open_transaction_withholds_records_and_nothing_else(
+    settings: Settings, cluster: Services, fault: str, ended: str
+) -> None:
+    """Story: somebody leaves a transaction open in the sink. Until it is aborted, or the coordinator aborts it because
+    its time is over, nobody gets past it; then all do."""
+    done = run(settings, cluster, f"open@transaction=2,{fault}")
     (said,) = told(cluster, done, Told.HEALED)
-    assert "and was aborted" in said and "withheld 0" not in said
+    assert f"and was {ended}" in said and "withheld 0" not in said
     assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
     assert done.report.fates["aborted"] == PARTITIONS
