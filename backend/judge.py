@@ -28,7 +28,7 @@ from backend.evidence.folder import complete
 from backend.kafka import fates, rawlog
 from backend.kafka.coordinator import ask_open_transactions
 from backend.kafka.unstable import ask_unstable_offsets
-from backend.pipeline.journal import Entry, TransactionEnded, decode, encode
+from backend.pipeline.journal import Entry, TaskStarted, TransactionEnded, decode, encode
 from backend.settings import READ_COMMITTED, spark_source_options
 from backend.spark import first_line
 from validators.agreed import Agreed
@@ -38,7 +38,8 @@ from validators.expected import Expect, Expected
 from validators.finding import Bounds, Guarantee, Order, Witness
 from validators.identity import Identity
 from validators.joined import join, split
-from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, build_ledger
+from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, SourceLog, build_ledger
+from validators.polled import POLLED_COLUMNS, Polled
 from validators.readings import COLUMNS, keep, read
 from validators.report import Report, judge
 
@@ -48,6 +49,7 @@ INTERPRETED_OFFSETS_MAX = 100_000
 EVIDENCE = "evidence"
 COMMITTED, UNCOMMITTED, INPUTS = "sink-read_committed", "sink-read_uncommitted", "source-read_committed"
 BATCHES, JOURNAL, COUNTS, TAKEN = "sink-raw_log.parquet", "journal.jsonl", "expected-counts", "taken.json"
+SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
 VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python")
 
 
@@ -69,6 +71,8 @@ class Question:
     """What a contract says beyond these."""
     journal: Sequence[Entry] | None = None
     """What the run declared; None: there is no such witness."""
+    polled: pa.Table | None = None
+    """What a concurrent reader received, with `POLLED_COLUMNS`; None: there is no such witness."""
     sink_from: Mapping[int, int] = field(default_factory=dict)
     """Offsets of the sink before which nothing is judged, by partition."""
     run: str | None = None
@@ -91,6 +95,10 @@ class Taken:
     batches: pa.Table | None
     """The sink's raw log; None: it has none, being no topic."""
     coordinator: Coordinator | None
+    source_batches: pa.Table | None = None
+    """The source's raw log; None: it was not read."""
+    aborted: DataFrame | None = None
+    """The aborted records of the source; None where its raw log shows none."""
 
 
 def judge_topics(
@@ -132,16 +140,18 @@ def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], questio
         return keep(read(spark, options, bounds, level), (evidence / name).as_uri())
 
     try:
-        with ThreadPoolExecutor(5) as pool:
-            # All five at once: each waits for Kafka more than it computes.
+        with ThreadPoolExecutor(6) as pool:
+            # All six at once: each waits for Kafka more than it computes.
             committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
             uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
             inputs = pool.submit(reading, question.source, Witness.READ_COMMITTED, INPUTS)
             batches = pool.submit(_scan, bootstrap, client, sink)
+            source_batches = pool.submit(_scan, bootstrap, client, question.source)
             coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
         return Taken(
             *(question, sink, committed.result(), uncommitted.result(), inputs.result()),
-            *(batches.result(), coordinator.result()),
+            *(batches.result(), coordinator.result(), source_batches.result()),
+            _aborted(spark, options, question.source, source_batches.result(), inputs.result(), evidence),
         )
     except PySparkException as error:
         raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
@@ -167,6 +177,8 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
             order=question.order,
             agreed=question.agreed,
             coordinator=taken.coordinator,
+            source_log=None if taken.source_batches is None else SourceLog(taken.aborted),
+            polled=None if question.polled is None else _polled(spark, question.polled),
         )
         return judge(
             ledger,
@@ -192,6 +204,8 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
         journal = evidence / JOURNAL
         if journal.exists():
             asked["journal"] = [decode(line) for line in journal.read_bytes().splitlines()]
+        if (evidence / POLLED).exists():
+            asked["polled"] = pq.read_table(evidence / POLLED)
         count = said["count"]
         if (evidence / COUNTS).exists():
             count = spark.read.parquet((evidence / COUNTS).as_uri())
@@ -203,6 +217,8 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
             reading(INPUTS),
             pq.read_table(evidence / BATCHES) if said.get("raw_log", True) else None,
             TypeAdapter(Coordinator | None).validate_python(said["coordinator"]),
+            pq.read_table(evidence / SOURCE_BATCHES) if (evidence / SOURCE_BATCHES).exists() else None,
+            reading(ABORTED) if (evidence / ABORTED).exists() else None,
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EvidenceError(f"The evidence in {evidence} cannot be read: {first_line(error)}") from error
@@ -215,7 +231,7 @@ def keep_taken(taken: Taken, evidence: Path) -> None:
         "question": {
             one.name: TypeAdapter(_HINTS[one.name]).dump_python(getattr(question, one.name), mode="json")
             for one in fields(Question)
-            if one.name not in ("journal", "expected")
+            if one.name not in ("journal", "polled", "expected")
         },
         "expect": expected.kind,
         "count": expected.count if isinstance(expected.count, str) else None,
@@ -229,6 +245,10 @@ def keep_taken(taken: Taken, evidence: Path) -> None:
     try:
         if taken.batches is not None:
             pq.write_table(taken.batches, evidence / BATCHES)
+        if taken.source_batches is not None:
+            pq.write_table(taken.source_batches, evidence / SOURCE_BATCHES)
+        if question.polled is not None:
+            pq.write_table(question.polled, evidence / POLLED)
         if question.journal is not None:
             (evidence / JOURNAL).write_bytes(b"".join(encode(entry) + b"\n" for entry in question.journal))
     except OSError as error:
@@ -290,6 +310,23 @@ def _scan(bootstrap: str, client: Mapping[str, str], sink: Bounds) -> pa.Table:
     return pa.concat_tables(found)
 
 
+def _aborted(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    source: Bounds,
+    batches: pa.Table,
+    inputs: DataFrame,
+    evidence: Path,
+) -> DataFrame | None:
+    """The aborted records of the judged range, kept; None where the raw log shows no aborted transaction."""
+    if not (fates.transactions(batches, source)["outcome"] == "ABORTED").any():
+        return None
+    judged = replace(source, partitions=tuple(replace(p, hw=p.lso) for p in source.partitions))
+    every = read(spark, options, judged, Witness.READ_UNCOMMITTED)
+    lost = every.join(inputs.select("partition", "offset"), ["partition", "offset"], "left_anti")
+    return keep(lost.select(*inputs.columns), (evidence / ABORTED).as_uri())
+
+
 def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds) -> RawLog:
     found = fates.transactions(batches, bounds)
     names = [column.split()[0] for column in TRANSACTION_COLUMNS.split(", ")]
@@ -300,8 +337,17 @@ def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds) -> RawLog:
 def _declared(spark: SparkSession, journal: Sequence[Entry]) -> DataFrame:
     ended = [entry for entry in journal if isinstance(entry, TransactionEnded)]
     columns = ("transactional_id", "sequence", "attempt", "task", "outcome", "reason")
-    table = pa.table({name: [getattr(entry, name) for entry in ended] for name in columns}) if ended else None
+    rows = [tuple(getattr(entry, name) for name in columns) for entry in ended]
+    started = [entry for entry in journal if isinstance(entry, TaskStarted)]
+    rows += [(entry.transactional_id, entry.sequence, 0, entry.task, "STARTED", "") for entry in started]
+    table = pa.table(dict(zip(columns, zip(*rows, strict=True), strict=True))) if rows else None
     return _frame(spark, table, DECLARED_COLUMNS)
+
+
+def _polled(spark: SparkSession, table: pa.Table) -> Polled:
+    widths = pc.subtract(table["last_offset"], table["first_offset"])
+    records = (pc.sum(widths).as_py() or 0) + table.num_rows
+    return Polled(_frame(spark, table, POLLED_COLUMNS), records)
 
 
 def _frame(spark: SparkSession, table: pa.Table | None, columns: str) -> DataFrame:

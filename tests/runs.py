@@ -23,6 +23,7 @@ SMALL: dict[str, Any] = {
     "abort_probability": 0.3,
     "faults": ["crash@transaction=2"],
     "seed": 1,
+    "reader": True,
 }
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from backend.judge import (
+    ABORTED,
     COMMITTED,
     EVIDENCE,
     INPUTS,
@@ -25,6 +26,7 @@ from backend.judge_table import judge_table
 from backend.pipeline.journal import read_journal
 from backend.pipeline.monitor import Context
 from backend.pipeline.process import Names, committed_of
+from backend.pipeline.reader import FOLDER, read_account
 from backend.pipeline.scenarios import Stage, scenario
 from backend.settings import READ_COMMITTED, spark_source_options
 from validators.chain import through
@@ -112,6 +114,8 @@ def _judge_end_to_end(context: Context, spark: SparkSession, partial: bool) -> R
         committed=keep(up(last.committed), (evidence / COMMITTED).as_uri()),
         uncommitted=keep(up(last.uncommitted), (evidence / UNCOMMITTED).as_uri()),
         inputs=keep(first.inputs, (evidence / INPUTS).as_uri()),
+        source_batches=first.source_batches,
+        aborted=None if first.aborted is None else keep(first.aborted, (evidence / ABORTED).as_uri()),
     )
     return conclude(spark, whole, context.folder, _papers(context))
 
@@ -167,6 +171,7 @@ def judge_stage(
         expected=_expected(context, spark, stage, source),
         order=stage.order,
         journal=read_journal(context.cluster.bootstrap, context.settings.client, names.journal),
+        polled=read_account(context.folder / FOLDER, sinks),
         sink_from={
             first + int(partition): offset
             for own, first in split(sinks)

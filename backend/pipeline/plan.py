@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from backend.errors import TopicproofError, UsageError
 from backend.faults.fault import Step
 from backend.faults.kinds import CRASH, ERROR, ZOMBIE, parse_fault
+from backend.pipeline.duplicates import Cause
 from backend.pipeline.limits import Limits
 from backend.pipeline.scenarios import SCENARIOS, Scenario, scenario
 from backend.settings import TRANSACTION_TIMEOUT_MS
@@ -113,6 +114,9 @@ class SourcePlan(BaseModel):
     """An existing topic; None: the run makes one and fills it."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     starting: Literal["earliest", "latest"] = "earliest"
+    url: Annotated[str | None, AfterValidator(_database)] = None
+    """With `duplicates: transfer`, the database whose table is copied into the source, as SQLAlchemy writes it; None: a
+    file of SQLite in the run's folder."""
     options: dict[str, str] = Field(default_factory=dict)
     """Further options of Spark's Kafka source."""
 
@@ -182,11 +186,15 @@ class RunPlan(BaseModel):
     """Go on where the group stands, although the journal says that its offset was moved."""
     judged: bool = True
     """Whether the run ends with a verdict."""
+    reader: bool = False
+    """Whether a read_committed reader polls the sinks while they are written, as one more witness."""
     source: SourcePlan = SourcePlan()
     sink: SinkPlan = SinkPlan()
 
     checkpoints: Annotated[str, AfterValidator(_url)] | None = None
     """URL of a folder for the checkpoints, which are the state of a stateful stage; None: with the run, in the home."""
+    duplicates: Cause | None = None
+    """In the scenario totals, why payments are filled in twice; None: none is."""
     deduplicate_s: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
     """In the scenario totals, drop payments whose id came before, at most so many seconds of their own time ago."""
     files: FilesPlan = FilesPlan()
@@ -221,6 +229,7 @@ class RunPlan(BaseModel):
             raise _disagree(
                 f"{chosen.name} has no deduplication. Choose the scenario totals, or remove it.", "deduplicate_s"
             )
+        self._agree_on_duplicates(chosen)
         if len(chosen.sources) > 1 and self.source.topic is not None:
             raise _disagree(f"{chosen.name} reads several topics of its own. Remove source.topic.", "source", "topic")
         self._agree_on_tables(chosen)
@@ -231,6 +240,19 @@ class RunPlan(BaseModel):
                     *("faults", number),
                 )
         return self
+
+    def _agree_on_duplicates(self, chosen: Scenario) -> None:
+        if self.source.url is not None and self.duplicates is not Cause.TRANSFER:
+            raise _disagree(
+                "only a transfer reads a database. Say duplicates: transfer, or remove it.", "source", "url"
+            )
+        if self.duplicates is None:
+            return
+        if chosen.name != "totals":
+            raise _disagree(f"{chosen.name} has no payments. Choose the scenario totals, or remove it.", "duplicates")
+        if not self.fills or self.until_stopped or self.rate is not None:
+            given = "source.topic" if not self.fills else "until_stopped" if self.until_stopped else "rate"
+            raise _disagree(f"a fill that repeats payments goes to its end by itself. Remove {given}.", "duplicates")
 
     def _agree_on_tables(self, chosen: Scenario) -> None:
         """What a table can do, and what only topics can."""
@@ -245,6 +267,8 @@ class RunPlan(BaseModel):
         if self.sink.dead_letters or self.sink.partitions is not None:
             given = "dead_letters" if self.sink.dead_letters else "partitions"
             raise _disagree(f"a table has no {given.replace('_', ' ')}. Remove it.", "sink", given)
+        if self.reader:
+            raise _disagree("a table is not polled. Remove it.", "reader")
         for number, fault in enumerate(map(parse_fault, self.faults)):
             if fault.kind not in TABLE_FAULTS or fault.step is Step.COMMITTING:
                 raise _disagree(

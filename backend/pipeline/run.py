@@ -23,13 +23,15 @@ from backend.history.store import History, Run, State
 from backend.judge import Question, judge_topics
 from backend.kafka.broker import free_ports
 from backend.kafka.cluster import Cluster
-from backend.pipeline.database_sink import begin, drop_tables, make_tables, require_no_table, shown_url
+from backend.pipeline.database_sink import begin, drop_table, drop_tables, make_tables, require_no_table, shown_url
+from backend.pipeline.duplicates import Cause, Twice, fill_twice, table_of
 from backend.pipeline.file_server import HOST, serving
 from backend.pipeline.fill import fill, numbers_in
 from backend.pipeline.judging import Judged, judge_run
 from backend.pipeline.monitor import Context, watched
 from backend.pipeline.plan import RunPlan
 from backend.pipeline.process import Names, prepare, process, require_expressions
+from backend.pipeline.reader import FOLDER, reading
 from backend.pipeline.scenarios import DEAD_LETTERS, Scenario, Stage, scenario
 from backend.pipeline.stateful_sink import commit_batch_floor
 from backend.services import Services
@@ -39,6 +41,8 @@ from validators.finding import Bounds, Guarantee, Outcome
 from validators.report import Report
 from validators.report import exit_code as exit_code_of
 
+PAYMENTS = "payments.db"
+"""The file, in a run's folder, of the SQLite database whose table a transfer copies."""
 TABLES = "tables.db"
 """The file, in a run's folder, of the SQLite database that has its tables."""
 
@@ -200,12 +204,19 @@ def _process(context: Context, spark: SparkSession, filling: Future[None] | None
     exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
     struck = Struck(context.settings, cluster, context.names, exactly_once)
     try:
-        with Director(struck, plan.faults) as director:
+        with _reading(context), Director(struck, plan.faults) as director:
             reached = [replace(one, bootstrap=director.bootstrap) for one in ready]
             process(reached, cluster, plan, checkpoints, context.stop.is_set, lambda: _surface(filling))
     except TopicproofError as error:
         return error
     return None
+
+
+def _reading(context: Context) -> AbstractContextManager[object]:
+    """A reader of the sinks beside the pipeline, where the plan asks for one."""
+    if not context.plan.reader:
+        return nullcontext()
+    return reading(context.cluster, context.run.facts["sink_from"], context.folder / FOLDER)
 
 
 def _start_fill(context: Context, pool: ThreadPoolExecutor) -> Future[None] | None:
@@ -232,6 +243,9 @@ def _fill(context: Context) -> None:
     if value is None:
         return
     work = context.work
+    if plan.duplicates is not None:
+        _fill_twice(context, plan.duplicates)
+        return
     counts = dict.fromkeys(chosen.sources, 0)
 
     def fill_one(role: str) -> None:
@@ -255,6 +269,23 @@ def _fill(context: Context) -> None:
 
     with ThreadPoolExecutor(len(counts)) as pool:
         list(pool.map(fill_one, counts))
+    if not context.stop.is_set():
+        context.remember(filled=True)
+
+
+def _fill_twice(context: Context, cause: Cause) -> None:
+    """Fill the scenario's one source with payments, some of them twice."""
+    chosen = scenario(context.plan.scenario)
+    topic = context.work.topics[chosen.sources[0]]
+
+    def heard(count: int) -> None:
+        # Who starts again counts from the beginning again.
+        context.filled = max(context.filled, count)
+
+    there = numbers_in(context.cluster, topic, chosen.number)
+    database = context.plan.source.url or f"sqlite:///{context.folder / PAYMENTS}"
+    context.folder.mkdir(parents=True, exist_ok=True)
+    fill_twice(cause, Twice(context.cluster, topic, context.plan.records, database, context.stop.is_set, heard, there))
     if not context.stop.is_set():
         context.remember(filled=True)
 
@@ -405,6 +436,8 @@ def clean(settings: Settings, services: Services, history: History, run_id: str)
         if names.get("database"):
             drop_tables(names["database"], names["sinks"][0], names["group"])
             deleted.append(names["sinks"][0])
+    if given := run.plan.get("source", {}).get("url"):
+        drop_table(given, table_of(run.facts["source"]))
     shutil.rmtree(settings.runs / run.id, ignore_errors=True)
     history.forget(run_id)
     return deleted
