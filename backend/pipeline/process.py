@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ from validators.finding import Guarantee
 
 POLL_S = 0.2
 TRIGGER = "100 milliseconds"
+_EXPLAINING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -317,7 +319,8 @@ def require_no_speculation(spark: SparkSession) -> None:
 def require_no_shuffle(rows: DataFrame) -> None:
     """Raises ShuffledInput when rows of one source partition would be spread over tasks: seen to lose records."""
     plan = io.StringIO()
-    with contextlib.redirect_stdout(plan):
+    # Spark gives its plan to standard output only, of which there is one for all threads.
+    with _EXPLAINING, contextlib.redirect_stdout(plan):
         rows.explain()
     if re.search(r"\bExchange\b", plan.getvalue()):
         raise errors.ShuffledInput(f"The stream is shuffled before the sink. {REMEDY_SHUFFLED}")
