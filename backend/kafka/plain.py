@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from backend.errors import NotDelivered
-from backend.kafka.transaction import TIMEOUT_S, enqueue
+from backend.kafka.transaction import TIMEOUT_S, Record, enqueue
 from backend.settings import plain_producer_config
 
 
@@ -31,12 +30,12 @@ class PlainProducer:
     ) -> None:
         self.producer.close()
 
-    def produce(self, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, Any]]) -> None:
-        """Queue one record; waits for room when the queue is full. Raises NotDelivered."""
+    def produce(self, records: Iterable[Record]) -> None:
+        """Queue records; waits for room when the queue is full. Raises NotDelivered."""
         try:
-            enqueue(self.producer, topic, key, value, headers, self._delivered)
+            enqueue(self.producer, records, lambda: self._delivered)
         except KafkaException as error:
-            raise NotDelivered(f"A record for {topic} was refused: {error.args[0].str()}.") from error
+            raise NotDelivered(f"A record was refused: {error.args[0].str()}.") from error
 
     def flush(self) -> None:
         """Send everything that is queued. Raises NotDelivered when some of it was not acknowledged."""

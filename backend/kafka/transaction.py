@@ -7,7 +7,7 @@ neither, because the transaction belongs to somebody else now.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from backend.errors import Fenced, OutcomeUnknown, RecordRefused, SinkError, TransactionAborted
+from backend.errors import Fenced, NotAllowed, OutcomeUnknown, RecordRefused, SinkError, TransactionAborted
 from backend.settings import REQUEST_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, transactional_producer_config
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
@@ -35,6 +35,12 @@ _FENCED = {
     KafkaError.FENCED_INSTANCE_ID,
 }
 
+_NOT_ALLOWED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
 
 _REFUSED = {
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -46,13 +52,16 @@ _REFUSED = {
 
 Delivered = Callable[[KafkaError | None, Message], None]
 
+Record = tuple[str, bytes | None, bytes | None, list[tuple[str, Any]]]
+"""topic, key, value, headers"""
+
 
 class TransactionalProducer:
     """One transactional id, taken over on entering: earlier holders are fenced and their transaction settled.
 
-    Raises Fenced when somebody else takes the id over, TransactionAborted when the transaction was aborted and may be
-    replayed, RecordRefused when that is for a record of it, OutcomeUnknown when the answer to a commit never came,
-    KafkaException for anything fatal.
+    Raises Fenced when somebody else takes the id over, NotAllowed when a right is missing, TransactionAborted when the
+    transaction was aborted and may be replayed, RecordRefused when that is for a record of it, OutcomeUnknown when the
+    answer to a commit never came, KafkaException for anything fatal.
     """
 
     def __init__(
@@ -98,17 +107,11 @@ class TransactionalProducer:
             raise
         self._commit()
 
-    def produce(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        headers: list[tuple[str, Any]],
-        delivered: Delivered | None = None,
-    ) -> None:
-        """Queue one record; waits for room when the queue is full. `delivered` hears what became of it."""
+    def produce(self, records: Iterable[Record], delivered: Callable[[], Delivered] | None = None) -> None:
+        """Queue records; waits for room when the queue is full. `delivered` gives, for the record that was taken last,
+        who hears what became of it."""
         try:
-            enqueue(self.producer, topic, key, value, headers, delivered or self.heard)
+            enqueue(self.producer, records, delivered or (lambda: self.heard))
         except KafkaException as error:
             raise self._translated(error) from error
 
@@ -180,6 +183,11 @@ class TransactionalProducer:
         """What the code alone says."""
         if cause.code() in _FENCED:
             return Fenced(f"{self.transactional_id} was taken over by another producer ({cause.name()}).")
+        if cause.code() in _NOT_ALLOWED:
+            return NotAllowed(
+                f"{self.transactional_id}: the brokers do not allow this client to go on ({cause.name()}). Give it the "
+                "right back, and resume."
+            )
         if is_refused(cause):
             return RecordRefused(f"{self.transactional_id}: {cause.str()} ({cause.name()}).")
         return None
@@ -193,21 +201,18 @@ def is_refused(error: KafkaError) -> bool:
     return error.code() in _REFUSED
 
 
-def enqueue(
-    producer: Producer,
-    topic: str,
-    key: bytes | None,
-    value: bytes | None,
-    headers: list[tuple[str, Any]],
-    delivered: Delivered,
-) -> None:
-    """Queue one record; waits for room when the queue is full. Raises KafkaException."""
-    while True:
-        try:
-            producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
-            return
-        except BufferError:
-            producer.poll(0.05)
+def enqueue(producer: Producer, records: Iterable[Record], delivered: Callable[[], Delivered]) -> None:
+    """Queue records; waits for room when the queue is full. Raises KafkaException."""
+    # Called for every record of a pipeline: what can be looked up once is.
+    produce = producer.produce
+    for topic, key, value, headers in records:
+        hears = delivered()
+        while True:
+            try:
+                produce(topic, value, key, headers=headers, on_delivery=hears)
+                break
+            except BufferError:
+                producer.poll(0.05)
 
 
 def _retriable(error: BaseException) -> bool:

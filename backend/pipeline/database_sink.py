@@ -126,7 +126,7 @@ def make_tables(
         OFFSETS.create(engine, checkfirst=True)
         outputs.create(engine, checkfirst=True)
     except DBAPIError as error:
-        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+        raise SinkError(f"{shown(engine)}: {said(error)}.") from error
     begin(url, group, floor)
 
 
@@ -145,7 +145,7 @@ def begin(url: str, group: str, floor: Mapping[tuple[str, int], int]) -> None:
             f"Group {group} has begun already in {shown(engine)}; where it begins is said once. Nothing was changed."
         ) from error
     except DBAPIError as error:
-        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+        raise SinkError(f"{shown(engine)}: {said(error)}.") from error
 
 
 def require_no_table(url: str, table: str) -> None:
@@ -154,7 +154,7 @@ def require_no_table(url: str, table: str) -> None:
     try:
         there = inspect(engine).has_table(table)
     except DBAPIError as error:
-        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+        raise SinkError(f"{shown(engine)}: {said(error)}.") from error
     if there:
         raise SinkError(f"{shown(engine)} has a table {table} already. Choose another name, or drop it.")
 
@@ -169,7 +169,7 @@ def committed_offsets(url: str, group: str, topic: str) -> dict[int, int]:
         with engine.connect() as connection:
             return {row.partition: row.next_offset for row in connection.execute(asked)}
     except DBAPIError as error:
-        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+        raise SinkError(f"{shown(engine)}: {said(error)}.") from error
 
 
 def set_generation(url: str, group: str, generation: int) -> None:
@@ -179,18 +179,27 @@ def set_generation(url: str, group: str, generation: int) -> None:
         with engine.begin() as connection:
             connection.execute(update(OFFSETS).where(OFFSETS.c.group_id == group).values(generation=generation))
     except DBAPIError as error:
-        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+        raise SinkError(f"{shown(engine)}: {said(error)}.") from error
 
 
 def drop_tables(url: str, table: str, group: str) -> None:
     """Remove a table of outputs, and what its group had committed. Raises SinkError."""
+    drop_table(url, rows_of(table))
     engine = connect_database(url)
     try:
-        rows_of(table).drop(engine, checkfirst=True)
         with engine.begin() as connection:
             connection.execute(delete(OFFSETS).where(OFFSETS.c.group_id == group))
     except DBAPIError as error:
-        raise SinkError(f"{shown(engine)}: {_said(error)}.") from error
+        raise SinkError(f"{shown(engine)}: {said(error)}.") from error
+
+
+def drop_table(url: str, table: Table) -> None:
+    """Raises SinkError."""
+    engine = connect_database(url)
+    try:
+        table.drop(engine, checkfirst=True)
+    except DBAPIError as error:
+        raise SinkError(f"{shown(engine)}: {said(error)}.") from error
 
 
 def shown_url(url: str) -> str:
@@ -255,7 +264,7 @@ class TableWriter(PartitionWriter):
             with self.engine.connect() as connection:
                 found = connection.execute(asked).one_or_none()
         except DBAPIError as error:
-            raise SinkError(f"{shown(self.engine)}: {_said(error)}.") from error
+            raise SinkError(f"{shown(self.engine)}: {said(error)}.") from error
         if found is None:
             raise OffsetMissing(
                 f"Group {self.sink.group} has no offset for {self.where} in {shown(self.engine)}, so nobody knows what "
@@ -271,25 +280,29 @@ class TableWriter(PartitionWriter):
             with self.engine.begin() as connection:
                 self._step(Step.BEGUN, sequence)
                 self._write(connection, sequence)
-                self._step(Step.PRODUCED, sequence)
-                self._draw(sequence, attempt)
                 if self.appends:
+                    self._written(sequence, attempt)
                     self._set_offset(connection, sequence)
                     self._step(Step.OFFSET_SENT, sequence)
             if not self.appends:
+                self._written(sequence, attempt)
                 with self.engine.begin() as connection:
                     self._set_offset(connection, sequence)
                 self._step(Step.OFFSET_SENT, sequence)
         except DBAPIError as error:
             # Whether a commit was lost on its way or its answer was, the comparison of the next attempt tells.
-            raise NotDelivered(f"{shown(self.engine)}: {_said(error)}.") from error
+            raise NotDelivered(f"{shown(self.engine)}: {said(error)}.") from error
         self._step(Step.COMMITTED, sequence)
+
+    def _written(self, sequence: int, attempt: int) -> None:
+        """The rows are there; of upserts for everybody, and whoever dies now writes them again."""
+        self._step(Step.PRODUCED, sequence)
+        self._draw(sequence, attempt)
 
     def _write(self, connection: Connection, sequence: int) -> None:
         rows = [
-            dict(zip(LINEAGE, (*self.source, row.offset, index), strict=True)) | {"key": key, "value": value}
-            for row in self.buffer
-            for index, (_topic, key, value, _headers) in enumerate(row.outputs)
+            dict(zip(LINEAGE, (*self.source, offset, index), strict=True)) | {"key": key, "value": value}
+            for offset, index, _topic, key, value, _headers in self.buffer
         ]
         half = len(rows) // 2
         self._insert(connection, rows[:half])
@@ -328,6 +341,6 @@ class TableWriter(PartitionWriter):
         return (OFFSETS.c.generation == self.sink.generation,) if self.sink.generation else ()
 
 
-def _said(error: DBAPIError) -> str:
+def said(error: DBAPIError) -> str:
     """The database's own words, without the statement and its values."""
     return str(error.orig).splitlines()[0].rstrip(".")

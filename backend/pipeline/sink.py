@@ -69,9 +69,9 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
@@ -87,6 +87,7 @@ from backend.errors import (
     AttemptsExhausted,
     Fenced,
     InjectedError,
+    NotAllowed,
     NotDelivered,
     OffsetMissing,
     OutcomeUnknown,
@@ -103,7 +104,7 @@ from backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE
 from backend.faults.rendezvous import wait_for_the_run
 from backend.kafka.cluster import Cluster
 from backend.kafka.plain import PlainProducer
-from backend.kafka.transaction import Delivered, TransactionalProducer, is_refused
+from backend.kafka.transaction import Delivered, Record, TransactionalProducer, is_refused
 from backend.pipeline.journal import (
     Declared,
     Entry,
@@ -186,18 +187,21 @@ class KafkaTransactionalWriter(DataSourceStreamArrowWriter):
         """Nothing to undo: every transaction was settled by its own task."""
 
 
-Output = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-"""topic, key, value, headers"""
+Output = tuple[int, int, str, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+"""Its input (the offset), its index among that input's outputs, topic, key, value, headers"""
 
 
 @dataclass(frozen=True)
-class Input:
-    """One input record's outputs, as they will be produced."""
+class Outputs:
+    """What some input records are to become, input by input."""
 
-    offset: int
-    outputs: Sequence[Output]
-    size: int
-    """Bytes of keys and values."""
+    records: list[Output]
+    ends: np.ndarray[Any, np.dtype[np.int64]]
+    """Where in `records` each input's outputs end."""
+    weights: np.ndarray[Any, np.dtype[np.int64]]
+    """Outputs up to and with each input; one without outputs counts as one, so that it has its turn too."""
+    sizes: np.ndarray[Any, np.dtype[np.int64]]
+    """Bytes of keys and values up to and with each input."""
 
 
 class PartitionWriter:
@@ -207,8 +211,10 @@ class PartitionWriter:
         self.sink = sink
         self.source = (source_topic, source_partition)
         self.task = uuid.uuid4().hex[:8]
-        self.buffer: list[Input] = []
-        self.weight = self.size = 0
+        self.buffer: list[Output] = []
+        """Of the transaction that comes next, and of how many inputs; the offset of the last one."""
+        self.inputs = self.weight = self.size = 0
+        self.last = -1
         self.receipt = Receipt(self.source, 0, 0, 0, 0)
         self.journal: JournalWriter | None = None
         self.name = f"{sink.prefix}-{source_topic}-{source_partition}"
@@ -226,7 +232,9 @@ class PartitionWriter:
         self.padding, self.paddings = b"", 0
         """An oversized value that a fault adds to the first input, and in how many tries."""
         self.refused: set[int] = set()
-        """Where in the buffer the inputs are of which an output was refused."""
+        """The inputs in the buffer of which an output was refused."""
+        self.sending = -1
+        """The input of which an output is being produced."""
         self.opened = ExitStack()
 
     def __enter__(self) -> Self:
@@ -260,15 +268,27 @@ class PartitionWriter:
             self._moved(Position(self.sequence, self.next_offset))
         self.receipt.skipped += first_new
         self._check_continuity(offsets[first_new:])
-        for row in inputs(batch.slice(first_new), self.sink.topic):
-            self.buffer.append(row)
-            self.weight += max(1, len(row.outputs))
-            self.size += row.size
-            if self.weight >= self.sink.records_per_transaction or self.size >= self.sink.bytes_per_transaction:
+        self._take(offsets[first_new:], outputs_of(batch.slice(first_new), self.sink.topic))
+
+    def _take(self, offsets: np.ndarray[Any, np.dtype[np.int64]], new: Outputs) -> None:
+        """Buffer inputs; commit at each that makes the transaction large enough."""
+        begin = record = weight = size = 0
+        while begin < offsets.size:
+            heavy = weight + self.sink.records_per_transaction - self.weight
+            large = size + self.sink.bytes_per_transaction - self.size
+            full = min(int(np.searchsorted(new.weights, heavy)), int(np.searchsorted(new.sizes, large)))
+            last = min(full, offsets.size - 1)
+            self.buffer += new.records[record : int(new.ends[last])]
+            self.inputs += last + 1 - begin
+            self.last = int(offsets[last])
+            self.weight += int(new.weights[last]) - weight
+            self.size += int(new.sizes[last]) - size
+            begin, record, weight, size = last + 1, int(new.ends[last]), int(new.weights[last]), int(new.sizes[last])
+            if full == last:
                 self._commit_buffer()
 
     def finish(self) -> Receipt:
-        if self.buffer:
+        if self.inputs:
             self._commit_buffer()
         if self.journal is not None:
             self.journal.flush()
@@ -397,18 +417,18 @@ class PartitionWriter:
             except Fenced as error:
                 self._declare(sequence, attempt, Declared.FENCED, str(error))
                 raise
-            except (OutcomeUnknown, InjectedError) as error:
+            except (OutcomeUnknown, NotAllowed, InjectedError) as error:
                 self._declare(sequence, attempt, Declared.UNKNOWN, str(error))
                 raise
             self._declare(sequence, attempt, Declared.COMMITTED, "")
             self._step(Step.DECLARED, sequence)
             self.receipt.committed += 1
-            self.receipt.inputs += len(self.buffer)
+            self.receipt.inputs += self.inputs
             self._pass_on(sequence)
             return
         raise AttemptsExhausted(
             f"Transaction {sequence} of {self.where} was aborted {attempt} times, as often as the plan allows; "
-            f"its {len(self.buffer)} inputs from offset {self.next_offset} on are not in the sink."
+            f"its {self.inputs} inputs from offset {self.next_offset} on are not in the sink."
         )
 
     def _open_journal(self, sequence: int) -> None:
@@ -464,22 +484,21 @@ class PartitionWriter:
         """Put a dead letter in the place of every input of which an output was refused. Raises RecordRefused when that
         cannot be done."""
         topic = self.sink.dead_letters
-        of = ", ".join(self._place(self.buffer[number]) for number in sorted(self.refused)) or "unknown"
-        if topic is None or any(one[0] == topic for number in self.refused for one in self.buffer[number].outputs):
+        of = ", ".join(self._place(one) for one in sorted(self.refused)) or "unknown"
+        if topic is None or any(one[2] == topic for one in self.buffer if one[0] in self.refused):
             remedy = "Set deadLetters to a topic for such inputs" if topic is None else "It is a dead letter already"
             raise RecordRefused(f"{error} The input is {of}. {remedy}; nothing was skipped.") from error
         if not self.refused:
             raise error
-        for number in self.refused:
-            row = self.buffer[number]
-            letter: Output = (topic, None, self._place(row).encode(), [(REASON_HEADER, str(error).encode())])
-            self.buffer[number] = replace(row, outputs=[letter])
+        self.buffer = [one for one in self.buffer if one[0] not in self.refused]
+        for one in sorted(self.refused):
+            reason = (REASON_HEADER, str(error).encode())
+            self.buffer.append((one, 0, topic, None, self._place(one).encode(), [reason]))
         self.refused.clear()
         self.paddings = 0
 
     def _transact(self, producer: TransactionalProducer, sequence: int, attempt: int) -> None:
-        total = sum(len(row.outputs) for row in self.buffer)
-        transaction = format_transaction(Transaction(self.name, sequence, attempt, self.task, total))
+        transaction = format_transaction(Transaction(self.name, sequence, attempt, self.task, len(self.buffer)))
         with producer.transaction():
             self._step(Step.BEGUN, sequence)
             self._produce(sequence, [(TRANSACTION_HEADER, transaction)])
@@ -492,45 +511,53 @@ class PartitionWriter:
                 self._step(Step.COMMITTING, sequence)
 
     def _produce(self, sequence: int, more: list[tuple[str, bytes]]) -> None:
-        number = 0
+        half = len(self.buffer) // 2
         try:
-            for number, row in enumerate(self.buffer):
-                if number == len(self.buffer) // 2:
-                    self._step(Step.PRODUCING, sequence)
-                # Hearing of every record has its price: it is paid once the brokers have refused one.
-                heard: Any = (self._hearing(number),) if self.one_by_one else ()
-                for index, (topic, key, value, headers) in enumerate(row.outputs):
-                    lineage = f"{self._place(row)}/{index}".encode()
-                    self.producer.produce(topic, key, value, [*headers, (LINEAGE_HEADER, lineage), *more], *heard)
-                if number == 0 and self.paddings > 0 and self.sink.topic is not None:
-                    self.paddings -= 1
-                    self.producer.produce(self.sink.topic, None, self.padding, more, *heard)
+            self._send(self._records(self.buffer[:half], more))
+            self._step(Step.PRODUCING, sequence)
+            self._send(self._records(self.buffer[half:], more))
         except RecordRefused:
             # The client itself refused it.
-            self.refused.add(number)
+            self.refused.add(self.sending)
             raise
         if self.one_by_one:
             self.producer.flush()
 
-    def _hearing(self, number: int) -> Delivered:
+    def _send(self, records: Iterable[Record]) -> None:
+        if isinstance(self.producer, TransactionalProducer) and self.one_by_one:
+            # Hearing of every record has its price: it is paid once the brokers have refused one.
+            self.producer.produce(records, self._hearing)
+        else:
+            self.producer.produce(records)
+
+    def _records(self, outputs: Iterable[Output], more: list[tuple[str, bytes]]) -> Iterator[Record]:
+        for one, index, topic, key, value, headers in outputs:
+            self.sending = one
+            yield topic, key, value, [*headers, (LINEAGE_HEADER, f"{self._place(one)}/{index}".encode()), *more]
+            if self.paddings > 0 and (one, index) == self.buffer[0][:2] and self.sink.topic is not None:
+                self.paddings -= 1
+                yield self.sink.topic, None, self.padding, [*more]
+
+    def _hearing(self) -> Delivered:
+        """Hears what becomes of the record that is being produced."""
         assert isinstance(self.producer, TransactionalProducer)
-        heard = self.producer.heard
+        heard, sending = self.producer.heard, self.sending
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None and is_refused(error):
-                self.refused.add(number)
+                self.refused.add(sending)
             heard(error, message)
 
         return delivered
 
-    def _place(self, row: Input) -> str:
-        """`topic/partition/offset` of the input."""
-        return f"{self.source[0]}/{self.source[1]}/{row.offset}"
+    def _place(self, one: int) -> str:
+        """`topic/partition/offset` of an input."""
+        return f"{self.source[0]}/{self.source[1]}/{one}"
 
     @property
     def following(self) -> int:
         """The offset that follows the buffer."""
-        return self.buffer[-1].offset + 1
+        return self.last + 1
 
     def _following(self, sequence: int) -> TopicPartition:
         """The source offset that follows the buffer, with the sequence for whoever takes over."""
@@ -546,7 +573,7 @@ class PartitionWriter:
         """The buffer is dealt with."""
         self.sequence = sequence
         self.next_offset = self.following
-        self.buffer, self.weight, self.size = [], 0, 0
+        self.buffer, self.inputs, self.weight, self.size = [], 0, 0, 0
 
     def _step(self, step: Step, sequence: int) -> None:
         """Fire the plan's faults of this step."""
@@ -599,7 +626,6 @@ class PartitionWriter:
     def _declare(self, sequence: int, attempt: int, outcome: Declared, reason: str) -> None:
         if self.journal is None:
             return
-        records = sum(len(row.outputs) for row in self.buffer)
         self.journal.append(
             TransactionEnded(
                 self.task,
@@ -609,8 +635,8 @@ class PartitionWriter:
                 attempt,
                 outcome,
                 reason,
+                self.inputs,
                 len(self.buffer),
-                records,
                 self.following,
             )
         )
@@ -635,27 +661,40 @@ def _only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[
     return found
 
 
-def inputs(batch: pa.RecordBatch, default_topic: str | None) -> Iterator[Input]:
-    """Rows as inputs with their outputs. Raises UsageError when an output has no topic to go to."""
+def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
+    """What the rows are to become. Raises UsageError when an output has no topic to go to."""
     offsets = batch.column("offset").to_pylist()
     if "outputs" not in batch.schema.names:
         topic = _topic(None, default_topic)
-        for offset, key, value in zip(
-            offsets, batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True
-        ):
-            yield Input(offset, [(topic, key, value, [])], len(key or b"") + len(value or b""))
-        return
-    for offset, outputs in zip(offsets, batch.column("outputs").to_pylist(), strict=True):
-        made = [
-            (
-                _topic(one.get("topic"), default_topic),
-                one.get("key"),
-                one.get("value"),
-                [(header["key"], header["value"]) for header in one.get("headers") or []],
-            )
-            for one in outputs or []
+        keys, values = batch.column("key"), batch.column("value")
+        records: list[Output] = [
+            (offset, 0, topic, key, value, [])
+            for offset, key, value in zip(offsets, keys.to_pylist(), values.to_pylist(), strict=True)
         ]
-        yield Input(offset, made, sum(len(key or b"") + len(value or b"") for _, key, value, _ in made))
+        upto = np.arange(1, len(offsets) + 1)
+        return Outputs(records, upto, upto, np.cumsum(_lengths(keys) + _lengths(values)))
+    lists = [outputs or [] for outputs in batch.column("outputs").to_pylist()]
+    records = [
+        (
+            offset,
+            index,
+            _topic(one.get("topic"), default_topic),
+            one.get("key"),
+            one.get("value"),
+            [(header["key"], header["value"]) for header in one.get("headers") or []],
+        )
+        for offset, outputs in zip(offsets, lists, strict=True)
+        for index, one in enumerate(outputs)
+    ]
+    counts = np.array([len(outputs) for outputs in lists], np.int64)
+    ends = np.cumsum(counts)
+    upto_record = np.cumsum([0] + [len(key or b"") + len(value or b"") for _, _, _, key, value, _ in records])
+    return Outputs(records, ends, np.cumsum(np.maximum(counts, 1)), upto_record[ends])
+
+
+def _lengths(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Bytes of each value; 0 for a null."""
+    return np.asarray(pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False), np.int64)
 
 
 def _topic(own: str | None, default: str | None) -> str:

@@ -49,7 +49,7 @@ from pyspark.sql.types import StructType
 
 from backend.errors import CheckpointMismatch, SparkError
 from backend.kafka.cluster import Cluster
-from backend.pipeline.sink import Input, PartitionWriter, Receipt, inputs, require_columns
+from backend.pipeline.sink import PartitionWriter, Receipt, outputs_of, require_columns
 from backend.pipeline.sink_options import SinkOptions
 
 STATEFUL_FORMAT = "kafka-transactional-stateful"
@@ -123,14 +123,6 @@ class KafkaStatefulWriter(DataSourceStreamArrowWriter):
         """Nothing to undo: every transaction was settled by its own task."""
 
 
-@dataclass(frozen=True)
-class PlacedInput(Input):
-    """Outputs with the input that they stem from."""
-
-    place: str
-    """`topic/partition/offset`"""
-
-
 class BatchWriter(PartitionWriter):
     """One batch of one shuffle partition: the protocol above. Its "source partition" counts batches."""
 
@@ -138,27 +130,34 @@ class BatchWriter(PartitionWriter):
         super().__init__(sink, batches, partition)
         self.query, self.batch = query, batch
         self.receipt = self.reached = BatchReceipt(self.source, 0, 0, 0, 0)
+        self.places: list[str] = []
+        """`topic/partition/offset` of the inputs, which are numbered here."""
         self.sum = 0
         """Over the outputs, whatever their order."""
         self.sum_committed = ""
 
     def accept(self, batch: pa.RecordBatch) -> None:
         places = zip(*(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
-        for (topic, partition, offset), row in zip(places, inputs(batch, self.sink.topic), strict=True):
-            place = f"{topic}/{partition}/{offset}"
-            self.buffer.append(PlacedInput(row.offset, row.outputs, row.size, place))
+        first = len(self.places)
+        for topic, partition, offset in places:
+            self.places.append(f"{topic}/{partition}/{offset}")
             known = self.reached.reached.setdefault(topic, {})
             known[partition] = max(known.get(partition, 0), offset + 1)
-            for index, (sink, key, value, _headers) in enumerate(row.outputs):
-                parts = (f"{place}/{index}".encode(), sink.encode(), key or b"", value or b"")
-                text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
-                self.sum += int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
+        numbered = pa.array(range(first, len(self.places)), pa.int64())
+        batch = batch.set_column(batch.schema.get_field_index("offset"), "offset", numbered)
+        for one in outputs_of(batch, self.sink.topic).records:
+            number, index, sink, key, value, _headers = one
+            self.buffer.append(one)
+            parts = (f"{self._place(number)}/{index}".encode(), sink.encode(), key or b"", value or b"")
+            text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
+            self.sum += int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
+        self.inputs = len(self.places)
 
     def finish(self) -> Receipt:
         if self.next_offset == self.batch:
             self._commit_buffer()
         else:
-            self.receipt.skipped = len(self.buffer)
+            self.receipt.skipped = self.inputs
             if self.sum_committed != self._sum():
                 raise CheckpointMismatch(
                     f"Batch {self.batch} of {self.where} is in the sink with other records than it makes now: the "
@@ -192,9 +191,8 @@ class BatchWriter(PartitionWriter):
     def _following(self, sequence: int) -> TopicPartition:  # noqa: ARG002
         return TopicPartition(*self.source, self.following, metadata=f"{self.query} {self._sum()}")
 
-    def _place(self, row: Input) -> str:
-        assert isinstance(row, PlacedInput)
-        return row.place
+    def _place(self, one: int) -> str:
+        return self.places[one]
 
     def _sum(self) -> str:
         return f"{self.sum % SUM_MODULUS:016x}"

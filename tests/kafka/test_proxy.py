@@ -126,7 +126,7 @@ def test_a_transaction_goes_on_when_its_connection_breaks(proxy: Proxy, bootstra
         for offset, value in enumerate("ab", start=1):
             rule = proxy.arm(Rule(Api.PRODUCE, How.LOST, times=offset - 1, topic=topic))
             with producer.transaction():
-                producer.produce(topic, None, value.encode(), [])
+                producer.produce([(topic, None, value.encode(), [])])
                 producer.send_offset(TopicPartition(source, 0, offset), consumer.consumer_group_metadata())
     consumer.close()
     assert (rule.struck, letters(bootstrap, topic, READ_COMMITTED)) == (1, "ab")
