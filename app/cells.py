@@ -9,11 +9,12 @@ import pandas as pd
 from backend.matrix import Result
 from backend.matrix_table import PROMISES, TABLE
 
-EXACT, DAMAGED, SURPRISE = "exact", "damaged", "surprise"
-SYMBOLS: Mapping[str, str] = {EXACT: "✓", DAMAGED: "▲", SURPRISE: "‼"}
+EXACT, DAMAGED, REFUSED, SURPRISE = "exact", "damaged", "refused", "surprise"
+SYMBOLS: Mapping[str, str] = {EXACT: "✓", DAMAGED: "▲", REFUSED: "■", SURPRISE: "‼"}
 MEANINGS: Mapping[str, str] = {
     EXACT: "each input committed once",
     DAMAGED: "damaged, as theory expects",
+    REFUSED: "the sink refused to go on, as it should; the rest is not processed",
     SURPRISE: "not what theory expects",
 }
 TITLES: Mapping[str, str] = {trouble.name: trouble.title for trouble in TABLE}
@@ -23,6 +24,8 @@ def kind(result: Result) -> str:
     """How a cell is shown. Hidden records are no damage: those of aborted transactions."""
     if result.surprises:
         return SURPRISE
+    if result.expected.startswith(REFUSED):
+        return REFUSED
     return DAMAGED if set(result.found) - {"hidden"} else EXACT
 
 
@@ -48,7 +51,7 @@ def frame(results: Sequence[Result]) -> pd.DataFrame:
             "guarantee": [one.guarantee for one in results],
             "kind": [kind(one) for one in results],
             "label": [f"{SYMBOLS[kind(one)]} {one.says}" for one in results],
-            "hover": [f"{MEANINGS[kind(one)]}; expected: {one.expected or 'exact'}" for one in results],
+            "hover": [f"{MEANINGS[kind(one)]}; expected: {one.expected}" for one in results],
         }
     )
 
@@ -60,7 +63,7 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
             "fault": [one.fault for one in results],
             "guarantee": [one.guarantee for one in results],
             "": [f"{SYMBOLS[kind(one)]} {kind(one)}" for one in results],
-            "expected": [one.expected or "exact" for one in results],
+            "expected": [one.expected for one in results],
             "found": [one.says for one in results],
             "verdict": [one.verdict for one in results],
             "took, s": [one.took_s for one in results],

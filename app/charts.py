@@ -333,9 +333,15 @@ def trend(frame: pd.DataFrame, measure: str) -> go.Figure:
     return figure
 
 
-CELL_COLOURS: Mapping[str, str] = {"exact": "#0072B2", "damaged": "#E69F00", "surprise": "#D55E00"}
+CELL_COLOURS: Mapping[str, str] = {
+    "exact": "#0072B2",
+    "damaged": "#E69F00",
+    "refused": "#D0D5DA",
+    "surprise": "#D55E00",
+}
 """Of a cell of the matrix; its words and its symbol say the same."""
-CELL_INK: Mapping[str, str] = {"exact": "#FFFFFF", "damaged": "#111111", "surprise": "#111111"}
+CELL_INK: Mapping[str, str] = {"exact": "#FFFFFF"}
+"""Of the text on it, where that is not dark."""
 CELL_PX = 27
 _HEAD_PX = 30
 
@@ -367,7 +373,7 @@ def matrix(frame: pd.DataFrame, guarantees: Sequence[str], chosen: tuple[str, st
         text=frame["label"],
         customdata=frame[["guarantee", "fault", "hover"]],
         mode="markers+text",
-        textfont={"color": [CELL_INK[kind] for kind in frame["kind"]], "size": 12},
+        textfont={"color": [CELL_INK.get(kind, "#111111") for kind in frame["kind"]], "size": 12},
         # An invisible point a cell: heat maps cannot be selected.
         marker={"opacity": 0, "size": CELL_PX - 4, "symbol": "square"},
         unselected={"marker": {"opacity": 0}, "textfont": {"color": None}},
@@ -393,9 +399,14 @@ def matrix(frame: pd.DataFrame, guarantees: Sequence[str], chosen: tuple[str, st
         clickmode="event+select",
     )
     figure.update_yaxes(
-        type="category", categoryarray=faults, autorange="reversed", fixedrange=True, showgrid=False, ticks=""
+        type="category", categoryarray=faults, range=[len(faults) - 0.5, -0.5], fixedrange=True, showgrid=False
     )
     figure.update_xaxes(
-        type="category", categoryarray=list(guarantees), side="top", fixedrange=True, showgrid=False, ticks=""
+        type="category",
+        categoryarray=list(guarantees),
+        range=[-0.5, len(guarantees) - 0.5],
+        side="top",
+        fixedrange=True,
+        showgrid=False,
     )
     return figure

@@ -85,7 +85,9 @@ def tally(run: Run) -> None:
         *([f"**{seen['fenced']:,}** fenced"] if seen.get("fenced") else []),
     ]
     fired = f" · **{wording.count(seen['faults'], 'fault')}** fired" if seen.get("faults") else ""
-    st.markdown(f"Transactions that the pipeline declared: {', '.join(said)}{fired}")
+    # Without transactions a portion is what is written between two committed offsets.
+    noun = "Transactions" if run.plan.get("guarantee") == "exactly_once" else "Portions"
+    st.markdown(f"{noun} that the pipeline declared: {', '.join(said)}{fired}")
 
 
 def opened() -> tuple[Story, list[str]] | None:

@@ -116,7 +116,7 @@ def over_time(runs: Sequence[Run]) -> None:
     )
     with st.expander("The figures", icon=":material/table:"):
         st.dataframe(frame, hide_index=True, alt="The figures of the chart")
-        export.offer_table("over-time", lambda: frame, f"{measure} of {of}. Times are UTC.", figure)
+        export.offer_table("over-time", lambda: frame, wording.plain(f"{measure} of {of}. Times are UTC."), figure)
 
 
 def side_by_side(runs: Sequence[Run]) -> None:

@@ -95,14 +95,14 @@ def detail(cell: Result) -> None:
     """One cell, and the way to its run."""
     kind = cells.kind(cell)
     with st.container(border=True, gap="small"):
-        colour = {cells.EXACT: "blue", cells.DAMAGED: "yellow", cells.SURPRISE: "orange"}[kind]
+        colour = {cells.EXACT: "blue", cells.DAMAGED: "yellow", cells.REFUSED: "gray", cells.SURPRISE: "orange"}[kind]
         st.markdown(f"#### {wording.plain(cell.guarantee)} under {wording.plain(cell.fault)}")
         st.markdown(f":{colour}-badge[{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}]")
         st.markdown(f"{wording.plain(cells.TITLES[cell.fault].capitalize())}.")
         for surprise in cell.surprises:
             st.error(wording.plain(surprise), icon=":material/priority_high:")
         st.markdown(
-            f"- **Expected:** {wording.plain(cell.expected or 'exact')}\n"
+            f"- **Expected:** {wording.plain(cell.expected)}\n"
             f"- **Found:** {wording.plain(cell.says)}; the verdict was {wording.plain(cell.verdict)}\n"
             f"- **Proof that the fault fired:** {wording.plain(cell.fired or 'none')}\n"
             f"- **Took:** {cell.took_s:.1f} s"

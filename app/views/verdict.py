@@ -150,6 +150,8 @@ def outcome(run: Run, report: Report) -> None:
     show(wording.plain(report.why), title=f"{word.word} · {wording.plain(report.guarantee)}", icon=word.symbol)
     for doubt in report.doubts:
         st.warning(wording.plain(doubt), title="Doubt", icon=":material/help:")
+    for warning in report.warnings:
+        st.warning(wording.plain(warning), title="Beyond the contract's threshold", icon=":material/warning:")
     if run.error:
         st.error(wording.plain(run.error), title="The run itself failed", icon=":material/error:")
     transactions = report.transactions

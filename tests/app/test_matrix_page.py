@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from backend.settings import read_settings
 from tests.app.conftest import OpenPage, texts
 
 PLAN = {"guarantee": "exactly_once", "records": 600, "partitions": 2, "per_transaction": 100, "seed": 3}
-EXACT = Result("exactly_once", "none", PLAN, "squares-a", "HOLDS", {}, "", "no fault fired", (), 6.1)
+EXACT = Result("exactly_once", "none", PLAN, "squares-a", "HOLDS", {}, "exact", "no fault fired", (), 6.1)
 HIDDEN = Result("exactly_once", "abort", PLAN, "squares-b", "HOLDS", {"hidden": 200}, "hidden", "2 aborted", (), 7.0)
 DAMAGED = Result(
     *("at_least_once", "abort", PLAN, "squares-c", "HOLDS", {"duplicates": 200}, "duplicates", "2 aborted", (), 7.0)
@@ -46,8 +46,9 @@ def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[
 def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
     """Story: hidden records are no damage, damage that was expected is no surprise, and no two look alike."""
     assert [cells.kind(one) for one in EVERY] == ["exact", "exact", "damaged", "surprise"]
-    assert set(cells.SYMBOLS) == set(cells.MEANINGS) == set(charts.CELL_COLOURS) == set(charts.CELL_INK)
-    assert len(set(cells.SYMBOLS.values())) == 3
+    assert set(cells.SYMBOLS) == set(cells.MEANINGS) == set(charts.CELL_COLOURS)
+    assert len(set(cells.SYMBOLS.values())) == len(set(charts.CELL_COLOURS.values())) == 4
+    assert cells.kind(replace(DAMAGED, expected="refused, perhaps gaps")) == "refused"
     frame = cells.frame(cells.ordered(reversed(EVERY)))  # type: ignore[arg-type]
     assert frame["label"].tolist() == ["✓ exact", "✓ 200 hidden", "▲ 200 duplicates", "‼ 1 phantoms"]
     columns = cells.guarantees(EVERY)
