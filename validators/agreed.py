@@ -9,6 +9,16 @@ from validators.identity import KEYS, Match
 
 
 @dataclass(frozen=True)
+class Thresholds:
+    """More than this is a warning: shown beside a verdict, and no part of it. None: no matter how much."""
+
+    pending: int | None = None
+    """Offsets at and above the last stable offset."""
+    aborted_share: float | None = None
+    """Of the records below the last stable offset."""
+
+
+@dataclass(frozen=True)
 class Agreed:
     """Nothing, unless somebody says more."""
 
@@ -21,6 +31,7 @@ class Agreed:
     """The consumer group's committed offsets of the source, by partition; they must agree with the output."""
     require: tuple[str, ...] | None = None
     """The kinds that make the verdict; None: the guarantee's own."""
+    warn: Thresholds = Thresholds()
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -80,6 +80,8 @@ class Report:
     run: str | None
     took_s: float
     versions: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+    """What lies beyond the thresholds of the contract, a sentence each; no part of the verdict."""
 
     @property
     def exit_code(self) -> int:
@@ -126,6 +128,7 @@ class Report:
                 "checked": [asdict(one) for one in self.checked],
                 "not_checked": [asdict(one) for one in self.not_checked],
                 "doubts": self.doubts,
+                "warnings": self.warnings,
                 "not_processed": self.not_processed,
                 "took_s": self.took_s,
                 "versions": dict(self.versions),
@@ -159,6 +162,8 @@ class Report:
             run=given["run"],
             took_s=given["took_s"],
             versions=given["versions"],
+            # Reports of earlier versions have none.
+            warnings=tuple(given.get("warnings", ())),
         )
 
 
@@ -239,6 +244,7 @@ def judge(
         run=run,
         took_s=round(ledger.took_s + time.monotonic() - began, 3),
         versions=versions or {},
+        warnings=_warnings(ledger),
     )
 
 
@@ -408,6 +414,18 @@ def _praise(ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], f
     if wanted - there:
         said += f"; {wanted - there:,} lost, as allowed"
     return said
+
+
+def _warnings(ledger: Ledger) -> tuple[str, ...]:
+    """What lies beyond the contract's thresholds."""
+    warn, said = ledger.agreed.warn, []
+    if warn.pending is not None and ledger.pending > warn.pending:
+        said.append(f"{ledger.pending:,} offsets are pending, and the contract warns above {warn.pending:,}.")
+    stable = ledger.aborted + ledger.committed
+    share = ledger.aborted / stable if stable else 0.0
+    if warn.aborted_share is not None and share > warn.aborted_share:
+        said.append(f"{share:.1%} of the records are aborted; the contract warns above {warn.aborted_share:.1%}.")
+    return tuple(said)
 
 
 def _plural(count: int, noun: str) -> str:

@@ -67,6 +67,8 @@ def _verdict(report: Report) -> TestCase:
     elif report.verdict is Outcome.UNKNOWN:
         case.result = [Error(_text(report.why), report.verdict)]
     case.system_out = _text(report.why)
+    if report.warnings:
+        case.system_err = _text("\n".join(report.warnings))
     # All cases are judged together: the one that sums them up has their time.
     case.time = report.took_s
     return case

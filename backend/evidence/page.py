@@ -62,6 +62,7 @@ def _body(report: Report, made_at: str) -> str:
         f'<section class="verdict {report.verdict.lower()}"><p class="word">{SYMBOLS[report.verdict]} {report.verdict}'
         f'<span class="small"> · {_text(report.guarantee)}</span></p><p>{_text(report.why)}</p></section>',
         *(f'<p class="doubt"><b>Doubt</b> {_text(doubt)}</p>' for doubt in report.doubts),
+        *(f'<p class="doubt"><b>Warning</b> {_text(warning)}</p>' for warning in report.warnings),
         _figures(report),
         f"<h2>Where every offset of {_text(report.sink.topic)} went</h2><div id=fates></div>",
         _table(
