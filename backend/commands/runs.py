@@ -47,13 +47,14 @@ from backend.history.store import History, Run
 from backend.judge import EVIDENCE, REPORT
 from backend.kafka.cluster import Cluster
 from backend.pipeline import run as runs_of
+from backend.pipeline.duplicates import Cause
 from backend.pipeline.judging import stage_folder
 from backend.pipeline.plan import RunPlan, make_plan, read_plan
 from backend.pipeline.scenarios import SCENARIOS
 from backend.selftest import self_test
 from backend.services import Services, services
 from backend.settings import Settings
-from backend.show import plain, progress_line, side_effects
+from backend.show import balances, plain, progress_line, side_effects
 from backend.spark import spark_session
 from validators.finding import Guarantee
 from validators.identity import Identity
@@ -93,6 +94,15 @@ def run(
             metavar="URL",
         ),
     ] = None,
+    duplicates: Annotated[
+        Cause | None, typer.Option(help="In the scenario totals: why payments come into the source twice.")
+    ] = None,
+    deduplicate_s: Annotated[
+        int | None,
+        typer.Option(
+            help="In the scenario totals: drop payments that came before, within so many seconds.", metavar="S"
+        ),
+    ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
@@ -109,6 +119,7 @@ def run(
     _merge(fields, per_transaction=per_transaction, abort_probability=abort_probability, attempts_max=attempts_max)
     _merge(fields, faults=fault, seed=seed, until_stopped=until_stopped or None)
     _merge_topics(fields, source, source_option, sink)
+    _merge(fields, duplicates=duplicates and duplicates.value, deduplicate_s=deduplicate_s)
     if url:
         fields["sink"] = {**(fields.get("sink") or {}), "url": url}
     _launch(settings_of(bootstrap, config, brokers), make_plan(fields), json_)
@@ -183,10 +194,7 @@ def check(
             say(f"self-test: {', '.join(one.kind for one in caught)} caught, each once")
     if folder is not None and report.run is not None:
         copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, folder, payloads)
-    warnings = agreed.warnings(report)
-    for warning in warnings:
-        err.print(f"[yellow]Warning[/]: {warning}", highlight=False)
-    _conclude(report, json_, warned=bool(warnings))
+    _conclude(report, json_, warned=bool(report.warnings))
 
 
 def _agreed(contract: Path | None, given: Mapping[str, str]) -> tuple[Contract, dict[str, Any]]:
@@ -289,7 +297,15 @@ def show(run_id: RunId, json_: Json = None) -> None:
         out.print(f"signed: {plain(one.said)}", highlight=False)
 
 
-def clean(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None) -> None:
+def clean(
+    run_id: RunId,
+    signed_too: Annotated[
+        bool, typer.Option("--signed-too", help="Also a run that somebody signed: its evidence is gone then.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    json_: Json = None,
+) -> None:
     """Delete a run: the topics it made, its group, its folder, its entry in the history.
 
     Example: `topicproof clean squares-k3f9a2`
@@ -297,6 +313,12 @@ def clean(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, jso
     settings = settings_of(bootstrap, config)
     history = History(settings)
     found_run = history.get(run_id)
+    signed = signoffs(history, run_id)
+    if signed and not signed_too:
+        raise UsageError(
+            f"Run {run_id} was signed by {signed[-1].name}, and the evidence of that would be deleted. Take it along "
+            f"first (topicproof evidence {run_id} --out DIR), then repeat with --signed-too."
+        )
     settings = where_it_ran(settings, found_run)
     with services(settings, spark="session" in found_run.facts and not found_run.ended_at, say=say) as found:
         deleted = runs_of.clean(settings, found, history, run_id)
@@ -356,9 +378,11 @@ def _conclude(report: Report, json_: str | None, found: Run | None = None, warne
 
 
 def _print_stages(found: Run) -> None:
-    """What each of several stages proves, below what the run proves end to end."""
+    """What each of several stages proves, below what the run proves end to end; of totals, whether they are right."""
     for name, said in (found.facts.get("verdicts") or {}).items():
         out.print(f"stage {name}: {said['verdict']}: {plain(said['why'])}")
+    if said := balances(found.facts):
+        out.print(said)
 
 
 @contextmanager

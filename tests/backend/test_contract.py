@@ -10,7 +10,7 @@ from backend.contract import make_contract, read_contract
 from backend.errors import ContractError
 from backend.expressions import check_expression
 from backend.settings import ROOT
-from validators.agreed import Agreed
+from validators.agreed import Agreed, Thresholds
 from validators.expected import Expect
 from validators.finding import Order
 from validators.identity import Identity, Match
@@ -24,7 +24,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["squares.yaml", "orders.yaml"])
+@pytest.mark.parametrize("name", ["squares.yaml", "orders.yaml", "streams.yaml", "loop.yaml"])
 def test_the_examples_are_contracts(name: str) -> None:
     """Story: somebody copies an example. It is read without a complaint."""
     contract, _ = read_contract(ROOT / "contracts" / name)
@@ -35,7 +35,8 @@ def test_a_contract_says_what_is_asked() -> None:
     """Story: the example of another program's topics. Each field arrives where it is judged."""
     contract, _ = read_contract(ROOT / "contracts" / "orders.yaml")
     assert (contract.by, contract.expected.kind, contract.order) == (Identity.KEY, Expect.ONE_TO_MANY, Order.NONE)
-    assert contract.agreed({0: 7}) == Agreed(Match("json:$.id", "header:order-id"), None, {0: 7}, None)
+    match, warn = Match("json:$.id", "header:order-id"), Thresholds(pending=0)
+    assert contract.agreed({0: 7}) == Agreed(match, None, {0: 7}, None, warn)
     assert contract.kinds == ("duplicate", "gap", "aborted_read", "phantom", "offset_ahead", "offset_behind")
 
 
@@ -51,6 +52,12 @@ def test_one_identity_for_both_sides() -> None:
         ("sorce: {topic: a}\nsink: {topic: b}", "line 1: sorce: there is no such field."),
         ("source: {topic: a}\nsink: {topic: a}", "line 2: sink.topic: source and sink are the same topic."),
         ("source: {topic: a}\nsink: {}", "line 2: sink.topic: name the topic."),
+        ("source: {topic: a}\nsink:\n  topics: [b, a]", "line 3: sink.topics: source and sink are the same topic."),
+        ("source: {topic: a}\nsink: {topics: [b, b]}", "line 2: sink.topics: a topic is there twice."),
+        (
+            "source: {topic: a, topics: [c, d]}\nsink: {topic: b}",
+            "line 1: source.topics: say topic or topics, not both.",
+        ),
         (TOPICS + "guarantee: twice", "line 3: guarantee: Input should be"),
         (TOPICS + "identity: kee", "line 3: identity.source: expected key, value, {header: NAME} or {json: $.path}."),
         (TOPICS + "identity:\n  source: key\n  sink: {jsn: $.a}", "line 5: identity.sink: expected key"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,14 +25,18 @@ def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.fixture
-def open_history(database: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[], History]:
+def open_history(database: str, tmp_path: Path) -> Iterator[Callable[[], History]]:
     """Opens the history, as another process would."""
     assert database
     settings = read_settings(home=tmp_path)
+    histories: list[History] = []
 
     def opened() -> History:
-        history = History(settings)
-        request.addfinalizer(history.engine.dispose)
-        return history
+        histories.append(History(settings))
+        return histories[-1]
 
-    return opened
+    yield opened
+    for history in histories:
+        history.engine.dispose()
+    # A connection that is left open fails the test that left it, not one that runs when it is collected.
+    gc.collect()

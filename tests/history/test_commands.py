@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from backend.history.signoff import signoffs
+from backend.history.signoff import Decision, sign, signoffs
 from backend.history.store import History
 from backend.services import Services
 from backend.settings import Settings
+from tests.app.test_history_page import HELD
 from tests.runs import SMALL, Finished, run_to_end
 from tests.test_cli import call
 
@@ -107,3 +108,20 @@ def test_two_runs_are_compared(
     assert call("compare", done.run.id, other.run.id) == 0
     assert "inputs judged" in capsys.readouterr().out
     assert call("compare", done.run.id, "squares-none") == 64
+
+
+def test_a_signed_run_is_not_cleaned_by_mistake(
+    at_home: Settings, cluster: Services, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: somebody tidies up, and the name is that of a run that was signed. Refused, with what to do first; said
+    again with that in mind, the run goes and its sign-off stays."""
+    history = History(at_home)
+    run = history.create("run", "squares", {}).id
+    sign(history, run, [HELD], "e", Decision.ACCEPT, "Grace Hopper")
+    assert call("clean", run) == 64
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"Run {run} was signed by Grace Hopper" in said and "--signed-too" in said
+    assert history.get(run).id == run
+    assert call("clean", run, "--signed-too", "--bootstrap", cluster.bootstrap) == 0
+    assert run not in {one.id for one in history.list()}
+    assert [one.name for one in signoffs(history, run)] == ["Grace Hopper"]
