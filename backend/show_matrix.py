@@ -12,10 +12,19 @@ _COLOURS = {"exact": "#0072B2", "damaged": "#E69F00", "surprise": "#D55E00"}
 """Okabe and Ito; the words in each cell say the same."""
 
 
-def markdown(results: Sequence[Result]) -> str:
-    """One row a fault, one column a guarantee; surprises and what proves each fault below."""
+def markdown(results: Sequence[Result], planned: int | None = None) -> str:
+    """One row a fault, one column a guarantee; surprises and what proves each fault below. `planned`: how many cells
+    there are to be, where that is more."""
     guarantees, rows = _grid(results)
-    lines = [f"# Guarantees against faults\n\n{summary(results)}\n"]
+    left = f" {planned - len(results)} more were not tried." if planned and planned > len(results) else ""
+    lines = [
+        "# Guarantees against faults",
+        "",
+        "Made by `topicproof matrix --markdown FILE`: each cell is a run, judged from its sink.",
+        "",
+        f"{summary(results)}{left}",
+        "",
+    ]
     lines += [f"| | {' | '.join(f'`{name}`' for name in guarantees)} |", f"| --- |{' --- |' * len(guarantees)}"]
     for trouble, row in rows:
         said = [_said(row[name]) if name in row else "" for name in guarantees]

@@ -66,7 +66,7 @@ def matrix(
                 run_cells(settings, found, left, stop, ended, at_once)
     order = {(cell.guarantee, cell.fault): number for number, cell in enumerate(wanted)}
     done.sort(key=lambda one: order[one.guarantee, one.fault])
-    for path, text in ((markdown_file, markdown(done)), (html_file, heat_map(done))):
+    for path, text in ((markdown_file, markdown(done, len(wanted))), (html_file, heat_map(done))):
         if path is not None:
             _write(path, text)
     surprising = [one for one in done if one.surprises]

@@ -164,7 +164,9 @@ def test_a_matrix_is_shown_with_its_surprises_and_proofs() -> None:
         result("at_least_once", "abort", {"duplicates": 100}),
     ]
     assert summary(shown) == "3 of 4 cells agree with what theory expects; 1 is a surprise (24 s)."
+    assert "2 more were not tried." in markdown(shown, 6)
     table = markdown(shown)
+    assert "not tried" not in table
     assert "| `none`: nothing goes wrong | exact | **3 duplicates (surprise)** |" in table
     assert "| `abort`: transactions fail by a draw of the seed | 400 hidden | 100 duplicates |" in table
     assert "- `at_least_once` under `none` (run squares-aaaaaa): 3 duplicates, where none were expected" in table
