@@ -15,13 +15,13 @@ from backend.judge import Question
 from backend.kafka.cluster import Cluster
 from backend.pipeline.plan import Place, PlanFields, TopicName, read_plan
 from backend.pipeline.run import require_records
-from validators.agreed import Agreed
+from validators.agreed import Agreed, Thresholds
 from validators.catalogue import VALIDATORS
 from validators.expectation import REQUIRED
 from validators.expected import Expect, Expected
-from validators.finding import Guarantee, Order
+from validators.finding import Bounds, Guarantee, Order
 from validators.identity import KEY, Identity, Match
-from validators.report import Report
+from validators.joined import join, split
 
 LINEAGE = "lineage"
 KINDS = tuple(validator.NAME for validator in VALIDATORS)
@@ -62,12 +62,18 @@ Side = Annotated[str, BeforeValidator(_side)]
 
 
 class Topic(BaseModel):
-    """One of the two topics."""
+    """One of the two sides: a topic, or several that are judged as one."""
 
     model_config = _STRICT
     topic: TopicName = None
+    topics: Annotated[tuple[TopicName, ...], Field(min_length=2)] | None = None
     isolation: Literal["read_committed"] = "read_committed"
     """How the source was read; the sink is judged at both levels."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics, in the order in which their partitions are numbered through (validators/joined.py)."""
+        return tuple(name for name in self.topics or (self.topic,) if name is not None)
 
 
 class Sides(BaseModel):
@@ -119,10 +125,15 @@ class Contract(BaseModel):
     @model_validator(mode="after")
     def _agree(self) -> Contract:
         for place, side in (("source", self.source), ("sink", self.sink)):
-            if side.topic is None:
+            if not side.names:
                 raise _wrong("name the topic", place, "topic")
-        if self.source.topic == self.sink.topic:
-            raise _wrong("source and sink are the same topic", "sink", "topic")
+            if side.topic is not None and side.topics is not None:
+                raise _wrong("say topic or topics, not both", place, "topics")
+            if len(set(side.names)) < len(side.names):
+                raise _wrong("a topic is there twice", place, "topics")
+        if set(self.source.names) & set(self.sink.names):
+            where = "topic" if self.sink.topics is None else "topics"
+            raise _wrong("source and sink are the same topic", "sink", where)
         try:
             Expected(self.expect, self.count)
         except ValueError as error:
@@ -157,26 +168,12 @@ class Contract(BaseModel):
     def agreed(self, offsets: Mapping[int, int] | None) -> Agreed:
         """`offsets`: of the group, when there is one."""
         match = Match(self.identity.source, self.identity.sink) if isinstance(self.identity, Sides) else Match()
-        return Agreed(match, self.value, offsets, self.require)
+        warn = Thresholds(self.warn.pending, self.warn.aborted_share)
+        return Agreed(match, self.value, offsets, self.require, warn)
 
     @property
     def expected(self) -> Expected:
         return Expected(self.expect, self.count)
-
-    def warnings(self, report: Report) -> tuple[str, ...]:
-        """What lies beyond the thresholds, a sentence each."""
-        fates = report.fates
-        pending, aborted = fates["pending"] or 0, fates["aborted"] or 0
-        stable = aborted + (fates["committed"] or 0)
-        said = []
-        if self.warn.pending is not None and pending > self.warn.pending:
-            said.append(f"{pending:,} offsets are pending, and the contract warns above {self.warn.pending:,}.")
-        share = aborted / stable if stable else 0.0
-        if self.warn.aborted_share is not None and share > self.warn.aborted_share:
-            said.append(
-                f"{share:.1%} of the records are aborted; the contract warns above {self.warn.aborted_share:.1%}."
-            )
-        return tuple(said)
 
 
 def read_contract(path: Path) -> tuple[Contract, PlanFields]:
@@ -204,32 +201,43 @@ def make_contract(fields: dict[str, Any]) -> Contract:
 def question_of(contract: Contract, fields: dict[str, Any], cluster: Cluster) -> Question:
     """What the contract asks of a cluster's topics. Raises ContractError naming the line where one is missing, or a
     group that has committed nothing; ClusterError."""
-    bounds = []
-    for place, side in (("source", contract.source), ("sink", contract.sink)):
-        assert side.topic is not None, "checked with the contract"
-        try:
-            bounds.append(cluster.bounds(side.topic))
-        except TopicError as error:
-            raise _refused(fields, (place, "topic"), str(error)) from error
-    source, sink = bounds
-    require_records(source)
-    offsets = None
-    if contract.group is not None:
-        offsets = {
-            partition: at for partition, at in cluster.committed(contract.group, source.topic).items() if at >= 0
-        }
-        if not offsets:
-            why = f"group {contract.group} has committed no offset of {source.topic}"
-            raise _refused(fields, ("group",), why)
+    source, sinks = (
+        [_bounds(fields, cluster, name, (place, "topic" if side.topics is None else "topics")) for name in side.names]
+        for place, side in (("source", contract.source), ("sink", contract.sink))
+    )
+    for own in source:
+        require_records(own)
+    offsets = None if contract.group is None else _offsets(contract.group, fields, cluster, join(source))
     return Question(
-        source=source,
-        sink=sink.topic,
+        source=join(source),
+        sink=sinks[0].topic,
+        also=tuple(own.topic for own in sinks[1:]),
         guarantee=contract.guarantee,
         identity=contract.by,
         expected=contract.expected,
         order=contract.order,
         agreed=contract.agreed(offsets),
     )
+
+
+def _bounds(fields: dict[str, Any], cluster: Cluster, topic: str, place: Place) -> Bounds:
+    try:
+        return cluster.bounds(topic)
+    except TopicError as error:
+        raise _refused(fields, place, str(error)) from error
+
+
+def _offsets(group: str, fields: dict[str, Any], cluster: Cluster, source: Bounds) -> dict[int, int]:
+    """The group's committed offsets of the source, its partitions numbered through."""
+    offsets = {
+        first + partition: at
+        for own, first in split(source)
+        for partition, at in cluster.committed(group, own.topic).items()
+        if at >= 0
+    }
+    if not offsets:
+        raise _refused(fields, ("group",), f"group {group} has committed no offset of {source.topic}")
+    return offsets
 
 
 def _refused(fields: dict[str, Any], place: Place, why: str) -> ContractError:
