@@ -49,8 +49,8 @@ def leave_open(cluster: Cluster, topic: str, expires_after_s: int | None = None)
         raise cluster_error(error, cluster.bootstrap, f"leaving a transaction open in {topic}") from error
 
     def end() -> str:
-        # From the open record on: what lies before it, somebody else withholds. One that has expired already has withheld
-        # its own records at least.
+        # From the open record on: what lies before it, somebody else withholds. One that has expired already has
+        # withheld its own records at least.
         stands = [p for p in cluster.bounds(topic).partitions if p.lso <= opened.get(p.partition, -1)]
         withheld = max(len(opened), sum(p.hw - opened[p.partition] for p in stands))
         if expires_after_s is None:
