@@ -22,8 +22,8 @@ READ_UNCOMMITTED = "read_uncommitted"
 
 REQUEST_TIMEOUT_MS = 10_000
 """How long one question to a broker may take before the broker counts as unreachable."""
-BROKER_START_TIMEOUT_S = 60
-SPARK_START_TIMEOUT_S = 90
+BROKER_START_TIMEOUT_S = 180
+SPARK_START_TIMEOUT_S = 240
 STOP_TIMEOUT_S = 20
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka's own default: an abandoned transaction is aborted by its coordinator after this long."""

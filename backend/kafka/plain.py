@@ -33,7 +33,7 @@ class PlainProducer:
     def produce(self, records: Iterable[Record]) -> None:
         """Queue records; waits for room when the queue is full. Raises NotDelivered."""
         try:
-            enqueue(self.producer, records, lambda: self._delivered)
+            enqueue(self.producer, records, self._delivered)
         except KafkaException as error:
             raise NotDelivered(f"A record was refused: {error.args[0].str()}.") from error
 

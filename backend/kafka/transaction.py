@@ -107,11 +107,10 @@ class TransactionalProducer:
             raise
         self._commit()
 
-    def produce(self, records: Iterable[Record], delivered: Callable[[], Delivered] | None = None) -> None:
-        """Queue records; waits for room when the queue is full. `delivered` gives, for the record that was taken last,
-        who hears what became of it."""
+    def produce(self, records: Iterable[Record], delivered: Delivered | None = None) -> None:
+        """Queue records; waits for room when the queue is full. `delivered` hears what became of each."""
         try:
-            enqueue(self.producer, records, delivered or (lambda: self.heard))
+            enqueue(self.producer, records, delivered or self.heard)
         except KafkaException as error:
             raise self._translated(error) from error
 
@@ -201,15 +200,14 @@ def is_refused(error: KafkaError) -> bool:
     return error.code() in _REFUSED
 
 
-def enqueue(producer: Producer, records: Iterable[Record], delivered: Callable[[], Delivered]) -> None:
+def enqueue(producer: Producer, records: Iterable[Record], delivered: Delivered) -> None:
     """Queue records; waits for room when the queue is full. Raises KafkaException."""
     # Called for every record of a pipeline: what can be looked up once is.
     produce = producer.produce
     for topic, key, value, headers in records:
-        hears = delivered()
         while True:
             try:
-                produce(topic, value, key, headers=headers, on_delivery=hears)
+                produce(topic, value, key, headers=headers, on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.05)

@@ -526,7 +526,8 @@ class PartitionWriter:
     def _send(self, records: Iterable[Record]) -> None:
         if isinstance(self.producer, TransactionalProducer) and self.one_by_one:
             # Hearing of every record has its price: it is paid once the brokers have refused one.
-            self.producer.produce(records, self._hearing)
+            for record in records:
+                self.producer.produce([record], self._hearing())
         else:
             self.producer.produce(records)
 
