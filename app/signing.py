@@ -13,6 +13,7 @@ from backend.evidence.manifest import Payloads
 from backend.evidence.verify import evidence_hash, evidence_in, read_report
 from backend.history.signoff import Decision, Signoff, breaking, broken, sign, signable, signoffs, standing
 from backend.history.store import Run
+from backend.selftest import before_signoff
 from backend.settings import Settings
 from validators.finding import Outcome
 
@@ -111,6 +112,9 @@ def _form(settings: Settings, run: Run) -> None:
             try:
                 # Only now is every file held against its hash: that takes a while.
                 signed, digest = signable(settings, run)
+                if decision is Decision.ACCEPT:
+                    with st.spinner("The chain tests itself: what is injected into copies of the readings is caught."):
+                        before_signoff(settings, run.folder(settings), comment)
                 sign(session.history(settings), run.id, signed, digest, decision, name, comment, kind, until)
             except TopicproofError as error:
                 st.error(wording.plain(str(error)), title="Not signed", icon=":material/error:")

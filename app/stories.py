@@ -173,8 +173,9 @@ def ways(run: Run, report: Report | None) -> list[Way]:
     # Compare opens at the first aborted record where there is one.
     label = "An aborted record, seen at both levels" if aborted else "The same records at both levels"
     found.append(Way(label, "compare", {"topic": sink}, ":material/compare:"))
-    label = "The aborted transactions, and why" if aborted else "The transactions over time"
-    found.append(Way(label, "transactions", {"topic": sink} | aborted, ":material/timeline:"))
+    if report.transactions.committed:
+        label = "The aborted transactions, and why" if aborted else "The transactions over time"
+        found.append(Way(label, "transactions", {"topic": sink} | aborted, ":material/timeline:"))
     found.append(Way("The verdict, and where to sign it", "verdict", {"run": run.id}, ":material/gavel:"))
     return found
 

@@ -87,7 +87,9 @@ def tally(run: Run) -> None:
     fired = f" · **{wording.count(seen['faults'], 'fault')}** fired" if seen.get("faults") else ""
     # Without transactions a portion is what is written between two committed offsets.
     noun = "Transactions" if run.plan.get("guarantee") == "exactly_once" else "Portions"
-    st.markdown(f"{noun} that the pipeline declared: {', '.join(said)}{fired}")
+    killed = any(fault.startswith("crash") for fault in run.plan.get("faults", ()))
+    silent = ". A killed worker declares nothing." if killed else ""
+    st.markdown(f"{noun} that the pipeline declared: {', '.join(said)}{fired}{silent}")
 
 
 def opened() -> tuple[Story, list[str]] | None:
