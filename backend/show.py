@@ -50,12 +50,28 @@ def side_effects(progress: Mapping[str, Any]) -> str:
     return f"side effects: {said}"
 
 
+def balances(facts: Mapping[str, Any]) -> str:
+    """Whether the totals of a run of the scenario totals are what its distinct payments come to. Empty for others."""
+    wrong, accounts = facts.get("wrong_by"), facts.get("accounts")
+    if wrong is None or accounts is None:
+        return ""
+    if not wrong:
+        return f"totals: all {accounts:,} accounts are what their distinct payments come to"
+    amount = sum(wrong.values()) / 100
+    return (
+        f"totals: {len(wrong):,} of {accounts:,} accounts are wrong, by {amount:+,.2f} in all, because payments came "
+        "into the source twice. `topicproof totals RUN` shows each; deduplicate_s in the plan drops such payments"
+    )
+
+
 def report_lines(report: Report) -> Iterator[str]:
     """A report as lines of Rich markup."""
     colour = COLOURS[report.verdict]
     yield f"[bold {colour}]{report.verdict}[/] {report.guarantee}: {plain(report.why)}"
     fates = {name: count for name, count in report.fates.items() if count is not None and name != "never_transactional"}
     terms = " + ".join(f"{count:,} {name}" for name, count in fates.items())
+    for warning in report.warnings:
+        yield f"[yellow]Warning[/]: {plain(warning)}"
     yield f"balance of {report.sink.topic}: {report.sink.offsets:,} offsets = {terms}"
     moved = report.transactions
     yield f"transactions: {moved.committed or 0:,} committed, {moved.aborted or 0:,} aborted, {moved.open or 0:,} open"

@@ -187,7 +187,8 @@ def check(
         cluster = Cluster(found.bootstrap, settings.client)
         cluster.check()
         papers = {"contract.yaml": contract.read_text(encoding="utf-8")} if contract is not None else {}
-        report = runs_of.check(settings, found, history, question_of(agreed, fields, cluster), papers)
+        name = contract.name if contract is not None else None
+        report = runs_of.check(settings, found, history, question_of(agreed, fields, cluster), papers, name)
         if self_tested and report.run is not None:
             with spark_session(found.spark_remote) as spark:
                 caught = self_test(spark, history.get(report.run).folder(settings))

@@ -17,7 +17,8 @@ from backend.services import services
 
 
 def totals(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None) -> None:
-    """The current total of every account, as a consumer of the run's sink knows it.
+    """The current total of every account, as a consumer of the run's sink knows it, and what it should be: its payments
+    counted once each, by their ids. The two differ where payments came into the source twice.
 
     Example: `topicproof totals totals-k3f9a2`
     """
@@ -28,10 +29,13 @@ def totals(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, js
     settings = where_it_ran(settings, found)
     with services(settings, spark=False, say=say) as running:
         known = current_totals(Cluster(running.bootstrap, settings.client), found.facts["sink"])
-    emit(json_, [asdict(one) for one in known])
+    emit(json_, [{**asdict(one), "difference_cents": one.difference_cents} for one in known])
     if json_ is not None:
         return
-    table = Table("account", "total", "payments", box=None, pad_edge=False)
+    table = Table("account", "total", "payments", "should be", "difference", box=None, pad_edge=False)
     for one in known:
-        table.add_row(one.account, f"{one.cents / 100:,.2f}", f"{one.payments:,}")
+        differs = f"{one.difference_cents / 100:+,.2f}" if one.difference_cents else ""
+        table.add_row(
+            one.account, f"{one.cents / 100:,.2f}", f"{one.payments:,}", f"{one.due_cents / 100:,.2f}", differs
+        )
     out.print(table)

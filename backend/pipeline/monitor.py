@@ -168,7 +168,8 @@ class Monitor(threading.Thread):
         processed, there = seen[0].processed, seen[0].there
         last = stages[-1][1]
         rate = self._rate(sum(one.processed for one in seen))
-        filled = context.plan.records * len(stages[0][1].sources) if context.plan.fills else there
+        planned = context.plan.records * len(stages[0][1].sources) if context.plan.fills else there
+        filled = max(planned, there) if context.plan.duplicates else planned
         total = None if context.plan.until_stopped else filled
         left = (total - processed) / rate if total is not None and rate > 0 else None
         return Progress(

@@ -106,14 +106,24 @@ class Balance:
     account: str
     cents: int
     payments: int
+    due_cents: int
+    """What the account's payments come to when each is counted once, by its id."""
+
+    @property
+    def difference_cents(self) -> int:
+        return self.cents - self.due_cents
 
 
 def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
-    """The last total of every account in a sink of ours, by account. Raises ClusterError, TopicError."""
+    """The last total of every account in a sink of ours, by account, beside what its distinct payments come to.
+
+    Raises ClusterError, TopicError.
+    """
     left = {p.partition for p in cluster.bounds(sink).partitions}
     consumer = Consumer(consumer_config(cluster.bootstrap, cluster.client, f"{sink}-totals", READ_COMMITTED))
     consumer.assign([TopicPartition(sink, partition, OFFSET_BEGINNING) for partition in left])
     found: dict[str, Balance] = {}
+    seen: set[tuple[str, str]] = set()
     try:
         while left:
             message = consumer.poll(REQUEST_TIMEOUT_MS / 1000)
@@ -124,13 +134,21 @@ def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
                 left.discard(message.partition() or 0)
                 continue
             told = json.loads(message.value() or b"")
-            before = found.get(told["account"])
-            found[told["account"]] = Balance(told["account"], told["total"], before.payments + 1 if before else 1)
+            name, identity = told["account"], (told["account"], told["id"])
+            before = found.get(name, Balance(name, 0, 0, 0))
+            due = before.due_cents + (0 if identity in seen else told["cents"])
+            seen.add(identity)
+            found[name] = Balance(name, told["total"], before.payments + 1, due)
     except (KafkaException, ValueError, KeyError, TypeError) as error:
         raise ClusterError(f"Topic {sink} holds something else than totals, or cannot be read: {error}.") from error
     finally:
         consumer.close()
     return [found[account] for account in sorted(found)]
+
+
+def wrong_by(balances: Iterable[Balance]) -> dict[str, int]:
+    """By how many cents each account is wrong that is, because payments came twice."""
+    return {one.account: one.difference_cents for one in balances if one.difference_cents}
 
 
 def counts(reading: DataFrame, deduplicate_s: int | None) -> DataFrame | None:

@@ -1,12 +1,13 @@
-"""Tables as sinks: exact under killed workers in SQLite and PostgreSQL, and judged like a topic."""
+"""Tables as sinks: exact under killed workers in SQLite and PostgreSQL, judged like topics; whole runs into them."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
+import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +15,12 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from sqlalchemy import select, update
+from sqlalchemy import inspect, select, update
 
 from backend.errors import SinkError, UsageError
+from backend.evidence.verify import evidence_in, verify
 from backend.faults.fault import Step
+from backend.history.store import History, State
 from backend.judge_table import judge_table
 from backend.kafka.cluster import Cluster
 from backend.pipeline.database_sink import (
@@ -28,21 +31,21 @@ from backend.pipeline.database_sink import (
     make_tables,
     rows_of,
 )
-from backend.pipeline.journal import FaultFired, read_journal
+from backend.pipeline.journal import Declared, FaultFired, TransactionEnded, read_journal
+from backend.pipeline.plan import make_plan
 from backend.pipeline.process import explained
-from backend.settings import idempotent_producer_config, spark_source_options
-from tests.postgresql import new_database, server
+from backend.pipeline.run import clean, create, execute, make_context, resume
+from backend.services import Services
+from backend.settings import Settings, idempotent_producer_config, spark_source_options
+from backend.spark import spark_session
+from tests.conftest import wait_until
+from tests.postgresql import new_database
+from tests.runs import run_to_end
 from validators.finding import Guarantee, Outcome
 from validators.report import Report
 
 PARTITIONS, RECORDS, PER_TRANSACTION = 2, 600, 50
 TABLE = "squares"
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[str]:
-    with server() as url:
-        yield url
 
 
 @pytest.fixture
@@ -102,14 +105,8 @@ class Squares:
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint"
 
-    def numbers(self) -> Counter[tuple[bytes, bytes]]:
-        """Key and value of every row, as any program would read them."""
-        rows = rows_of(TABLE)
-        with connect_database(self.url).connect() as connection:
-            return Counter((row.key, row.value) for row in connection.execute(select(rows.c.key, rows.c.value)))
-
     def is_exact(self) -> bool:
-        return self.numbers() == Counter((b"%d" % n, b"%d" % (n * n)) for n in range(self.filled))
+        return numbers_in(self.url, TABLE) == squares_to(self.filled)
 
     def verdict(self, spark: SparkSession) -> Report:
         place = self.folder / uuid.uuid4().hex[:6]
@@ -117,6 +114,17 @@ class Squares:
 
     def found(self, spark: SparkSession) -> dict[str, int]:
         return {one.kind: one.primary for one in self.verdict(spark).findings if one.primary}
+
+
+def numbers_in(url: str, table: str) -> Counter[tuple[bytes, bytes]]:
+    """Key and value of every row, as any program would read them."""
+    rows = rows_of(table)
+    with connect_database(url).connect() as connection:
+        return Counter((row.key, row.value) for row in connection.execute(select(rows.c.key, rows.c.value)))
+
+
+def squares_to(count: int) -> Counter[tuple[bytes, bytes]]:
+    return Counter((b"%d" % number, b"%d" % (number * number)) for number in range(count))
 
 
 @pytest.mark.parametrize(
@@ -204,3 +212,75 @@ def test_where_a_group_begins_is_said_once_and_a_bad_address_is_refused(tmp_path
         with pytest.raises(UsageError) as refused:
             connect_database(wrong)
         assert "secret" not in str(refused.value)
+
+
+RUN = {"scenario": "table", "records": 1_500, "partitions": 2, "per_transaction": 100, "abort_probability": 0.2}
+
+
+def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(settings: Settings, cluster: Services) -> None:
+    """Story: a run writes a table of SQLite in its own folder. Its workers are killed, and each becomes a zombie later.
+    It is stopped on its way, when what is there holds, and goes on. In the end every square is in the table once, its
+    evidence gives the same verdict again, and nothing is left of it when it is cleaned."""
+    history = History(settings)
+    faults = ["crash@transaction=2", "zombie@transaction=4"]
+    run = create(settings, cluster, history, make_plan({**RUN, "faults": faults, "seed": 5}))
+    stop = threading.Event()
+    context = make_context(settings, cluster, history, run, stop)
+    with ThreadPoolExecutor(1) as pool:
+        executing = pool.submit(execute, context)
+        wait_until(lambda: history.get(run.id).progress.get("processed", 0) > 0 or executing.done(), 180, "a row")
+        stop.set()
+        report = executing.result()
+    assert report is not None and report.verdict is Outcome.HOLDS, report and report.why
+    assert history.get(run.id).state is State.STOPPED
+    report = resume(settings, cluster, history, run.id)
+    assert report is not None and report.verdict is Outcome.HOLDS, report and report.why
+    url, table = run.facts["database"], run.facts["sink"]
+    assert numbers_in(url, table) == squares_to(1_500)
+    assert (report.not_processed, report.fates["committed"]) == (0, 1_500)
+    journal = read_journal(cluster.bootstrap, {}, run.facts["journal"])
+    assert {entry.fault for entry in journal if isinstance(entry, FaultFired)} == set(faults)
+    assert any(isinstance(entry, TransactionEnded) and entry.outcome is Declared.FENCED for entry in journal)
+    (evidence,) = evidence_in(settings.runs / run.id)
+    with spark_session(cluster.spark_remote) as spark:
+        assert verify(spark, evidence).exit_code == 0
+    assert table in clean(settings, cluster, history, run.id)
+    assert not (settings.runs / run.id).exists()
+
+
+def test_a_run_of_upserts_into_postgresql(settings: Settings, cluster: Services, postgresql: str) -> None:
+    """Story: an at-least-once run upserts into a table of PostgreSQL that the plan names, under a crash between rows
+    and offset. Every square is there once. A second run into that table is refused before anything is made; cleaned,
+    the table is gone."""
+    url = new_database(postgresql, f"run-{uuid.uuid4().hex[:6]}")
+    sink = {"url": url, "topic": "squares"}
+    faults = ["crash@transaction=2,step=produced", "crash@transaction=3,step=offset_sent"]
+    finished = run_to_end(settings, cluster, **{**RUN, "guarantee": "at_least_once", "sink": sink, "faults": faults})
+    assert finished.report.verdict is Outcome.HOLDS, finished.report.why
+    assert numbers_in(url, "squares") == squares_to(1_500)
+    history = History(settings)
+    before = Cluster(cluster.bootstrap).topics(), len(history.list())
+    with pytest.raises(SinkError, match="has a table squares already"):
+        create(settings, cluster, history, make_plan({**RUN, "sink": sink}))
+    assert (Cluster(cluster.bootstrap).topics(), len(history.list())) == before
+    clean(settings, cluster, history, finished.run.id)
+    assert not inspect(connect_database(url)).has_table("squares")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"guarantee": "at_most_once"}, "guarantee: a table is written exactly_once or at_least_once"),
+        ({"faults": ["crash@transaction=1", "hijack@transaction=2"]}, "faults.1: hijack@transaction=2 strikes"),
+        ({"faults": ["crash@transaction=1,step=committing"]}, "at any step but committing"),
+        ({"sink": {"dead_letters": True}}, "sink.dead_letters: a table has no dead letters"),
+        ({"sink": {"url": "sqlite:///here.db"}}, "sink.url: name a file of SQLite by its whole path"),
+        ({"sink": {"url": "postgresql+psycopg://me:secret@host/name"}}, "so it holds no password"),
+        ({"scenario": "squares", "sink": {"url": "sqlite:////here.db"}}, "sink.url: squares writes topics"),
+    ],
+)
+def test_what_a_table_cannot_do_is_refused(fields: dict[str, object], says: str) -> None:
+    """Story: a plan asks a table for what only topics have. It is refused with its field, and no secret is repeated."""
+    with pytest.raises(UsageError) as refused:
+        make_plan({"scenario": "table", **fields})
+    assert says in str(refused.value) and "secret" not in str(refused.value)

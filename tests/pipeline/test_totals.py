@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -20,10 +21,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from backend.errors import CheckpointMismatch, OffsetMissing
+from backend.errors import CheckpointMismatch, OffsetMissing, UsageError
 from backend.faults.fault import Step
 from backend.history.store import History, State
 from backend.kafka.cluster import Cluster
+from backend.pipeline.duplicates import Cause
 from backend.pipeline.journal import Declared, FaultFired, TransactionEnded, read_journal
 from backend.pipeline.plan import make_plan
 from backend.pipeline.process import explained
@@ -31,12 +33,11 @@ from backend.pipeline.run import create, execute, make_context, resume
 from backend.pipeline.stateful_sink import STATEFUL_FORMAT, KafkaStatefulSink, commit_batch_floor
 from backend.pipeline.totals import account, current_totals, payment, total_text, totals
 from backend.services import Services
-from backend.settings import idempotent_producer_config, read_settings, spark_source_options
+from backend.settings import Settings, idempotent_producer_config, read_settings, spark_source_options
+from backend.show import balances
 from tests.conftest import wait_until
-from tests.pipeline.duplicates import restarted_filler, retrying_client, transfer_from_the_start
 from tests.postgresql import new_database
-from tests.postgresql import server as postgresql
-from tests.runs import read_all
+from tests.runs import read_all, run_to_end
 from validators.finding import Outcome
 from validators.headers import LINEAGE_HEADER
 
@@ -268,28 +269,49 @@ def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Pa
     assert {one.account: one.cents for one in known} == right and {one.payments for one in known} == {50}
 
 
-def test_what_came_twice_is_added_twice_unless_it_is_dropped(
-    bootstrap: str, spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize(
+    ("cause", "deduplicate_s"),
+    [(Cause.INGEST, None), (Cause.RESTART, None), (Cause.RESTART, 3_600), (Cause.TRANSFER, None)],
+)
+def test_a_run_whose_payments_come_twice_says_by_how_much_it_is_wrong(
+    settings: Settings, cluster: Services, cause: Cause, deduplicate_s: int | None, postgresql: str
 ) -> None:
-    """Story: payments come from a filler that was killed and started again, from a client that posts again where no
-    answer came, and from a transfer that reads its table from the start again. Exactly-once totals add what came twice
-    twice, and each account is wrong by just these amounts. With the step that drops them, the same payments give the
-    right totals, under killed workers too."""
-    wrong, repaired = (Stage(bootstrap, tmp_path / name) for name in ("wrong", "repaired"))
-    with postgresql() as database:
-        for stage in (wrong, repaired):
-            repeated = [
-                *restarted_filler(bootstrap, stage.source, range(100)),
-                *retrying_client(bootstrap, stage.source, range(100, 200)),
-                *transfer_from_the_start(bootstrap, stage.source, range(200, 300), new_database(database, stage.name)),
-            ]
-    assert len(repeated) > 100
-    right, again = amounts(range(300)), amounts(repeated)
-    for stage, deduplicate_s, wrong_by in ((wrong, None, again), (repaired, 3_600, Counter[str]())):
-        stage.start(spark, {"faults": "crash@transaction=2"}, deduplicate_s=deduplicate_s).awaitTermination()
-        known = {one.account: one.cents for one in current_totals(stage.cluster, stage.sink)}
-        assert known == {account: cents + wrong_by[account] for account, cents in right.items()}
-        assert stage.in_order()
+    """Story: payments come from a client that posts again where no answer came, from a filler that was killed and
+    started again, and from a transfer that reads its table in PostgreSQL from the start again. The run is exactly-once,
+    and adds twice what came twice: each account is wrong by just that, and the run says so. With the plan's step that
+    drops them, the totals are right."""
+    source = {"url": new_database(postgresql, f"twice-{uuid.uuid4().hex[:6]}")} if cause is Cause.TRANSFER else {}
+    plan = {"records": 300, "partitions": PARTITIONS, "per_transaction": PER_BATCH, "source": source}
+    finished = run_to_end(settings, cluster, scenario="totals", duplicates=cause, deduplicate_s=deduplicate_s, **plan)
+    assert finished.report.verdict is Outcome.HOLDS, finished.report.why
+    came = Counter(json.loads(m.value or b"")["id"] for m in read_all(cluster.bootstrap, finished.source))
+    again = sorted(int(number) for number, count in came.items() if count == 2)
+    assert set(came) == {str(number) for number in range(300)} and sum(came.values()) == 300 + len(again)
+    # The server loses every seventh answer; a life of the filler and of the transfer is half as long as the whole.
+    assert len(again) == 49 if cause is Cause.INGEST else again == list(range(150))
+    wrong = {} if deduplicate_s else dict(amounts(again))
+    known = current_totals(Cluster(cluster.bootstrap), finished.sink)
+    assert {one.account: one.due_cents for one in known} == amounts(range(300))
+    assert {one.account: one.cents for one in known} == amounts([*range(300), *(again if wrong else [])])
+    assert finished.run.facts["wrong_by"] == wrong
+    said = balances(finished.run.facts)
+    assert said.startswith(f"totals: {len(wrong)} of 20 accounts are wrong" if wrong else "totals: all 20 accounts")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"scenario": "squares"}, "duplicates: squares has no payments. Choose the scenario totals"),
+        ({"until_stopped": True}, "goes to its end by itself. Remove until_stopped"),
+        ({"source": {"url": "sqlite:////payments.db"}}, "source.url: only a transfer reads a database"),
+        ({"duplicates": "nonsense"}, "duplicates: Input should be 'ingest', 'restart' or 'transfer'"),
+    ],
+)
+def test_duplicates_that_cannot_be_are_refused(fields: dict[str, Any], says: str) -> None:
+    """Story: a plan wants payments twice where there are none, or of a database that nothing reads. Refused."""
+    with pytest.raises(UsageError) as refused:
+        make_plan({"scenario": "totals", "duplicates": "ingest", **fields})
+    assert says in str(refused.value)
 
 
 def amounts(numbers: Iterable[int]) -> Counter[str]:
