@@ -13,7 +13,7 @@ from typing import NoReturn
 import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
 
-from backend.commands import evidence, runs, topics
+from backend.commands import evidence, history, runs, topics
 from backend.commands.contracts import contract
 from backend.commands.matrix import matrix
 from backend.commands.terminal import err, out
@@ -50,7 +50,8 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "evidence": evidence.evidence,
     "verify": evidence.verify,
     "signoff": evidence.signoff,
-    "compare": evidence.compare,
+    "compare": history.compare,
+    "trend": history.trend,
     "matrix": matrix,
 }
 """By name, in the order in which help lists them."""

@@ -31,6 +31,7 @@ COMMANDS = (
     "verify",
     "signoff",
     "compare",
+    "trend",
     "matrix",
 )
 
@@ -77,6 +78,7 @@ def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "--brokers", "2"], 64, "the embedded Kafka has 1 or 3"),
         (["show", "squares-none"], 64, "There is no run squares-none. The history is empty."),
         (["totals", "squares-none"], 64, "There is no run squares-none"),
+        (["trend", "orders.yaml"], 64, "No run or check with a verdict is about orders.yaml"),
         (["stop", "squares-none"], 64, "There is no run squares-none"),
         (["resume", "squares-none"], 64, "There is no run squares-none"),
         (["matrix", "--only", "fault=flood"], 64, "there is no fault 'flood'. Known: none, abort"),

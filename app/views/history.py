@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import streamlit as st
 
-from app import charts, export, session, trend, wording
+from app import charts, export, session, wording
+from backend.history import trend
 from backend.history.compare import Comparison, compare
 from backend.history.signoff import Standing
 from backend.history.store import Run

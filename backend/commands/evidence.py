@@ -1,4 +1,4 @@
-"""What proves a verdict, and who answers for it: take it along, judge it again, sign it, compare two."""
+"""What proves a verdict, and who answers for it: take it along, judge it again, sign it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from backend.commands.options import Json, Out, PayloadsKept, RunId, settings_of
 from backend.commands.terminal import emit, out, print_report, say
 from backend.errors import UsageError
 from backend.evidence.copy import copy_all
 from backend.evidence.manifest import Payloads, read_manifest, require_unchanged
-from backend.evidence.verify import Verified, evidence_hash, evidence_in, read_report, unchanged
+from backend.evidence.verify import Verified, evidence_hash, evidence_in, unchanged
 from backend.evidence.verify import verify as verify_evidence
 from backend.history import signoff as signoffs_of
-from backend.history.compare import compare as compare_reports
 from backend.history.signoff import Decision
 from backend.history.store import History
+from backend.selftest import before_signoff
 from backend.services import services
 from backend.show import plain
 from backend.spark import spark_session
@@ -91,7 +90,8 @@ def signoff(
     until: Annotated[str | None, typer.Option(help="The last day of the waiver.", metavar="YYYY-MM-DD")] = None,
     json_: Json = None,
 ) -> None:
-    """Sign a report: your decision is kept for good, bound to the evidence as it is now.
+    """Sign a report: your decision is kept for good, bound to the evidence as it is now. Before a report is accepted
+    the chain tests itself on it: faults injected into copies of its readings must be caught.
 
     Example: `topicproof signoff squares-k3f9a2 --decision accept --by "Grace Hopper"`
     """
@@ -99,53 +99,13 @@ def signoff(
     history = History(settings)
     found = history.get(run_id)
     reports, digest = signoffs_of.signable(settings, found)
+    if decision is Decision.ACCEPT:
+        caught = before_signoff(settings, found.folder(settings), comment, say)
+        say(f"self-test: {', '.join(caught) or 'nothing'} injected and caught")
     made = signoffs_of.sign(history, run_id, reports, digest, decision, by, comment, kind, _day(until))
     emit(json_, asdict(made))
     out.print(plain(made.said), highlight=False)
     out.print(f"entry {made.number}, evidence {digest}", highlight=False)
-
-
-def compare(
-    before: Annotated[str, typer.Argument(help="A run or check.", metavar="RUN")],
-    after: Annotated[str, typer.Argument(help="Another one.", metavar="RUN")],
-    json_: Json = None,
-) -> None:
-    """Two reports side by side: counts, fates, and the findings that appeared or disappeared.
-
-    Example: `topicproof compare squares-k3f9a2 squares-p7m4x8`
-    """
-    settings = settings_of()
-    history = History(settings)
-    reports = [read_report(history.get(name).folder(settings)) for name in (before, after)]
-    found = compare_reports(*reports)
-    emit(
-        json_,
-        {
-            "runs": [before, after],
-            "verdicts": [one.verdict for one in reports],
-            "why": found.why,
-            "figures": [asdict(one) | {"change": one.change} for one in found.figures],
-            "kinds": [
-                {
-                    "kind": one.kind,
-                    "change": one.word,
-                    "outcomes": [side.outcome if side else None for side in (one.before, one.after)],
-                    "counts": [side.count if side else None for side in (one.before, one.after)],
-                }
-                for one in found.kinds
-            ],
-        },
-    )
-    if json_ is not None:
-        return
-    out.print(plain(found.why), highlight=False)
-    table = Table("", before, after, "change", box=None, pad_edge=False)
-    for figure in found.figures:
-        table.add_row(figure.name, *map(_number, (figure.before, figure.after)), _signed(figure.change))
-    for one in found.kinds:
-        sides = [f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)]
-        table.add_row(one.kind, *sides, one.word)
-    out.print(table)
 
 
 def _day(text: str | None) -> date | None:
@@ -187,13 +147,3 @@ def _print_verified(found: Verified, judged: bool) -> None:
     if found.found is not None:
         out.print("Judged again:" if found.contradictions else "Judged again, with the same result:")
         print_report(found.found)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
-
-
-def _signed(value: float | None) -> str:
-    if not value:
-        return ""
-    return f"{value:+,.1f}" if isinstance(value, float) else f"{value:+,}"

@@ -10,6 +10,7 @@ import pytest
 
 from backend.history.signoff import Decision, sign, signoffs
 from backend.history.store import History
+from backend.selftest import KEPT
 from backend.services import Services
 from backend.settings import Settings
 from tests.app.test_history_page import HELD
@@ -65,7 +66,8 @@ def test_a_check_is_proven_anywhere(
 def test_a_run_is_taken_along_and_signed(
     at_home: Settings, done: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Story: QA copies a run's evidence, verifies the copy, and signs the run. The entry names the very manifest."""
+    """Story: QA copies a run's evidence, verifies the copy, and signs the run. The entry names the very manifest, and
+    before it was made the chain caught what was injected into copies of the readings."""
     run = done.run.id
     assert call("evidence", run, "--out", str(tmp_path / "proof"), "--json") == 0
     taken = _json(capsys)
@@ -74,6 +76,8 @@ def test_a_run_is_taken_along_and_signed(
     assert call("signoff", run, "--decision", "accept", "--by", "Grace Hopper", "--json") == 0
     signed = _json(capsys)
     assert signed["evidence"] == taken["manifest"] and signed["verdict"] == "HOLDS"
+    tested = json.loads((done.run.folder(at_home) / KEPT).read_text())
+    assert tested == {"evidence": taken["manifest"], "caught": ["duplicate", "gap", "order", "torn"]}
     (entry,) = signoffs(History(at_home), run)
     assert entry.hash == signed["hash"]
     assert call("signoff", run, "--decision", "waive", "--kind", "gap", "--until", "soon", "--by", "G. H.") == 64

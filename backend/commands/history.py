@@ -1,0 +1,143 @@
+"""What the history says of more than one report: two side by side, and one pipeline over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from backend.commands.options import Json, settings_of
+from backend.commands.terminal import emit, out
+from backend.errors import EvidenceError, UsageError
+from backend.evidence.verify import evidence_hash, read_report
+from backend.history.compare import compare as compare_reports
+from backend.history.signoff import signoffs, standing
+from backend.history.store import History, Run
+from backend.history.trend import MEASURES, subject, topics
+from backend.settings import Settings
+from backend.show import plain
+from validators.report import Report
+
+SHORT = {
+    "findings that break the verdict": "breaking",
+    "inputs judged": "inputs",
+    "aborted share of the sink, %": "aborted, %",
+    "pending offsets": "pending",
+    "run took, s": "took, s",
+}
+"""What a terminal has room for: some of the measures, and what they are called there."""
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help="A run or check.", metavar="RUN")],
+    after: Annotated[str, typer.Argument(help="Another one.", metavar="RUN")],
+    json_: Json = None,
+) -> None:
+    """Two reports side by side: counts, fates, and the findings that appeared or disappeared.
+
+    Example: `topicproof compare squares-k3f9a2 squares-p7m4x8`
+    """
+    settings = settings_of()
+    history = History(settings)
+    reports = [read_report(history.get(name).folder(settings)) for name in (before, after)]
+    found = compare_reports(*reports)
+    emit(
+        json_,
+        {
+            "runs": [before, after],
+            "verdicts": [one.verdict for one in reports],
+            "why": found.why,
+            "figures": [asdict(one) | {"change": one.change} for one in found.figures],
+            "kinds": [
+                {
+                    "kind": one.kind,
+                    "change": one.word,
+                    "outcomes": [side.outcome if side else None for side in (one.before, one.after)],
+                    "counts": [side.count if side else None for side in (one.before, one.after)],
+                }
+                for one in found.kinds
+            ],
+        },
+    )
+    if json_ is not None:
+        return
+    out.print(plain(found.why), highlight=False)
+    table = Table("", before, after, "change", box=None, pad_edge=False)
+    for figure in found.figures:
+        table.add_row(figure.name, *map(_number, (figure.before, figure.after)), _signed(figure.change))
+    for one in found.kinds:
+        sides = [f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)]
+        table.add_row(one.kind, *sides, one.word)
+    out.print(table)
+
+
+def trend(
+    of: Annotated[
+        str | None, typer.Argument(help="Part of a contract's name, a scenario or a topic; else everything.")
+    ] = None,
+    json_: Json = None,
+) -> None:
+    """Runs and checks of one contract or scenario over time, oldest first.
+
+    Example: `topicproof trend orders.yaml`
+    """
+    settings = settings_of()
+    history = History(settings)
+    found: dict[str, list[Run]] = {}
+    for run in reversed(history.list()):
+        if run.verdict and (of is None or of in " ".join((subject(run), *topics(run)))):
+            found.setdefault(subject(run), []).append(run)
+    if of is not None and not found:
+        raise UsageError(f"No run or check with a verdict is about {of}. `topicproof runs` lists all.")
+    said = {name: _rows(settings, history, runs) for name, runs in found.items()}
+    emit(json_, [{"of": name, "reports": rows} for name, rows in said.items()])
+    if json_ is not None:
+        return
+    if not said:
+        out.print("No verdicts yet. Start a run: topicproof run")
+    for name, rows in said.items():
+        out.print(f"[bold]{plain(name)}[/]", highlight=False)
+        table = Table("run", "started (UTC)", "verdict", "sign-off", *SHORT.values(), box=None, pad_edge=False)
+        for row in rows:
+            figures = (_number(row["figures"][measure]) for measure in SHORT)
+            table.add_row(row["run"], row["started"], row["verdict"], row["sign_off"], *figures)
+        out.print(table)
+
+
+def _rows(settings: Settings, history: History, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What is shown of each run; a figure is None where its report is gone."""
+    today = datetime.now(UTC).date()
+    return [
+        {
+            "run": run.id,
+            "started": f"{run.created_at:%Y-%m-%d %H:%M:%S}",
+            "verdict": run.verdict,
+            "sign_off": standing(signoffs(history, run.id), evidence_hash(run.folder(settings)), today),
+            "figures": {
+                name: measure(run, report) if report is not None else None for name, measure in MEASURES.items()
+            },
+        }
+        for run in runs
+        for report in [_report(settings, run)]
+    ]
+
+
+def _report(settings: Settings, run: Run) -> Report | None:
+    try:
+        return read_report(run.folder(settings))
+    except EvidenceError:
+        return None
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _signed(value: float | None) -> str:
+    if not value:
+        return ""
+    return f"{value:+,.1f}" if isinstance(value, float) else f"{value:+,}"

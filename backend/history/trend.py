@@ -1,0 +1,63 @@
+"""Figures of many reports over time: what is one pipeline, and what can be said of each of its reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+
+from backend.history.signoff import breaking
+from backend.history.store import Run
+from validators.report import Report
+
+MEASURES: Mapping[str, Callable[[Run, Report], float | None]] = {
+    "findings that break the verdict": lambda _run, report: sum(one.primary for one in breaking(report)),
+    "inputs judged": lambda _run, report: report.source_records,
+    "aborted share of the sink, %": lambda _run, report: _share(report.fates["aborted"], report),
+    "pending offsets": lambda _run, report: report.fates["pending"],
+    "transactions aborted": lambda _run, report: report.transactions.aborted,
+    "run took, s": lambda run, _report: took_s(run),
+    "judged in, s": lambda _run, report: report.took_s,
+}
+"""By what people call it."""
+
+
+def scenario(run: Run) -> str:
+    """Its scenario; a check has none."""
+    return str(run.plan.get("scenario", run.kind))
+
+
+def topics(run: Run) -> list[str]:
+    """The topics it is about."""
+    return [str(name) for name in (run.facts.get("source"), run.facts.get("sink")) if name]
+
+
+def subject(run: Run) -> str:
+    """What is comparable over time: a scenario under a guarantee, a contract, or two topics under a guarantee."""
+    guarantee = run.plan.get("guarantee", "")
+    if "contract" in run.plan:
+        return f"{run.plan['contract']}: {' → '.join(topics(run))} · {guarantee}"
+    if run.kind == "check":
+        return f"{' → '.join(topics(run))} · {guarantee}"
+    return f"{scenario(run)} · {guarantee}"
+
+
+def took_s(run: Run) -> float | None:
+    """From its beginning to its end."""
+    return None if run.ended_at is None else (run.ended_at - run.created_at).total_seconds()
+
+
+def frame(runs: Sequence[Run], reports: Mapping[str, Report], measure: str) -> pd.DataFrame:
+    """One row a report, in the order of `runs`: run, started, verdict, figure."""
+    return pd.DataFrame(
+        {
+            "run": [run.id for run in runs],
+            "started": [run.created_at for run in runs],
+            "verdict": [str(reports[run.id].verdict) for run in runs],
+            "figure": [MEASURES[measure](run, reports[run.id]) for run in runs],
+        }
+    )
+
+
+def _share(count: int | None, report: Report) -> float | None:
+    return None if count is None or not report.sink.offsets else round(100 * count / report.sink.offsets, 2)
