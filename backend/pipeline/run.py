@@ -34,6 +34,7 @@ from backend.pipeline.process import Names, prepare, process, require_expression
 from backend.pipeline.reader import FOLDER, reading
 from backend.pipeline.scenarios import DEAD_LETTERS, Scenario, Stage, scenario
 from backend.pipeline.stateful_sink import commit_batch_floor
+from backend.pipeline.totals import current_totals, wrong_by
 from backend.services import Services
 from backend.settings import Settings
 from backend.spark import connect, session_id, spark_session
@@ -301,6 +302,9 @@ def _conclude(context: Context, spark: SparkSession, failure: TopicproofError | 
             judged = judge_run(context, spark, partial=stopped)
             stages = {name: {"verdict": one.verdict, "why": one.why} for name, one in judged.stages.items()}
             context.remember(verdicts=stages)
+            if context.plan.scenario == "totals":
+                known = current_totals(context.cluster, context.names.sink)
+                context.remember(accounts=len(known), wrong_by=wrong_by(known))
         except TopicproofError as error:
             context.history.end(context.run.id, State.FAILED, None, None, str(failure or error))
             raise failure or error from error
