@@ -3,7 +3,10 @@
 Injected is only what four records say, and how many records one transaction claims to have. No offset, batch or marker
 is touched, so that the raw log fits the copies as it fits the readings. Of four neighbours in one transaction the first
 is written over the second (a duplicate, and a gap), and the last two change places (an inversion). For identity by key
-the four need different keys.
+only records are taken whose key is nobody else's.
+
+What a question does not ask cannot be caught: where keys alone keep the order, two neighbours may be exchanged; and
+where nothing tells filtered inputs from lost ones, an output that was never produced is no gap.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from validators.finding import Fate
+from validators.expected import Expect, Expected
+from validators.finding import Fate, Order
 from validators.headers import TRANSACTION_HEADER
-from validators.ledger import Place
+from validators.ledger import ONE_TO_ONE, Place
 from validators.named import NAME
 from validators.report import Report
 
@@ -31,6 +35,8 @@ class Injection:
     partition: int
     offsets: tuple[int, int, int, int]
     """The first is written over the second; the third and the fourth change places."""
+    kinds: tuple[str, ...]
+    """What must be caught."""
     torn: str | None
     """`<transactional id>/<sequence>/<attempt>/<task>/<total>` of a whole transaction; None without such headers."""
 
@@ -49,7 +55,9 @@ class Caught:
     found: int
 
 
-def choose(sink: DataFrame) -> Injection | None:
+def choose(
+    sink: DataFrame, expected: Expected = ONE_TO_ONE, order: Order = Order.PER_SOURCE_PARTITION
+) -> Injection | None:
     """Where to inject into the readings of a ledger's `sink`; None when no transaction holds four neighbours."""
     rows = sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value))
     line = ("partition", "source_partition", *NAME)
@@ -63,7 +71,16 @@ def choose(sink: DataFrame) -> Injection | None:
     whole = whole.where(F.col("committed") == F.col("total")).orderBy(F.col("sequence").desc(), *NAME).limit(1)
     torn = whole.select(F.concat_ws("/", *NAME, "total").alias("name")).collect()
     first, second, third, fourth = found[0]["offsets"]
-    return Injection(found[0]["partition"], (first, second, third, fourth), torn[0]["name"] if torn else None)
+    filtered = expected.kind is Expect.ZERO_OR_ONE and expected.count is None
+    made = {
+        "duplicate": True,
+        "gap": not filtered,
+        "order": order is Order.PER_SOURCE_PARTITION and fourth == third + 1,
+        "torn": bool(torn),
+    }
+    kinds = tuple(kind for kind in KINDS if made[kind])
+    name = torn[0]["name"] if torn else None
+    return Injection(found[0]["partition"], (first, second, third, fourth), kinds, name)
 
 
 def inject(reading: DataFrame, injection: Injection) -> DataFrame:
@@ -105,9 +122,9 @@ def _claiming_more(name: str) -> Column:
 def compare(before: Report, after: Report, injection: Injection) -> tuple[Caught, ...]:
     """What the reports on the readings and on the copies differ by, of the kinds that both looked for."""
     found = []
-    for kind in KINDS:
+    for kind in injection.kinds:
         asked = [next((one for one in report.findings if one.kind == kind), None) for report in (before, after)]
-        if asked[0] is None or asked[1] is None or (kind == "torn" and injection.torn is None):
+        if asked[0] is None or asked[1] is None:
             continue
         # A gap may be explained by the torn transaction, and this one by the start of the log: they are found.
         by = "primary" if kind in ("duplicate", "order") else "count"

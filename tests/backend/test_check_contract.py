@@ -42,7 +42,8 @@ def test_a_contract_judges_topics_of_another_program(
     bootstrap: str, new_topic: Callable[..., str], spark: SparkSession, tmp_path: Path
 ) -> None:
     """Story: another program turns orders into totals. All is as the contract says, but half of the sink is aborted.
-    Then its group is set back by two orders, which would be processed again; and a topic of the contract is gone."""
+    Then its group is set back by two orders, which would be processed again, and a second sink joins, which is empty;
+    and a topic of the contract is gone."""
     source, sink = new_topic(), new_topic()
     write(bootstrap, source, sink)
     cluster = Cluster(bootstrap, {})
@@ -60,14 +61,18 @@ def test_a_contract_judges_topics_of_another_program(
     assert report.verdict is Outcome.HOLDS, report.why
     assert {check.kind: check.records for check in report.checked}["wrong_value"] == INPUTS
     assert [(one.kind, one.found) for one in self_test(spark, tmp_path / "first")] == [("duplicate", 1), ("gap", 1)]
-    assert contract.warnings(report) == ("50.0% of the records are aborted; the contract warns above 20.0%.",)
+    assert report.warnings == ("50.0% of the records are aborted; the contract warns above 20.0%.",)
 
     cluster.commit_offsets("totals-app", source, {0: INPUTS - 2})
+    beside = new_topic()
+    path.write_text(path.read_text().replace(f"{{topic: {sink}}}", f"{{topics: [{sink}, {beside}]}}"))
+    contract, fields = read_contract(path)
     report = judge_topics(spark, bootstrap, {}, question_of(contract, fields, cluster), tmp_path / "second")
     assert {one.kind: one.primary for one in report.findings if one.outcome is Outcome.VIOLATED} == {"offset_behind": 1}
+    assert [part.topic for part in report.sink.parts] == [sink, beside]
 
     path.write_text(path.read_text().replace(sink, f"{sink}-gone"))
-    with pytest.raises(ContractError, match=r"line 2: sink.topic: .*-gone"):
+    with pytest.raises(ContractError, match=r"line 2: sink.topics: .*-gone"):
         question_of(*read_contract(path), cluster)
 
 
