@@ -240,14 +240,14 @@ def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:
 
 def _cells(found: Bins, rows: Sequence[str], centres: Any, row_px: int) -> dict[str, Any]:
     """An invisible point a cell: Plotly's heat maps can neither be selected nor say what is in them."""
-    own = np.argwhere(found.worst >= 0)
+    row, column = np.nonzero(found.worst >= 0)
+    places = [np.array(found.partitions)[row], found.edges[column], found.edges[column + 1]]
+    # Plotly looks at every element of a list, and takes an array of objects as it is.
     return {
-        "x": centres[own[:, 1]],
-        "y": [rows[row] for row in own[:, 0]],
-        "customdata": [
-            [found.partitions[row], int(found.edges[column]), int(found.edges[column + 1])] for row, column in own
-        ],
-        "text": [_counts(found.counts[row, column]) for row, column in own],
+        "x": centres[column],
+        "y": np.array(rows, dtype=object)[row],
+        "customdata": np.column_stack(places).astype(object),
+        "text": np.array([_counts(counts) for counts in found.counts[row, column]], dtype=object),
         "mode": "markers",
         "marker": {"opacity": 0, "size": row_px - 4, "symbol": "square"},
         "unselected": {"marker": {"opacity": 0}},
