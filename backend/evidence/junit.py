@@ -66,9 +66,7 @@ def _verdict(report: Report) -> TestCase:
         case.result = [Failure(_text(report.why), report.verdict)]
     elif report.verdict is Outcome.UNKNOWN:
         case.result = [Error(_text(report.why), report.verdict)]
-    case.system_out = _text(report.why)
-    if report.warnings:
-        case.system_err = _text("\n".join(report.warnings))
+    case.system_out = _text("\n".join([report.why, *(f"Warning: {one}" for one in report.warnings)]))
     # All cases are judged together: the one that sums them up has their time.
     case.time = report.took_s
     return case

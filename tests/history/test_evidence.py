@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xmlschema
@@ -21,7 +22,7 @@ from backend.judge import Question, Taken, keep_taken, read_taken
 from backend.pipeline.journal import Declared, FaultFired, TaskStarted, TransactionEnded
 from tests.history.evidence import judged
 from tests.validators.history import history
-from validators.agreed import Agreed
+from validators.agreed import Agreed, Thresholds
 from validators.coordinator import Coordinator, OpenTransaction
 from validators.expected import Expect, Expected
 from validators.finding import Bounds, Guarantee, Order, Outcome, PartitionBounds
@@ -159,6 +160,7 @@ def test_a_masked_copy_says_nothing_and_proves_the_same(spark: SparkSession, tmp
     said = [value for rows in (made.uncommitted, made.source) for row in rows for value in row[3:4] if len(value) > 8]
     read = pq.read_table(masked / "source-read_committed").to_pylist()
     assert {len(one["key"]) for one in read} == {16} and not {one["key"] for one in read} & set(said)
+    assert not any(key in _payloads(masked) for key in said), "no sentence of a finding may quote a record"
     assert "content" not in pq.read_schema(next((masked / "ledger" / "sink").glob("*.parquet"))).names
     found = verify(spark, masked)
     assert found.contradictions == () and found.exit_code == 1
@@ -203,8 +205,9 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
         identity=Identity.KEY,
         expected=Expected(Expect.ONE_TO_MANY, "cast(value as int)"),
         order=Order.PER_KEY,
-        agreed=Agreed(Match("value", "header:id"), "upper(value)", {0: 5}, ("gap",)),
+        agreed=Agreed(Match("value", "header:id"), "upper(value)", {0: 5}, ("gap",), Thresholds(7, 0.5)),
         journal=journal,
+        polled=pa.table({"session": ["s"], "poll": [1]}),
         sink_from={0: 7},
         run="squares-1",
         not_processed=3,
