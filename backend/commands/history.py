@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from backend.commands.options import Json, settings_of
 from backend.commands.terminal import emit, out
@@ -25,9 +25,8 @@ from validators.report import Report
 SHORT = {
     "findings that break the verdict": "breaking",
     "inputs judged": "inputs",
-    "aborted share of the sink, %": "aborted, %",
+    "aborted share of the sink, %": "aborted %",
     "pending offsets": "pending",
-    "run took, s": "took, s",
 }
 """What a terminal has room for: some of the measures, and what they are called there."""
 
@@ -101,10 +100,12 @@ def trend(
         out.print("No verdicts yet. Start a run: topicproof run")
     for name, rows in said.items():
         out.print(f"[bold]{plain(name)}[/]", highlight=False)
-        table = Table("run", "started (UTC)", "verdict", "sign-off", *SHORT.values(), box=None, pad_edge=False)
+        whole = [Column(name, no_wrap=True) for name in ("run", "started (UTC)", "verdict")]
+        right = [Column(name, justify="right") for name in SHORT.values()]
+        table = Table(*whole, "sign-off", *right, box=None, pad_edge=False)
         for row in rows:
             figures = (_number(row["figures"][measure]) for measure in SHORT)
-            table.add_row(row["run"], row["started"], row["verdict"], row["sign_off"], *figures)
+            table.add_row(row["run"], row["started"][:16], row["verdict"], row["sign_off"], *figures)
         out.print(table)
 
 
