@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.validators.history import history
 from validators import duplicate, gap, phantom
+from validators.agreed import Agreed, Thresholds
 from validators.catalogue import VALIDATORS, Validator
 from validators.expectation import CONTRADICTIONS, REQUIRED
 from validators.finding import EXAMPLES_MAX, Guarantee, Outcome, PartitionBounds
@@ -72,6 +73,16 @@ def test_a_healthy_topic_holds_in_one_sentence(healthy: Ledger) -> None:
     assert {one.kind: one.outcome for one in report.aside if one.outcome is not Outcome.UNKNOWN} == dict.fromkeys(
         ("intruder", "sequence_hole", "identity_change", "aborted_volume", "interleaving"), Outcome.HOLDS
     )
+    jsonschema.validate(json.loads(report.to_json()), SCHEMA)
+    assert Report.from_json(report.to_json()) == report
+
+
+def test_a_threshold_warns_beside_the_verdict(healthy: Ledger) -> None:
+    """Story: 2 of 12 records are aborted, and a contract warns of more than a tenth. The verdict stays what it is."""
+    agreed = Agreed(warn=Thresholds(pending=0, aborted_share=0.1))
+    report = judge(replace(healthy, agreed=agreed), Guarantee.EXACTLY_ONCE)
+    assert report.verdict is Outcome.HOLDS
+    assert report.warnings == ("16.7% of the records are aborted; the contract warns above 10.0%.",)
     jsonschema.validate(json.loads(report.to_json()), SCHEMA)
     assert Report.from_json(report.to_json()) == report
 
