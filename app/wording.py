@@ -90,6 +90,9 @@ KIND_TITLES: Mapping[str, str] = {
     "sequence_hole": "Holes in sequences",
     "identity_change": "Changes of producer identity",
     "aborted_volume": "Aborted volume",
+    "hanging": "Hanging transactions",
+    "lso_stall": "Last stable offset that stands still",
+    "unstable_offsets": "Unstable offsets",
     "interleaving": "Interleaved transactions",
     "unknown_outcome": "Outcomes settled by the log",
 }

@@ -13,6 +13,7 @@ from app import charts, snapshot, wording
 from app.place import COMMITTED, LEVELS, Place, read_place, write_place
 from backend.kafka.fates import FATES, bins
 from backend.settings import ROOT
+from validators.catalogue import VALIDATORS
 from validators.finding import Bounds, Fate, PartitionBounds
 
 BOUNDS = Bounds("squares", (PartitionBounds(0, 0, 10, 10), PartitionBounds(1, 5, 8, 12), PartitionBounds(2, 3, 3, 3)))
@@ -107,6 +108,12 @@ def test_every_fate_has_a_word_a_symbol_and_a_colour() -> None:
     """Story: a fate is added to the vocabulary. No two share a symbol, and none is told by its colour alone."""
     assert set(wording.FATE_WORDS) == set(charts.FATE_COLOURS) == set(FATES)
     assert len({word.symbol for word in wording.FATE_WORDS.values()}) == len(FATES)
+
+
+def test_every_kind_of_finding_has_a_title() -> None:
+    """Story: a kind is added to the catalogue. The page Verdict says it in words."""
+    assert {validator.NAME for validator in VALIDATORS} == set(wording.KIND_TITLES)
+    assert len(set(wording.KIND_TITLES.values())) == len(VALIDATORS)
 
 
 def test_plain_text_stays_plain() -> None:
