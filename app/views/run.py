@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pandas as pd
 import streamlit as st
 
-from app import live, session, wording
+from app import balances, live, session, wording
 from backend.errors import TopicproofError
 from backend.faults.fault import Step
 from backend.faults.kinds import KINDS, choices
@@ -162,6 +162,7 @@ def details(run_id: str) -> None:
     if run.kind == "run":
         live.figures(run)
         live.sink(run)
+        balances.totals(settings, run)
     if text := said(settings, run.id):
         with st.expander("What its process said", icon=":material/terminal:"):
             st.code(text, language=None, wrap_lines=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psutil
 import pytest
+from confluent_kafka import Producer
 
 from backend.faults.kinds import KINDS
 from backend.history.store import History, Run, State
 from backend.launch import start_run
 from backend.pipeline.plan import make_plan
+from backend.pipeline.totals import total_text
 from backend.services import Services
-from backend.settings import Settings
+from backend.settings import Settings, idempotent_producer_config
 from tests.app.conftest import OpenPage, texts
 from tests.conftest import wait_until
 from tests.runs import Finished
@@ -40,6 +44,30 @@ def test_the_url_reopens_a_run(open_page: OpenPage, at_home: Settings, finished:
     assert app.success[0].value.replace("\\", "") == finished.report.why
     assert finished.run.id in app.dataframe[-1].value["run"].tolist()
     assert not [button for button in app.button if button.key in ("stop", "resume")]
+
+
+def test_totals_are_shown_beside_what_they_should_be(
+    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: a payment of a totals run was in the source twice. The page says that an account is wrong, and shows by
+    how much when it is asked for the current totals."""
+    sink, producer = new_topic(), Producer(idempotent_producer_config(bootstrap, {}))
+    for name, payment, cents, total in (("a", "1", 250, 250), ("b", "2", 100, 100), ("a", "1", 250, 500)):
+        producer.produce(sink, total_text(payment, name, cents, total), name)
+    assert producer.flush(20) == 0
+    history = History(at_home)
+    run = history.create("run", "totals", make_plan({"scenario": "totals"}).model_dump(mode="json"))
+    history.remember(run.id, {"sink": sink, "accounts": 2, "wrong_by": {"a": 250}})
+    history.end(run.id, State.DONE, "HOLDS", "All is well.")
+    app = open_page("run", run=run.id)
+    assert "1 of 2 accounts are wrong, by +2.50 in all" in texts(app)
+    app.toggle(key=f"totals {run.id}").set_value(True).run()
+    assert not app.exception
+    shown = next(one.value for one in app.dataframe if "account" in one.value)
+    assert shown.to_dict("records") == [
+        {"account": "a", "total": 5.0, "payments": 2, "should be": 2.5, "difference": 2.5},
+        {"account": "b", "total": 1.0, "payments": 1, "should be": 1.0, "difference": 0.0},
+    ]
 
 
 def test_a_missing_run_is_said_and_the_rest_is_there(open_page: OpenPage, at_home: Settings) -> None:
