@@ -103,6 +103,9 @@ def run(
             help="In the scenario totals: drop payments that came before, within so many seconds.", metavar="S"
         ),
     ] = None,
+    reader: Annotated[
+        bool, typer.Option("--reader", help="Also read the sink while it is written, as one more witness.")
+    ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
@@ -119,7 +122,7 @@ def run(
     _merge(fields, per_transaction=per_transaction, abort_probability=abort_probability, attempts_max=attempts_max)
     _merge(fields, faults=fault, seed=seed, until_stopped=until_stopped or None)
     _merge_topics(fields, source, source_option, sink)
-    _merge(fields, duplicates=duplicates and duplicates.value, deduplicate_s=deduplicate_s)
+    _merge(fields, duplicates=duplicates and duplicates.value, deduplicate_s=deduplicate_s, reader=reader or None)
     if url:
         fields["sink"] = {**(fields.get("sink") or {}), "url": url}
     _launch(settings_of(bootstrap, config, brokers), make_plan(fields), json_)
@@ -382,6 +385,8 @@ def _print_stages(found: Run) -> None:
     """What each of several stages proves, below what the run proves end to end; of totals, whether they are right."""
     for name, said in (found.facts.get("verdicts") or {}).items():
         out.print(f"stage {name}: {said['verdict']}: {plain(said['why'])}")
+    for name, said in (found.facts.get("values") or {}).items():
+        out.print(f"values of {name}: {said['verdict']}: {plain(said['why'])}")
     if said := balances(found.facts):
         out.print(said)
 
