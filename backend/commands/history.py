@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Table
 
 from backend.commands.options import Json, settings_of
 from backend.commands.terminal import emit, out
 from backend.errors import EvidenceError, UsageError
 from backend.evidence.verify import evidence_hash, read_report
 from backend.history.compare import compare as compare_reports
-from backend.history.signoff import signoffs, standing
+from backend.history.signoff import Standing, signoffs, standing
 from backend.history.store import History, Run
 from backend.history.trend import MEASURES, subject, topics
 from backend.settings import Settings
@@ -23,9 +23,9 @@ from backend.show import plain
 from validators.report import Report
 
 SHORT = {
-    "findings that break the verdict": "breaking",
+    "findings that break the verdict": "broken by",
     "inputs judged": "inputs",
-    "aborted share of the sink, %": "aborted %",
+    "aborted share of the sink, %": "aborted",
     "pending offsets": "pending",
 }
 """What a terminal has room for: some of the measures, and what they are called there."""
@@ -100,12 +100,13 @@ def trend(
         out.print("No verdicts yet. Start a run: topicproof run")
     for name, rows in said.items():
         out.print(f"[bold]{plain(name)}[/]", highlight=False)
-        whole = [Column(name, no_wrap=True) for name in ("run", "started (UTC)", "verdict")]
-        right = [Column(name, justify="right") for name in SHORT.values()]
-        table = Table(*whole, "sign-off", *right, box=None, pad_edge=False)
+        table = Table("run", "started (UTC)", "verdict", *SHORT.values(), "sign-off", box=None, pad_edge=False)
+        for column in table.columns:
+            column.no_wrap = column.header != "sign-off"
         for row in rows:
+            signed = "" if row["sign_off"] is Standing.NONE else row["sign_off"]
             figures = (_number(row["figures"][measure]) for measure in SHORT)
-            table.add_row(row["run"], row["started"][:16], row["verdict"], row["sign_off"], *figures)
+            table.add_row(row["run"], row["started"][:16], row["verdict"], *figures, signed)
         out.print(table)
 
 
