@@ -10,7 +10,7 @@ import pytest
 from backend import settings as settings_module
 from backend.dashboard import require_port
 from backend.errors import ClusterError, SetupError, UsageError
-from backend.jars import BROKER, jar_files
+from backend.jars import BROKER, _put, jar_files
 from backend.java import java
 from backend.kafka import broker
 from backend.kafka.broker import EmbeddedKafka
@@ -35,6 +35,19 @@ def test_an_old_java_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match="Java 11 is too old"):
         java()
+
+
+def test_jars_that_are_there_are_left_alone(tmp_path: Path) -> None:
+    """Story: a version is raised while a broker runs from these jars. What is new comes, what is no longer named goes,
+    and the file that the broker has open stays the same one."""
+    fetched, folder = tmp_path / "fetched", tmp_path / "broker"
+    for jar in (fetched / "kept-1.jar", fetched / "new-2.jar", folder / "kept-1.jar", folder / "old-1.jar"):
+        jar.parent.mkdir(exist_ok=True)
+        jar.write_text(str(jar))
+    before = (folder / "kept-1.jar").stat().st_ino
+    _put(fetched, folder)
+    assert sorted(jar.name for jar in folder.iterdir()) == ["kept-1.jar", "new-2.jar"]
+    assert (folder / "kept-1.jar").stat().st_ino == before
 
 
 def test_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
