@@ -79,7 +79,7 @@ def run_cells(
     A cell that agrees leaves nothing behind; the run of a surprise stays, to be looked at. Raises UsageError for a
     cluster with too few brokers.
     """
-    cells = list(wanted)
+    cells, history = list(wanted), History(settings)
     cluster = Cluster(services.bootstrap, settings.client)
     needed = max((cell.brokers for cell in cells), default=1)
     if needed > 1 and (there := how_many(cluster)) < needed:
@@ -91,7 +91,7 @@ def run_cells(
     lock = threading.Lock()
 
     def run_one(cell: Cell) -> None:
-        result = None if stop.is_set() else _run(settings, services, cluster, cell, stop)
+        result = None if stop.is_set() else _run(settings, services, history, cluster, cell, stop)
         if result is None:
             return
         with lock:
@@ -157,10 +157,11 @@ def _verdict(cell: Cell, found: Mapping[Damage, int]) -> Outcome:
     return Outcome.VIOLATED if broken else Outcome.HOLDS
 
 
-def _run(settings: Settings, services: Services, cluster: Cluster, cell: Cell, stop: threading.Event) -> Result | None:
+def _run(
+    settings: Settings, services: Services, history: History, cluster: Cluster, cell: Cell, stop: threading.Event
+) -> Result | None:
     """None when it was stopped before its end."""
     began = time.monotonic()
-    history = History(settings)
     plan, source = dict(cell.plan), None
     if cell.attempts:
         source = f"matrix-{secrets.token_hex(3)}"

@@ -360,10 +360,11 @@ SMALL = frozenset(
         ("exactly_once", "abort"),
         ("exactly_once", "crash-produced"),
         ("at_least_once", "crash-produced"),
+        ("at_least_once-deduplicated", "crash-produced"),
         ("at_most_once", "crash-offset-sent"),
     }
 )
-"""The cells of a first look: the three guarantees, each with what it is known for."""
+"""The cells of a first look: the three guarantees, each with what it is known for, and a reader who drops repeats."""
 
 
 def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS) -> list[Cell]:

@@ -30,7 +30,9 @@ def leave_open(cluster: Cluster, topic: str, expires_after_s: int | None = None)
     Raises ClusterError when a partition does not take the record.
     """
     timeout_ms = FOREIGN_TIMEOUT_MS if expires_after_s is None else expires_after_s * 1000
-    foreign = TransactionalProducer(cluster.bootstrap, cluster.client, f"{topic}-foreign", timeout_ms)
+    # Where its records lie is told by deliveries that succeed, of which other producers are not told.
+    every = {"delivery_report_only_error": False}
+    foreign = TransactionalProducer(cluster.bootstrap, cluster.client, f"{topic}-foreign", timeout_ms, **every)
     opened: dict[int, int] = {}
     """Offset of the open transaction's record, by partition."""
 
