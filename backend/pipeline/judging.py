@@ -50,17 +50,27 @@ class Judged:
     """Of its stage; of several, end to end."""
     stages: Mapping[str, Report] = field(default_factory=dict)
     """Of each of several."""
+    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By sink, `verdict` and `why` of its values, where the scenario can tell."""
 
     @property
     def verdict(self) -> Outcome:
-        """The worst of them."""
-        return merge([self.report.verdict, *(one.verdict for one in self.stages.values())])
+        """The worst of them; of the values only what is wrong, not what nobody can know."""
+        wrong = (Outcome.VIOLATED for _ in self._wrong())
+        return merge([self.report.verdict, *(one.verdict for one in self.stages.values()), *wrong])
+
+    def _wrong(self) -> list[str]:
+        """The sinks whose values are wrong."""
+        return [sink for sink, said in self.values.items() if said["verdict"] is Outcome.VIOLATED]
 
     @property
     def why(self) -> str:
         """One sentence for the verdict; where it is not that of the report, of the stage whose it is."""
         if self.report.verdict is self.verdict:
             return self.report.why
+        if not any(one.verdict is self.verdict for one in self.stages.values()):
+            sink = self._wrong()[0]
+            return f"Values of {sink}: {self.values[sink]['why']}"
         name, worst = next((name, one) for name, one in self.stages.items() if one.verdict is self.verdict)
         return f"Stage {name}: {worst.why}"
 
@@ -70,7 +80,9 @@ def judge_run(context: Context, spark: SparkSession, partial: bool) -> Judged:
     committed when it was stopped."""
     stages = context.stages
     if len(stages) == 1:
-        return Judged(judge_stage(context, spark, *stages[0], partial, context.folder))
+        report = judge_stage(context, spark, *stages[0], partial, context.folder)
+        check = scenario(context.plan.scenario).values
+        return Judged(report, values=check(context.cluster, context.run.facts["topics"]) if check else {})
     of_stage = {
         names.stage: judge_stage(context, spark, stage, names, partial, stage_folder(context.folder, names.stage))
         for stage, names in stages

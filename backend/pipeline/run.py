@@ -301,7 +301,7 @@ def _conclude(context: Context, spark: SparkSession, failure: TopicproofError | 
         try:
             judged = judge_run(context, spark, partial=stopped)
             stages = {name: {"verdict": one.verdict, "why": one.why} for name, one in judged.stages.items()}
-            context.remember(verdicts=stages)
+            context.remember(verdicts=stages, values=judged.values)
             if context.plan.scenario == "totals":
                 known = current_totals(context.cluster, context.names.sink)
                 context.remember(accounts=len(known), wrong_by=wrong_by(known))

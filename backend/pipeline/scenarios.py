@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Message
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from backend.errors import UsageError
-from backend.pipeline import totals
+from backend.kafka.cluster import Cluster
+from backend.pipeline import totals, windows
 from backend.pipeline.database_sink import DATABASE_FORMAT
 from backend.pipeline.sink_options import FORMAT
 from backend.pipeline.stateful_sink import STATEFUL_FORMAT
@@ -93,6 +94,9 @@ class Scenario:
     count: str | None = None
     """How many outputs an input of the first source must have in the last sink, as a stage says it; of several stages,
     at most one may make more than one."""
+    values: Callable[[Cluster, Mapping[str, str]], Mapping[str, Mapping[str, Any]]] | None = None
+    """Holds the sinks' values against the sources', given Kafka's names of the topics by their names in the scenario:
+    `verdict` and `why` by sink. A value that is wrong breaks the run's verdict; None: they are not looked at."""
     serves: bool = False
     """Whether the values that are filled in are URLs of files that the run serves meanwhile."""
     expressions: bool = False
@@ -233,6 +237,35 @@ TOTALS = Scenario(
     number=lambda message: totals.number(message.value()),
 )
 
+
+def _counted_up(rows: DataFrame, work: Work) -> DataFrame:
+    made = (
+        output(F.col("account"), F.col(value)).withField("topic", F.lit(work.topics[topic]))
+        for value, topic in (("event", windows.BY_EVENT_TIME), ("clock", windows.BY_CLOCK))
+    )
+    return windows.counts(rows).select(*place(), outputs(*made))
+
+
+WINDOWS = Scenario(
+    name="windows",
+    title="Count the payments of each account by the minute: of their own time, and of the clock",
+    stages=(
+        Stage(
+            "count",
+            sources=("payments",),
+            sinks=(windows.BY_EVENT_TIME, windows.BY_CLOCK),
+            transform=_counted_up,
+            expect=Expect.ONE_TO_MANY,
+            count="2",
+            format=STATEFUL_FORMAT,
+        ),
+    ),
+    value=TOTALS.value,
+    key=TOTALS.key,
+    number=TOTALS.number,
+    values=windows.check_values,
+)
+
 _EVEN = "cast(value as decimal(19,0)) % 2 = 0"
 
 
@@ -302,7 +335,7 @@ YOURS = Scenario(
     expressions=True,
 )
 
-SCENARIOS = {scenario.name: scenario for scenario in (SQUARES, FILES, TOTALS, CHAIN, MERGE, TABLE, YOURS)}
+SCENARIOS = {scenario.name: scenario for scenario in (SQUARES, FILES, TOTALS, WINDOWS, CHAIN, MERGE, TABLE, YOURS)}
 
 
 def scenario(name: str) -> Scenario:

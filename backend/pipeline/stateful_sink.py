@@ -12,6 +12,8 @@ the query's id. Per Spark task:
 2. Only then is the committed offset read. Equal to the batch's id: write. One above: the batch is in the sink, this is
    a replay, skip it. Anything else, or another query's id: the checkpoint is not the one that wrote this sink, and
    CheckpointMismatch says what to do.
+   An offset that carries no query was set by hand, unless it is the floor: OffsetsMoved refuses it where the journal
+   says another.
 3. Begin, produce, send the offset, commit. A partition without outputs commits its offset all the same.
 
 The offsets belong to the topic of the option `batches`, which holds no record: only its partitions count, as many as
@@ -49,6 +51,7 @@ from pyspark.sql.types import StructType
 
 from backend.errors import CheckpointMismatch, SparkError
 from backend.kafka.cluster import Cluster
+from backend.pipeline.position import Position
 from backend.pipeline.sink import PartitionWriter, Receipt, outputs_of, require_columns
 from backend.pipeline.sink_options import SinkOptions
 
@@ -158,7 +161,7 @@ class BatchWriter(PartitionWriter):
             self._commit_buffer()
         else:
             self.receipt.skipped = self.inputs
-            if self.sum_committed != self._sum():
+            if self.sum_committed and self.sum_committed != self._sum():
                 raise CheckpointMismatch(
                     f"Batch {self.batch} of {self.where} is in the sink with other records than it makes now: the "
                     f"checkpoint was put back by one batch, or the stage is not deterministic. {REMEDY}"
@@ -175,6 +178,9 @@ class BatchWriter(PartitionWriter):
         """The batch that the sink waits for, which is also the number of the last committed transaction."""
         answer = self._ask_committed()
         query, _, self.sum_committed = (answer.metadata or "").partition(" ")
+        if not query:
+            # The floor, or set by hand.
+            self._moved(Position(0, answer.offset))
         if query and query != self.query:
             raise CheckpointMismatch(
                 f"{self.where}: batches up to {answer.offset - 1} in the sink are of query {query}, but this is query "

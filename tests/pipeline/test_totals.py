@@ -10,7 +10,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,23 +21,25 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from backend.errors import CheckpointMismatch, OffsetMissing, UsageError
+from backend.errors import CheckpointMismatch, OffsetMissing, OffsetsMoved, UsageError
 from backend.faults.fault import Step
 from backend.history.store import History, State
 from backend.kafka.cluster import Cluster
 from backend.pipeline.duplicates import Cause
 from backend.pipeline.journal import Declared, FaultFired, TransactionEnded, read_journal
+from backend.pipeline.judging import Judged
 from backend.pipeline.plan import make_plan
 from backend.pipeline.process import explained
 from backend.pipeline.run import create, execute, make_context, resume
 from backend.pipeline.stateful_sink import STATEFUL_FORMAT, KafkaStatefulSink, commit_batch_floor
 from backend.pipeline.totals import account, current_totals, payment, total_text, totals
+from backend.pipeline.windows import BY_CLOCK, BY_EVENT_TIME, check_values
 from backend.services import Services
 from backend.settings import Settings, idempotent_producer_config, read_settings, spark_source_options
 from backend.show import balances
 from tests.conftest import wait_until
 from tests.postgresql import new_database
-from tests.runs import read_all, run_to_end
+from tests.runs import read_all, run_to_end, write_committed
 from validators.finding import Outcome
 from validators.headers import LINEAGE_HEADER
 
@@ -267,6 +269,66 @@ def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Pa
     right = amounts(range(1_000))
     known = current_totals(Cluster(cluster.bootstrap), run.facts["sink"])
     assert {one.account: one.cents for one in known} == right and {one.payments for one in known} == {50}
+
+
+def test_totals_are_exact_under_every_fault_of_the_worker(settings: Settings, cluster: Services) -> None:
+    """Story: workers of a stateful stage are killed, raise, become zombies, have their transactional id taken and a
+    record refused, each in another batch. Zombies and hijacked ones are fenced, and every total is there once."""
+    faults = ["crash@transaction=1", "zombie@transaction=2", "hijack@transaction=3", "error@transaction=4"]
+    faults.append("refused@transaction=5")
+    plan = {"records": 1_200, "partitions": PARTITIONS, "per_transaction": 100, "faults": faults}
+    done = run_to_end(settings, cluster, scenario="totals", **plan)
+    assert done.report.verdict is Outcome.HOLDS, done.report.why
+    assert committed(cluster.bootstrap, done.sink) == due(cluster.bootstrap, done.source)
+    journal = read_journal(cluster.bootstrap, {}, done.run.facts["journal"])
+    fired = Counter(entry.fault for entry in journal if isinstance(entry, FaultFired))
+    assert fired == dict.fromkeys(faults, PARTITIONS)
+    fenced = [one for one in journal if isinstance(one, TransactionEnded) and one.outcome is Declared.FENCED]
+    assert {(one.source_partition, one.sequence) for one in fenced} == {
+        (partition, sequence) for partition in range(PARTITIONS) for sequence in (2, 3)
+    }
+
+
+@pytest.mark.parametrize("how", ["rewound", "forwarded"])
+def test_totals_whose_batches_were_counted_anew_are_refused(stage: Stage, spark: SparkSession, how: str) -> None:
+    """Story: after its second batch somebody moves the number that fences it, back or forward, and Spark runs the batch
+    again. It would be written twice, or the next one be skipped: the sink refuses and says what was moved."""
+    stage.fill(PER_BATCH * 4)
+    with pytest.raises(PySparkException) as refused:
+        stage.run(spark, {"faults": f"offsets@transaction=2,how={how}"})
+    error = explained(refused.value)
+    assert isinstance(error, OffsetsMoved)
+    assert f"somebody moved it {'back' if how == 'rewound' else 'forward'}" in str(error)
+    assert not committed(stage.bootstrap, stage.sink) - due(stage.bootstrap, stage.source)
+
+
+def test_windows_of_event_time_are_counted_anew_and_those_of_the_clock_are_unknown(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: payments are counted by the minute, by their own time and by the clock, under crashes and aborts. Both are
+    there once. The counts by event time are right; of the others nobody can tell. One that is put in with another value
+    is found, and then breaks the run's verdict."""
+    plan = {"records": 600, "partitions": PARTITIONS, "per_transaction": 100, "abort_probability": 0.3, "seed": 2}
+    done = run_to_end(settings, cluster, scenario="windows", faults=["crash@transaction=2"], **plan)
+    assert done.report.verdict is Outcome.HOLDS, done.report.why
+    topics = done.run.facts["topics"]
+    by_event, by_clock = (read_all(cluster.bootstrap, topics[name]) for name in (BY_EVENT_TIME, BY_CLOCK))
+    minutes = Counter((account(n).decode(), f"2026-01-01T00:{n // 60:02}:00Z") for n in range(600))
+    made = Counter(
+        (one["account"], one["window"], one["count"]) for one in (json.loads(m.value or b"") for m in by_event)
+    )
+    assert made == Counter((*of, count) for of, all_of in minutes.items() for count in range(1, all_of + 1))
+    last = {(one["account"], one["window"]): one["count"] for one in (json.loads(m.value or b"") for m in by_clock)}
+    assert len(by_clock) == sum(last.values()) == 600
+    assert {name: said["verdict"] for name, said in done.run.facts["values"].items()} == {
+        BY_EVENT_TIME: "HOLDS",
+        BY_CLOCK: "UNKNOWN",
+    }
+    write_committed(cluster.bootstrap, topics[BY_EVENT_TIME], [replace(by_event[0], value=b"{}")])
+    values = check_values(Cluster(cluster.bootstrap), topics)
+    assert values[BY_EVENT_TIME]["why"].startswith("1 of 601 counts differ")
+    judged = Judged(done.report, values=values)
+    assert (judged.verdict, judged.why[:23]) == (Outcome.VIOLATED, "Values of by-event-time")
 
 
 @pytest.mark.parametrize(
