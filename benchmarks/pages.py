@@ -81,6 +81,9 @@ def visits(runs: Sequence[str]) -> list[Visit]:
     def text(said: str) -> Callable[[Page], Locator]:
         return lambda page: page.get_by_text(said).first
 
+    def drawn(said: str) -> Callable[[Page], Locator]:
+        return lambda page: page.locator(".stPlotlyChart").get_by_text(said).first
+
     def press(name: str) -> Callable[[Page], None]:
         return lambda page: page.get_by_role("button", name=name).first.click()
 
@@ -91,36 +94,42 @@ def visits(runs: Sequence[str]) -> list[Visit]:
 
         return chosen
 
-    def radio(name: str) -> Callable[[Page], None]:
-        return lambda page: page.get_by_role("radio", name=name).first.click()
+    def segment(name: str) -> Callable[[Page], None]:
+        return lambda page: page.get_by_test_id("stButtonGroup").get_by_text(name).click()
 
-    def row(number: int) -> Callable[[Page], None]:
-        """A click into a row of the page's first table, whose rows are 28 pixels high."""
+    def second_row(row_px: int) -> Callable[[Page], None]:
+        """A click into the second row of the page's first table."""
 
         def clicked(page: Page) -> None:
             table = page.locator("[data-testid=stDataFrame]:visible").first
             table.scroll_into_view_if_needed()
-            table.click(position={"x": 60, "y": 28 * number + 14})
+            table.click(position={"x": 60, "y": row_px * 2.5})
 
         return clicked
 
     return [
-        Visit("Run", f"?run={newest}", text("Recent runs"), row(2), heading(older)),
+        Visit("Run", f"?run={newest}", text("Recent runs"), second_row(35), heading(older)),
         Visit("Demos", f"demos?story=aborts&runs={newest}", text("What there is to see")),
         Visit(
-            "Compare", f"compare?topic={TOPIC}&partition=3", heading("Offset"), press("Next marker"), text("a marker")
+            "Compare",
+            f"compare?topic={TOPIC}&partition=3",
+            heading("Offset"),
+            press("Next marker"),
+            text("no consumer ever gets"),
         ),
         Visit(
             "Transactions",
             f"transactions?topic={TOPIC}",
             lambda page: page.locator(".stPlotlyChart .barlayer .point").first,
-            row(3),
+            second_row(28),
             text("Compare at its marker"),
         ),
-        Visit("Topics", f"topics?topic={TOPIC}", heading("Offset"), radio("Partitions"), text("Offsets by fate")),
+        Visit("Topics", f"topics?topic={TOPIC}", heading("Offset"), segment("Partitions"), text("Offsets by fate")),
         Visit("Verdict", f"verdict?run={newest}", text("Sign-off"), choose("Run or check", older), text(f"/{older}")),
-        Visit("Matrix", "matrix", text("cells agree"), row(2), heading("under")),
-        Visit("History", "history", heading("Two side by side"), choose("Verdict", "HOLDS"), text("2 entries")),
+        Visit("Matrix", "matrix", text("cells agree"), second_row(28), heading("under")),
+        Visit(
+            "History", "history", heading("Two side by side"), choose("Figure", "inputs judged"), drawn("inputs judged")
+        ),
     ]
 
 

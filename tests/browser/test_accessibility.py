@@ -10,7 +10,7 @@ from tests.browser.conftest import settled
 from tests.runs import Finished
 
 SERIOUS = {"serious", "critical"}
-PAGES = ("", "run", "demos", "compare", "transactions", "topics", "verdict", "history")
+PAGES = ("", "run", "demos", "compare", "transactions", "topics", "verdict", "matrix", "history")
 
 
 def violations(found: dict[str, list[dict[str, object]]]) -> list[str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import settled
+from tests.runs import Finished
 
 RUN_MS = 300_000
+WIDTHS = (820, 1280, 1920)
 
 
 def test_a_run_from_the_form_to_its_aborted_records(address: str, window: Page, artifacts: Path) -> None:
@@ -100,15 +103,34 @@ def test_from_a_transaction_and_a_record_to_compare(address: str, window: Page, 
     expect(window.get_by_text("Not delivered: its transaction was aborted (marker at 501)")).to_be_visible()
 
 
-def test_both_themes_at_two_widths(address: str, browser: Browser, written: str, artifacts: Path) -> None:
-    """Story: somebody looks at the screenshots. Every page, light and dark, narrow and wide, shows no exception."""
-    for scheme, width in (("light", 1280), ("dark", 1920)):
-        window = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=scheme)  # type: ignore[arg-type]
-        for name in ("", "compare", "transactions", "topics", "verdict"):
-            window.goto(f"{address}/{name}" + (f"?topic={written}" if name not in ("", "verdict") else ""))
-            expect(window.get_by_role("heading", level=1)).to_be_visible()
-            if name in ("compare", "transactions"):
-                expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible()
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_at_three_widths(
+    scheme: str, address: str, browser: Browser, written: str, finished: Finished, artifacts: Path
+) -> None:
+    """Story: somebody looks at the screenshots: a tablet, a laptop, a projector. No page shows an exception, and none
+    is wider than its window."""
+    run = finished.run.id
+    pages = {
+        "run": f"?run={run}",
+        "demos": f"demos?story=clean&runs={run}",
+        "compare": f"compare?topic={written}",
+        "transactions": f"transactions?topic={written}",
+        "topics": f"topics?topic={written}",
+        "verdict": f"verdict?run={run}",
+        "matrix": "matrix",
+        "history": "history",
+    }
+    window = browser.new_page(color_scheme=scheme)  # type: ignore[arg-type]
+    for name, link in pages.items():
+        window.set_viewport_size({"width": WIDTHS[0], "height": 1000})
+        window.goto(f"{address}/{link}")
+        expect(window.get_by_role("heading", level=1)).to_be_visible()
+        if name in ("compare", "transactions"):
+            expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible()
+        for width in WIDTHS:
+            window.set_viewport_size({"width": width, "height": 1000})
             settled(window)
-            window.screenshot(path=artifacts / f"{name or 'run'}-{scheme}-{width}.png")
-        window.close()
+            window.screenshot(path=artifacts / f"{name}-{scheme}-{width}.png")
+            wide = window.get_by_test_id("stMain").evaluate("main => main.scrollWidth - main.clientWidth")
+            assert wide <= 0, (name, width)
+    window.close()

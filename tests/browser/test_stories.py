@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from app.stories import STORIES, Story
 from tests.browser.conftest import settled
 
-STORY_MS = 300_000
+STORY_MS = 600_000
 ABORTS = next(story for story in STORIES if story.name == "aborts")
 OTHERS = [story for story in STORIES if story is not ABORTS]
 
@@ -69,7 +69,7 @@ def test_the_path_of_a_newcomer(address: str, window: Page, artifacts: Path) -> 
     expect(window.get_by_text("9,000 of 9,000 inputs committed exactly once, in order")).to_be_visible()
     expect(window.get_by_text("not signed")).to_be_visible()
 
-    window.get_by_label("Your name").fill("Grace Hopper")
+    window.get_by_role("textbox", name="Your name").fill("Grace Hopper")
     window.get_by_role("button", name="Sign", exact=True).click()
     expect(window.get_by_text("Grace Hopper accepted HOLDS")).to_be_visible()
     settled(window)
