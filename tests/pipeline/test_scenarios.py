@@ -13,6 +13,8 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from backend.errors import UsageError
+from backend.evidence.copy import copy_all
+from backend.evidence.verify import evidence_hash, evidence_in, unchanged, verify
 from backend.history.store import History
 from backend.kafka.cluster import Cluster
 from backend.pipeline import scenarios
@@ -185,6 +187,30 @@ def test_a_chain_is_judged_stage_by_stage_and_end_to_end(chain: Finished, cluste
     assert len(read_all(cluster.bootstrap, chain.run.facts["topics"]["kept"])) == 600
 
 
+def test_a_chain_is_proven_by_the_evidence_of_each_stage(
+    chain: Finished, settings: Settings, spark_sessions: Callable[[], SparkSession], tmp_path: Path
+) -> None:
+    """Story: an auditor gets the evidence of a chain: end to end and of each stage. It is judged again with the
+    same result; a byte that is changed in one stage is named there, and the hash that is signed is another one."""
+    run = chain.run.folder(settings)
+    copy_all(run, tmp_path / "proof")
+    places = evidence_in(tmp_path / "proof")
+    assert {one.parent.name for one in places} == {"proof", "keep", "square", "label"}
+    # End to end, and the stage that reads what a stage wrote and is read by another; the other two are like it.
+    found = [verify(spark_sessions(), one) for one in places if one.parent.name in ("proof", "square")]
+    assert [(one.exit_code, one.contradictions) for one in found] == [(0, ())] * 2
+    assert found[0].found is not None and found[0].found.findings == chain.report.findings
+    signed = evidence_hash(tmp_path / "proof")
+    assert signed == evidence_hash(run)
+    (tmp_path / "proof" / "stages" / "square" / "evidence" / "journal.jsonl").write_bytes(b"")
+    (changed,) = (one for one in map(unchanged, places) if one.differences)
+    assert (changed.folder.parent.name, changed.exit_code) == ("square", 4)
+    assert [one.file for one in changed.differences] == ["journal.jsonl"]
+    manifest = places[1] / "manifest.json"
+    manifest.write_text(manifest.read_text() + " ")
+    assert evidence_hash(tmp_path / "proof") != signed
+
+
 def test_a_run_is_as_good_as_its_worst_stage(chain: Finished) -> None:
     """Story: end to end all is well, but a stage between has a phantom. The run's verdict names the stage."""
     worse = replace(chain.report, verdict=Outcome.VIOLATED, why="Not exactly once: 1 phantom.")
@@ -218,9 +244,11 @@ def test_a_stopped_chain_is_judged_as_far_as_it_was_carried_through(
     }
 
 
-def test_a_merge_is_torn_by_no_crash(settings: Settings, cluster: Services) -> None:
+def test_a_merge_is_torn_by_no_crash(
+    settings: Settings, cluster: Services, spark_sessions: Callable[[], SparkSession]
+) -> None:
     """Story: two sources, two sinks, one stage, under aborts and a crash. Each input is in both sinks or in neither,
-    and the verdict spans all four topics."""
+    and the verdict spans all four topics; so does its evidence."""
     finished = run_to_end(
         settings,
         cluster,
@@ -242,3 +270,6 @@ def test_a_merge_is_torn_by_no_crash(settings: Settings, cluster: Services) -> N
     assert finished.report.source_records == 1_200 and len(finished.report.sink.parts) == 2
     gap = next(f for f in finished.report.findings if f.kind == "gap")
     assert "2,400 expected outputs" in gap.why
+    (evidence,) = evidence_in(finished.run.folder(settings))
+    again = verify(spark_sessions(), evidence)
+    assert again.exit_code == 0 and again.found is not None and again.found.sink == finished.report.sink
