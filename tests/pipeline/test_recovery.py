@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from backend.errors import SparkError
+from backend.errors import Fenced, SparkError
 from backend.history.store import History, Run, State
 from backend.jars import SPARK, jar_files
 from backend.kafka.cluster import Cluster
+from backend.pipeline.journal import Declared, TransactionEnded, read_journal
 from backend.pipeline.plan import make_plan
 from backend.pipeline.run import create, execute, make_context, resume
 from backend.services import Services
@@ -43,10 +44,10 @@ PLAN: dict[str, Any] = {
 class Endless:
     """A run that goes on until somebody stops it, in a thread of this process, again and again."""
 
-    def __init__(self, settings: Settings, services: Services) -> None:
+    def __init__(self, settings: Settings, services: Services, **more: Any) -> None:
         self.settings = settings
         self.history = History(settings)
-        self.id = create(settings, services, self.history, make_plan(PLAN)).id
+        self.id = create(settings, services, self.history, make_plan({**PLAN, **more})).id
         self.cluster = Cluster(services.bootstrap)
         self.begun = False
 
@@ -81,6 +82,11 @@ class Endless:
             finally:
                 stop.set()
             done.result(WAIT_S)
+
+    def fenced(self) -> list[str]:
+        """Why its workers were fenced that were."""
+        entries = read_journal(self.cluster.bootstrap, {}, self.run.facts["journal"])
+        return [e.reason for e in entries if isinstance(e, TransactionEnded) and e.outcome is Declared.FENCED]
 
     def assert_exact(self) -> None:
         """Every number that the group's offsets cover is in the sink once; no transaction is open."""
@@ -122,6 +128,25 @@ def test_checkpoints_come_and_go_and_partitions_are_added(settings: Settings, cl
         wait_until(lambda: all(endless.offsets().values()), WAIT_S, "inputs of the new partitions")
     endless.assert_exact()
     assert len(endless.offsets()) == 4
+
+
+def test_two_runs_that_share_their_transactional_ids_fence_each_other(settings: Settings, cluster: Services) -> None:
+    """Story: by mistake a second run has the group and the transactional ids of one that goes on, and writes the same
+    topics. Whoever takes an id over fences the other, who says so. Every number is in the sink once all the same."""
+    # Spark here runs two tasks at a time: with one partition they are those of the two runs.
+    one = Endless(settings, cluster, partitions=1, per_transaction=50)
+    topics = {"source": {"topic": one.run.facts["source"]}, "sink": {"topic": one.run.facts["sink"]}}
+    other = Endless(settings, cluster, partitions=1, per_transaction=50, **topics)
+    (own,), (shared,) = other.run.facts["stages"], one.run.facts["stages"]
+    mistaken = {**own, "group": shared["group"], "prefix": shared["prefix"]}
+    other.history.remember(other.id, {"stages": [mistaken], "group": shared["group"]})
+    fights = (one, other)
+    # Who has used up its attempts ends as fenced; else both go on until they are stopped.
+    with suppress(Fenced), one.going(cluster), other.going(cluster):
+        wait_until(lambda: any(fight.fenced() for fight in fights), WAIT_S, "a worker that is fenced")
+    said = [reason for fight in fights for reason in fight.fenced()]
+    assert said and all(reason.startswith(f"{shared['prefix']}-") and "was taken over" in reason for reason in said)
+    one.assert_exact()
 
 
 @pytest.fixture
