@@ -41,9 +41,7 @@ def totals(settings: Settings, run: Run) -> None:
     )
     amounts = {name: st.column_config.NumberColumn(format="%.2f") for name in ("total", "should be", "difference")}
     st.dataframe(table, hide_index=True, column_config=amounts, alt="The current total of every account")
-    st.caption(
-        "Should be: each payment counted once, by its id. A difference comes from payments that came twice."
-    )
+    st.caption("Should be: each payment counted once, by its id. A difference comes from payments that came twice.")
 
 
 @st.cache_data(ttl=READ_AGAIN_S, max_entries=4, show_spinner="Reading the totals…")
