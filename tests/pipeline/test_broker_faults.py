@@ -62,7 +62,7 @@ def outlived(home: Settings, **plan: Any) -> tuple[Finished, bool]:
 
 @pytest.mark.parametrize(
     ("role", "how"),
-    [("source", "pause"), ("sink", "kill"), ("transactions", "kill"), ("offsets", "kill")],
+    [("source", "pause"), ("sink", "kill"), ("transactions", "kill"), ("offsets", "pause")],
 )
 def test_a_run_outlives_the_broker_that_leads_a_role(home: Settings, three: Services, role: str, how: str) -> None:
     """Story: in the middle of a transaction the broker that leads the role's partition is killed and started again, or
