@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_type_hints
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +47,9 @@ from validators.report import Report, judge
 SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
 INTERPRETED_OFFSETS_MAX = 100_000
+BYTES_AT_ONCE = 32 * 1024 * 1024
+ROWS_AT_ONCE = 4_096
+"""Spark's own default."""
 EVIDENCE = "evidence"
 COMMITTED, UNCOMMITTED, INPUTS = "sink-read_committed", "sink-read_uncommitted", "source-read_committed"
 BATCHES, JOURNAL, COUNTS, TAKEN = "sink-raw_log.parquet", "journal.jsonl", "expected-counts", "taken.json"
@@ -162,6 +166,7 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
     is computed on the way is kept in the folder `evidence`. Raises SparkError."""
     question = taken.question
     _suit(spark, taken.sink.offsets + question.source.offsets)
+    _narrow(spark, (taken.committed, taken.uncommitted, taken.inputs))
     try:
         ledger = build_ledger(
             taken.committed,
@@ -278,6 +283,24 @@ def _suit(spark: SparkSession, offsets: int) -> None:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
     else:
         spark.conf.unset("spark.sql.shuffle.partitions")
+
+
+def _narrow(spark: SparkSession, readings: Sequence[DataFrame]) -> None:
+    """Let Spark take fewer rows into memory at once where they are large: 4,096 of 10 MB each end the server.
+
+    How large says the footer of each file; one that is not on this machine is left to Spark's own measure."""
+    places = {urlsplit(name) for reading in readings for name in reading.inputFiles()}
+    files = [Path(unquote(place.path)) for place in places if place.scheme == "file"]
+    largest = max(map(_row_bytes, files), default=0)
+    rows = int(min(ROWS_AT_ONCE, max(1, BYTES_AT_ONCE // max(1, largest))))
+    spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", str(rows))
+
+
+def _row_bytes(file: Path) -> int:
+    """Of the group of rows with the largest ones, how large one is."""
+    footer = pq.read_metadata(file)
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    return max((one.total_byte_size // one.num_rows for one in groups if one.num_rows), default=0)
 
 
 def _ask_coordinator(bootstrap: str, client: Mapping[str, str], sink: Bounds, source: Bounds) -> Coordinator | None:

@@ -24,11 +24,6 @@ COLUMNS = (
 """A reading's columns. `headers` is null for a record without headers."""
 
 
-ROW_GROUPS = {"parquet.block.size": str(32 * 1024 * 1024), "parquet.page.size.row.check.min": "1"}
-"""How much of a kept frame Spark reads into memory at once. By itself it looks at the size after 100 rows only: with
-records of 10 MB that is a gigabyte a task, and ended the server (java.lang.OutOfMemoryError)."""
-
-
 def read(spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level: Witness) -> DataFrame:
     """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use.
 
@@ -79,6 +74,6 @@ def keep(frame: DataFrame, url: str) -> DataFrame:
 
     What an interrupted judging left there is replaced.
     """
-    frame.write.mode("overwrite").options(**ROW_GROUPS).parquet(url)
+    frame.write.mode("overwrite").parquet(url)
     # The schema is known, so that Spark need not open the files to find it out.
     return frame.sparkSession.read.schema(frame.schema).parquet(url)
