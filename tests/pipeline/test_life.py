@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,43 @@ def test_a_killed_run_is_resumed_exactly_once(
     told, _ = resumed.communicate(timeout=WAIT_S)
     assert resumed.returncode == 0 and "HOLDS" in told, told
     assert assert_closed_and_exact(settings, cluster, run) > before
+
+
+@pytest.mark.parametrize("scenario", ["chain", "totals"])
+def test_a_run_that_is_killed_in_every_state_is_exact(settings: Settings, cluster: Services, scenario: str) -> None:
+    """Story: the process of a run is killed -9 while it fills, while it processes, and while it judges, and resumed
+    each time. In the end every record is there once, and the verdict holds."""
+    history = History(settings)
+    before = {run.id for run in history.list()}
+    plan = ("--scenario", scenario, "--records", "900", "--rate", "300", "--partitions", "2", "--per-transaction", "50")
+    process = start(settings, "run", *plan)
+    wait_until(lambda: {run.id for run in history.list()} > before, WAIT_S, "the entry in the history")
+    run_id = ({run.id for run in history.list()} - before).pop()
+    for state, figure in ((State.FILLING, "filled"), (State.PROCESSING, "committed"), (State.JUDGING, "processed")):
+        with process:
+            try:
+                wait_until(partial(reached, history, run_id, state, figure), WAIT_S, f"{state} of {run_id}")
+            finally:
+                process.kill()
+        assert history.get(run_id).state is state
+        process = start(settings, "resume", run_id)
+    with process:
+        # A chain has four verdicts.
+        told, _ = process.communicate(timeout=4 * WAIT_S)
+    assert process.returncode == 0 and "HOLDS" in told, told
+    facts = history.get(run_id).facts
+    assert len(read_all(cluster.bootstrap, facts["source"])) == 900
+    made = [json.loads(m.value or b"") for m in read_all(cluster.bootstrap, facts["sink"])]
+    if scenario == "chain":
+        assert sorted(int(one["square"]) for one in made) == [n * n for n in range(0, 900, 2)]
+    else:
+        assert sorted(int(one["id"]) for one in made) == list(range(900)) and facts["wrong_by"] == {}
+
+
+def reached(history: History, run_id: str, state: State, figure: str) -> bool:
+    """Whether the run is in this state and has done something."""
+    run = history.get(run_id)
+    return run.state is state and bool(run.progress.get(figure))
 
 
 def test_clean_removes_what_a_killed_run_left(
