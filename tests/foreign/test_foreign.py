@@ -92,6 +92,7 @@ class Topics:
         capsys.readouterr()
         code = call("check", "--contract", str(contract), "--out", str(folder / "proof"), "--json")
         report = json.loads(capsys.readouterr().out)
+        assert (folder / "proof" / "contract.yaml").read_text().strip() == text.strip(), "the contract is evidence"
         counted = subprocess.run(
             [sys.executable, HERE / "count.py", self.cluster.bootstrap, self.source, self.sink],
             capture_output=True,
@@ -191,3 +192,5 @@ def test_kafka_streams_is_exactly_once(
     fates = judged.report["sink"]["fates"]
     assert fates["committed"] == RECORDS and fates["pending"] == 0
     assert fates["aborted"] == judged.counted["uncommitted"] - RECORDS > 0
+    # By key, with an expression and a group: all of it comes from the evidence when it is judged again.
+    assert call("verify", str(tmp_path / "proof")) == 0
