@@ -2,7 +2,8 @@
 
 Catalogue 8, Jepsen's `committed-too-far`. Inputs between the last one with a committed output and the group's offset
 are never processed again: they are lost, and their gaps are explained by this. A hole further down is a gap, and says
-nothing of the offset. Judged at rest, and within the judged range.
+nothing of the offset. Judged at rest, and within the judged range: outputs that are still pending are lost or not,
+nobody knows yet, and where all of them are the row is explained by `pending`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from validators.evidence import amount, evidence, of_source
-from validators.finding import Witness
-from validators.ledger import Ledger
+from validators.expectation import PENDING
+from validators.finding import Fate, Witness
+from validators.ledger import Ledger, known_aborted
 from validators.offsets import by_partition
 
 NAME = "offset_ahead"
@@ -30,17 +32,30 @@ def find(ledger: Ledger) -> DataFrame | None:
     after = by_partition("source_partition", {partition: ledger.after(partition) for partition in ahead})
     offset = by_partition("source_partition", ahead)
     lost = ledger.outputs.where((F.col("source_offset") >= after) & (F.col("source_offset") < offset))
-    rows = lost.groupBy("source_partition").agg(
-        F.min("source_offset").alias("source_offset"),
-        F.count_distinct("source_offset", "output_index").alias("lost"),
+    identity = ("source_partition", "source_offset", "output_index")
+    open_ = ledger.sink.where((F.col("fate") == Fate.PENDING.value) & ~known_aborted())
+    waiting = open_.select(*identity).distinct().withColumn("waiting", F.lit(True))
+    rows = (
+        lost.select(*identity)
+        .distinct()
+        .join(waiting, list(identity), "left")
+        .groupBy("source_partition")
+        .agg(
+            F.min("source_offset").alias("source_offset"),
+            F.count("*").alias("lost"),
+            F.count("waiting").alias("waiting"),
+        )
     )
+    undecided = F.col("lost") == F.col("waiting")
     why = F.format_string(
-        "The group's offset is %d, and of the expected outputs from this input to there none is committed: %d lost.",
+        "The group's offset is %d, and of the expected outputs from this input to there none is committed: "
+        "%d lost, %d pending.",
         offset,
-        "lost",
+        F.col("lost") - F.col("waiting"),
+        "waiting",
     )
     rows = of_source(rows, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
-    return evidence(rows, F.col("lost"), why)
+    return evidence(rows, F.col("lost"), why, F.when(undecided, PENDING))
 
 
 def covered(ledger: Ledger) -> int:

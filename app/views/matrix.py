@@ -143,7 +143,9 @@ def listing(results: Sequence[Result]) -> None:
         alt="Every cell of the matrix: expected, found, and what proves that the fault fired",
         column_config={"took, s": st.column_config.NumberColumn(format="%.1f")},
     )
-    st.caption("Click a row to see its cell. `topicproof matrix --markdown FILE` writes the same as a document.")
+    st.caption(
+        "Click a row to see its cell. The command topicproof matrix with --markdown FILE writes the same as a document."
+    )
 
 
 def empty() -> None:

@@ -82,6 +82,9 @@ class Topics:
         successor.send_signal(signal.SIGTERM)
         successor.wait(WAIT_S)
 
+    def settled(self) -> bool:
+        return all(one.lso == one.hw for one in self.cluster.bounds(self.sink).partitions)
+
     def judge(self, example: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> Judged:
         """Check them by an example of contracts/, with these topics in place of its own; and count."""
         text = (CONTRACTS / example).read_text(encoding="utf-8")
@@ -185,6 +188,7 @@ def test_kafka_streams_is_exactly_once(
     first.kill()
     first.wait(WAIT_S)
     topics.finish(start([*command, "0"]))
+    wait_until(topics.settled, WAIT_S, "the end of the transaction that the killed one left open")
     judged = topics.judge("streams.yaml", tmp_path, capsys)
     assert judged.counted["inputs"] == judged.counted["committed"] == RECORDS
     assert not any(judged.counted[wrong] for wrong in ("duplicates", "missing", "unexplained", "wrong"))

@@ -231,7 +231,7 @@ def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(settings: Se
         wait_until(lambda: history.get(run.id).progress.get("processed", 0) > 0 or executing.done(), 180, "a row")
         stop.set()
         report = executing.result()
-    assert report is not None and report.verdict is Outcome.HOLDS, report and report.why
+    assert report is not None and report.verdict is Outcome.HOLDS, (history.get(run.id).error, report and report.why)
     assert history.get(run.id).state is State.STOPPED
     report = resume(settings, cluster, history, run.id)
     assert report is not None and report.verdict is Outcome.HOLDS, report and report.why

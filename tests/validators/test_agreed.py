@@ -63,6 +63,15 @@ def test_a_groups_offset_must_agree_with_the_output(spark: SparkSession, tmp_pat
     assert wrong(ledger, Guarantee.AT_MOST_ONCE)[1] == {"offset_behind": 1}
 
 
+def test_a_groups_offset_may_wait_for_an_open_transaction(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: an abandoned transaction holds the last stable offset back, and the outputs behind it, which the group's
+    offset covers, are pending. Nothing is lost for all that anybody knows: no verdict yet."""
+    made = history("a:0 a:C b:9 a:1 a:2 a:C", inputs=3)
+    ledger = made.ledger(spark, tmp_path, agreed=Agreed(offsets={0: 3}))
+    assert {row[1][-1] for row in rows_of(ledger) if row[0] in ("gap", "offset_ahead")} == {"pending"}
+    assert judge(ledger, Guarantee.EXACTLY_ONCE).verdict is Outcome.UNKNOWN
+
+
 def test_a_record_is_known_by_what_both_sides_hold(spark: SparkSession, tmp_path: Path) -> None:
     """Story: the source has its number in JSON, the sink in a header, where it stands twice: the last one counts.
     One number is missing, another came twice; nobody wrote lineage, and no order is promised."""
