@@ -22,6 +22,7 @@ TopicproofError                 exit_code 3: could not do, or could not judge
     ├── NotDelivered            outside of a transaction, the brokers did not take records or an offset
     ├── InjectedError           raised on purpose by a fault of the plan; Spark runs the task again
     ├── OutcomeUnknown          a commit's answer never came; the next attempt settles it from the log
+    ├── ClientStuck             a call of the Kafka client never came back; the next attempt goes on with a new client
     └── Fenced                  another producer took this transactional id over
 """
 
@@ -115,6 +116,10 @@ class InjectedError(SinkError):
 
 
 class OutcomeUnknown(SinkError):
+    pass
+
+
+class ClientStuck(SinkError):
     pass
 
 

@@ -41,6 +41,10 @@ from backend.spark import EmbeddedSpark
 LINGER_S = 1.0
 """How long the keeper waits for another user after the last one left."""
 KEEPER_START_TIMEOUT_S = 10.0
+KEEPER_STOP_TIMEOUT_S = 2 * STOP_TIMEOUT_S
+"""What the keeper before may need: it stops Spark, then Kafka."""
+BUSY = 75
+"""The exit code of a keeper that found another one (EX_TEMPFAIL of sysexits.h)."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def services(
         yield Services(settings.bootstrap or "", settings.spark_remote or "")
         return
     ensure_jars(settings)
-    connection = _connect(settings)
+    connection = _connect(settings, say)
     try:
         found = _ask(connection, {"kafka": want_kafka, "spark": want_spark}, settings, say)
         yield Services(settings.bootstrap or found["bootstrap"], settings.spark_remote or found["spark_remote"])
@@ -76,14 +80,14 @@ def services(
 
 @contextmanager
 def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
-    """A way to hurt single brokers of this home's embedded Kafka: `handle(node, "kill" | "pause" | "heal")` gives what
-    was done. What is still hurt at the end of the block, or of this process, is healed.
+    """A way to hurt single brokers of this home's embedded Kafka: `handle(node, do)` gives what was done;
+    `do` is kill, pause, isolate or heal. What is still hurt at the end of the block, or of this process, is healed.
 
     Raises UsageError for a given Kafka, SetupError when a broker does not come back.
     """
     if settings.bootstrap is not None:
-        raise UsageError("Only brokers of the embedded Kafka can be killed or paused. Leave --bootstrap away.")
-    connection = _connect(settings)
+        raise UsageError("Only brokers of the embedded Kafka can be struck. Leave --bootstrap away.")
+    connection = _connect(settings, lambda _text: None)
     try:
         _ask(connection, {"kafka": True, "spark": False}, settings, lambda _text: None)
         connection.settimeout(BROKER_START_TIMEOUT_S + STOP_TIMEOUT_S)
@@ -125,10 +129,11 @@ def _ask(
     raise SetupError(f"The keeper of Kafka and Spark ended. Its log: {settings.services / 'keeper.log'}")
 
 
-def _connect(settings: Settings) -> socket.socket:
+def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
     """A connection to this home's keeper, which is started when there is none."""
     deadline = time.monotonic() + KEEPER_START_TIMEOUT_S
     started: int | None = None
+    busy = 0
     while True:
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -137,12 +142,25 @@ def _connect(settings: Settings) -> socket.socket:
         except OSError as error:
             connection.close()
             if time.monotonic() > deadline:
-                raise SetupError(
-                    f"The keeper of Kafka and Spark does not answer. Its log: {settings.services / 'keeper.log'}"
-                ) from error
-        if started is None or _ended(started):
+                raise _no_keeper(settings) from error
+        if started is not None and (code := _exit_code(started)) is not None:
+            started = None
+            if code not in (0, BUSY):
+                raise _no_keeper(settings)
+            if code == BUSY:
+                # There is one, which lets nobody in: at its very beginning, or, when it is so again, at its end.
+                busy += 1
+                if busy == 1:
+                    deadline += KEEPER_STOP_TIMEOUT_S
+                elif busy == 2:
+                    say("waiting for Kafka and Spark, which an earlier command is still stopping")
+        if started is None:
             started = _start_keeper(settings)
         time.sleep(0.05)
+
+
+def _no_keeper(settings: Settings) -> SetupError:
+    return SetupError(f"The keeper of Kafka and Spark does not answer. Its log: {settings.services / 'keeper.log'}")
 
 
 def _start_keeper(settings: Settings) -> int:
@@ -163,8 +181,10 @@ def _start_keeper(settings: Settings) -> int:
     )
 
 
-def _ended(pid: int) -> bool:
-    return os.waitpid(pid, os.WNOHANG)[0] == pid
+def _exit_code(pid: int) -> int | None:
+    """None while the child goes on."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 @dataclass
@@ -176,7 +196,7 @@ class Keeper:
     spark: EmbeddedSpark | None = None
     users: int = 0
     hurt: set[int] = field(default_factory=set)
-    """Nodes of Kafka that a user has killed or paused on purpose; they count as alive."""
+    """Nodes of Kafka that a user has killed, paused or cut off on purpose; they count as alive."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -268,7 +288,7 @@ class Keeper:
         }
 
     def _handle(self, node: int, do: str, hurt: set[int]) -> str:
-        """Kill, pause or heal a broker of the embedded Kafka; gives what was done. `hurt` are this user's."""
+        """Kill, pause, isolate or heal a broker of the embedded Kafka; gives what was done. `hurt` are this user's."""
         with self.lock:
             if self.kafka is None or not 1 <= node <= len(self.kafka.nodes):
                 raise SetupError(f"The embedded Kafka has no broker {node}.")
@@ -326,7 +346,7 @@ def main() -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return  # Another keeper was quicker; whoever started this one will find that one.
+            sys.exit(BUSY)  # Another keeper was quicker; whoever started this one will find that one.
         keeper = Keeper(settings)
         keeper.end_leftovers()
 

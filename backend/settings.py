@@ -28,8 +28,8 @@ STOP_TIMEOUT_S = 20
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka's own default: an abandoned transaction is aborted by its coordinator after this long."""
 DISK_FREE_BYTES_MIN = 500_000_000
-_QUIET = {"log_level": 3}
-"""librdkafka writes retries to the terminal as warnings; errors reach the caller anyway."""
+_QUIET = {"log_level": 2}
+"""librdkafka writes what it tries again to the terminal, even a broker that is away; errors reach the caller anyway."""
 DASHBOARD_PORT = 8501
 DASHBOARD_ADDRESS = os.environ.get("TOPICPROOF_DASHBOARD_ADDRESS", "127.0.0.1")
 """Loopback unless told otherwise; a container must listen on all its addresses to be published."""
@@ -222,6 +222,7 @@ def plain_producer_config(bootstrap: str, client: Mapping[str, str], idempotence
         **idempotent_producer_config(bootstrap, client),
         "linger.ms": 5,
         "batch.size": 1_000_000,
+        "delivery.report.only.error": True,
         "enable.idempotence": idempotence and acks == "all",
         "acks": acks,
         **({} if acks == "all" else {"retries": 0}),

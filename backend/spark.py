@@ -41,6 +41,10 @@ CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
 suits a network that comes back, and not a server on this machine that has died."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
+COMPILER = "-XX:ThreadPriorityPolicy=1 -XX:CompilerThreadPriority=10 -XX:ReservedCodeCacheSize=512m"
+"""Java compiles what it runs often, for minutes, in threads that took a third of the processor time of a short run:
+they give way to the run (10 is their nice value), and what they compiled once is not thrown away for want of room."""
+
 
 @dataclass
 class EmbeddedSpark:
@@ -79,7 +83,8 @@ class EmbeddedSpark:
         command = [str(spark_home / "bin" / "spark-submit")]
         for name, value in self._conf().items():
             command += ["--conf", f"{name}={value}"]
-        command += ["--driver-memory", "4g", "--jars", ",".join(str(jar) for jar in self.jars)]
+        command += ["--driver-memory", "4g", "--driver-java-options", COMPILER]
+        command += ["--jars", ",".join(str(jar) for jar in self.jars)]
         self._start_forks()
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
         with self.log.open("ab") as output:
@@ -162,7 +167,7 @@ class EmbeddedSpark:
 
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + SPARK_START_TIMEOUT_S
-        while not _listens(self.port):
+        while not listens(self.port):
             assert self.process is not None
             ended = self.process.poll() is not None
             if ended or time.monotonic() > deadline:
@@ -227,7 +232,8 @@ def _python_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether somebody does on this machine."""
     with socket.socket() as probe:
         probe.settimeout(0.2)
         return probe.connect_ex(("127.0.0.1", port)) == 0

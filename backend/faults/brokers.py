@@ -1,4 +1,5 @@
-"""Broker: the embedded broker that leads a role's partition is killed and started again, or stands still for a while.
+"""Broker: the embedded broker that leads a role's partition is killed and started again, stands still for a while, or
+is cut off from its peers.
 
 Which broker that is, is asked of the cluster's metadata at the moment the fault strikes: the leader of partition 0 of
 the source or the sink, or of the partition of Kafka's own topic that keeps the transactional id or the group.
@@ -7,7 +8,8 @@ the source or the sink, or of the partition of Kafka's own topic that keeps the 
 from __future__ import annotations
 
 from backend.errors import ClusterError
-from backend.kafka.cluster import TIMEOUT_S, Cluster
+from backend.kafka.bounded import TIMEOUT_S
+from backend.kafka.cluster import Cluster
 
 OWN_TOPICS = {"transactions": "__transaction_state", "offsets": "__consumer_offsets"}
 

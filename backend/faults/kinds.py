@@ -76,13 +76,13 @@ ISOLATED = Kind(
 )
 BROKER = Kind(
     "broker",
-    "The embedded broker that leads a role's partition is killed and started again, or stands still, for so many "
-    "seconds.",
+    "The embedded broker that leads a role's partition is killed and started again, stands still, or is cut off from "
+    "its peers, for so many seconds.",
     Side.RUN,
     (
         TRANSACTION,
         Key("role", None, ("source", "sink", "transactions", "offsets")),
-        Key("how", "kill", ("kill", "pause")),
+        Key("how", "kill", ("kill", "pause", "isolate")),
         Key("seconds", "2"),
         step_key(),
     ),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
 import threading
 from collections.abc import Callable, Coroutine
@@ -102,8 +103,11 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._open: asyncio.Event
-        self._listeners: dict[tuple[str, int], asyncio.Server] = {}
+        self._listeners: dict[tuple[str, int], socket.socket] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._clients: set[socket.socket] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        """Of all connections that are open, to clients and to brokers."""
 
     def __enter__(self) -> Self:
         """Raises SetupError when it cannot listen."""
@@ -151,33 +155,60 @@ class Proxy:
         self._open = asyncio.Event()
         self._open.set()
         for broker in self.upstream:
-            await self._listen(broker)
+            self._listen(broker)
 
     async def _stop(self) -> None:
         for listener in self._listeners.values():
+            self._loop.remove_reader(listener)
             listener.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        writers = list(self._writers)
+        for writer in writers:
+            # Closing would wait until a client that reads no more has read the rest.
+            writer.transport.abort()
+        await asyncio.gather(*tasks, *(writer.wait_closed() for writer in writers), return_exceptions=True)
+        for client in self._clients:
+            # A task that was cancelled before its first step has not taken its client over.
+            client.close()
 
-    async def _listen(self, broker: tuple[str, int]) -> int:
+    def _listen(self, broker: tuple[str, int]) -> int:
         """The port that stands for a broker; made when it is heard of for the first time."""
         if broker not in self._listeners:
-
-            async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                self._spawn(_Connection(self, broker, reader, writer).serve())
-
-            self._listeners[broker] = await asyncio.start_server(accept, HOST, 0)
+            # Not asyncio's own server, which forgets a connection that it accepted right before it was closed.
+            listener = self._listeners[broker] = socket.create_server((HOST, 0))
+            listener.setblocking(False)
+            self._loop.add_reader(listener, self._accept, listener, broker)
         return self._port(broker)
 
     def _port(self, broker: tuple[str, int]) -> int:
-        return int(self._listeners[broker].sockets[0].getsockname()[1])
+        return int(self._listeners[broker].getsockname()[1])
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _accept(self, listener: socket.socket, broker: tuple[str, int]) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            client, _ = listener.accept()
+            client.setblocking(False)
+            self._clients.add(client)
+            self._spawn(_Connection(self, broker).serve(client))
+
+    async def _connect(self, **to: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(**to)
+        self._writers.add(writer)
+        return reader, writer
+
+    async def _close(self, writer: asyncio.StreamWriter) -> None:
+        """End a connection when what was written to it has been read."""
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        self._writers.discard(writer)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _struck(self, api: int, version: int, frame: bytes) -> Rule | None:
         """The rule that hurts this request, which counts as one of its times."""
@@ -199,37 +230,35 @@ class Proxy:
             named = answer.coordinators if version >= SEVERAL_COORDINATORS else [answer]
         for one in named:
             if one.host and one.port > 0:
-                one.host, one.port = HOST, await self._listen((one.host, one.port))
+                one.host, one.port = HOST, self._listen((one.host, one.port))
         return bytes(answer.encode(header=True))
 
 
 class _Connection:
     """A client's connection and ours to the broker it stands for."""
 
-    def __init__(
-        self, proxy: Proxy, broker: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.proxy, self.broker = proxy, broker
-        self.client = (reader, writer)
+    def __init__(self, proxy: Proxy, broker: tuple[str, int]) -> None:
+        self.proxy = proxy
+        self.broker = {"host": broker[0], "port": broker[1]}
         self.awaited: dict[int, tuple[int, int]] = {}
         """By correlation id, api key and version of requests whose answers must be rewritten."""
         self.swallowed: set[int] = set()
-        self.held: Rule | None = None
-        """Of a request that waits to be overtaken."""
-        self.passing: dict[int, Rule] = {}
-        """By correlation id, requests whose answer releases what they overtook."""
+        self.held: tuple[Rule, asyncio.Task[None]] | None = None
+        """A request that waits to be overtaken."""
 
-    async def serve(self) -> None:
+    async def serve(self, accepted: socket.socket) -> None:
         """Until either side ends the connection, or a rule does."""
+        client = await self.proxy._connect(sock=accepted)
+        self.proxy._clients.discard(accepted)
         try:
             await self.proxy._open.wait()
-            upstream = await asyncio.open_connection(*self.broker)
+            upstream = await self.proxy._connect(**self.broker)
         except OSError:
-            self.client[1].close()
+            await self.proxy._close(client[1])
             return
         pumps = [
-            asyncio.create_task(self._requests(self.client[0], upstream[1])),
-            asyncio.create_task(self._answers(upstream[0], self.client[1])),
+            asyncio.create_task(self._requests(client[0], upstream[1])),
+            asyncio.create_task(self._answers(upstream[0], client[1])),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -239,8 +268,7 @@ class _Connection:
             for ended in await asyncio.gather(*pumps, return_exceptions=True):
                 if isinstance(ended, Exception) and not isinstance(ended, OSError):
                     self.proxy.failure = ended
-            self.client[1].close()
-            upstream[1].close()
+            await asyncio.gather(self.proxy._close(client[1]), self.proxy._close(upstream[1]))
 
     async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while (frame := await _frame(reader)) is not None:
@@ -250,9 +278,13 @@ class _Connection:
                 self.awaited[correlation] = (api, version)
             rule = self.proxy._struck(api, version, frame)
             if rule is None:
-                if self.held is not None and api == self.held.api:
-                    self.passing[correlation] = self.held
                 await _send(writer, frame)
+                if self.held is not None and api == self.held[0].api:
+                    # At once: a broker takes the requests of a connection in their order, and a client that wants no
+                    # answers may end the connection behind its last one.
+                    self.held[0].released.set()
+                    await self.held[1]
+                    self.held = None
             elif rule.how is How.LOST:
                 return
             elif rule.how is How.GHOST:
@@ -262,8 +294,7 @@ class _Connection:
                 self.swallowed.add(correlation)
                 await _send(writer, frame)
             elif rule.how is How.OVERTAKEN:
-                self.held = rule
-                self.proxy._spawn(self._later(writer, frame, rule))
+                self.held = rule, self.proxy._spawn(self._later(writer, frame, rule))
             else:
                 await self._later(writer, frame, rule)
 
@@ -275,10 +306,6 @@ class _Connection:
                 return
             known = self.awaited.pop(correlation, None)
             await _send(writer, frame if known is None else await self.proxy._rewritten(*known, frame))
-            passed = self.passing.pop(correlation, None)
-            if passed is not None:
-                passed.released.set()
-                self.held = None
 
     async def _later(self, writer: asyncio.StreamWriter, frame: bytes, rule: Rule) -> None:
         await _waited(rule)
@@ -290,10 +317,10 @@ class _Connection:
         """Deliver a request on a connection of its own, and wait for the answer that nobody hears."""
         await _waited(rule)
         try:
-            reader, writer = await asyncio.open_connection(*self.broker)
+            reader, writer = await self.proxy._connect(**self.broker)
             await _send(writer, frame)
             await _frame(reader)
-            writer.close()
+            await self.proxy._close(writer)
         except OSError:
             pass  # The broker is gone, and the ghost with it.
         rule.settled += 1

@@ -3,8 +3,10 @@
 A worker that merely stands still has no successor, because Spark waits for it. So it does what a lost network does to
 it: it shuts down its connection to Spark, which then takes the worker for dead and runs the task again. Spark does not
 kill it: it does not know that there is anything to kill. Then the worker stops itself (SIGSTOP), and a watcher,
-started before, resumes it (SIGCONT) as soon as the journal shows that another task has taken the transactional id over.
-The worker goes on where it was, as one that does not know what has happened, and the broker must fence it.
+started before, resumes it (SIGCONT) as soon as the journal shows that another task has taken the transactional id over,
+or that the query was stopped or started anew: then it has no successor, and it may hold the lock that whoever stops the
+query waits for. The worker goes on where it was, as one that does not know what has happened, and the broker must fence
+it.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import dropwhile
 
 import psutil
 
 from backend.errors import ClusterError, InjectedError
 from backend.faults.other import start, what_was_told
-from backend.pipeline.journal import Entry, JournalReader, TaskStarted
+from backend.pipeline.journal import Entry, GenerationBegun, JournalReader, TaskStarted
 
 SUCCESSOR_WITHIN_S = 120.0
 """A worker without a successor is resumed after this long, so that nothing stays stopped for ever."""
@@ -30,7 +33,7 @@ LOOK_S = 0.1
 def stop_until_succeeded(
     bootstrap: str, client: Mapping[str, str], journal: str, transactional_id: str, task: str
 ) -> None:
-    """Comes back when another task holds the transactional id. Raises InjectedError when Spark cannot be left."""
+    """Comes back when the worker's time is over. Raises InjectedError when Spark cannot be left."""
     connections = _connections_to_spark()
     if not connections:
         raise InjectedError(f"{transactional_id}: its worker has no connection to Spark's daemon that it could leave.")
@@ -60,7 +63,7 @@ def _connections_to_spark() -> list[int]:
 def _watch(
     bootstrap: str, client: Mapping[str, str], journal: str, transactional_id: str, task: str, stopped: int
 ) -> None:
-    """Resume the process when it has stopped and its successor has started."""
+    """Resume the process when it has stopped and its time is over."""
     process = psutil.Process(stopped)
     reader = JournalReader(bootstrap, client, journal)
     deadline = time.monotonic() + SUCCESSOR_WITHIN_S
@@ -69,17 +72,21 @@ def _watch(
         while time.monotonic() < deadline:
             with suppress(ClusterError):  # a broker may be away for a moment
                 seen += reader.news()
-            if process.status() == psutil.STATUS_STOPPED and _succeeded(seen, transactional_id, task):
+            if process.status() == psutil.STATUS_STOPPED and _is_over(seen, transactional_id, task):
                 break
             time.sleep(LOOK_S)
         process.send_signal(signal.SIGCONT)
     reader.close()
 
 
-def _succeeded(entries: Iterable[Entry], transactional_id: str, task: str) -> bool:
-    """Whether another task has taken the id over since `task` did."""
-    tasks = [one.task for one in entries if isinstance(one, TaskStarted) and one.transactional_id == transactional_id]
-    return task in tasks and tasks[-1] != task
+def _is_over(entries: Iterable[Entry], transactional_id: str, task: str) -> bool:
+    """Whether another task has taken the id over since `task` did, or a new generation has begun."""
+    since = dropwhile(lambda one: not (isinstance(one, TaskStarted) and one.task == task), entries)
+    return any(
+        isinstance(one, GenerationBegun)
+        or (isinstance(one, TaskStarted) and one.transactional_id == transactional_id and one.task != task)
+        for one in since
+    )
 
 
 if __name__ == "__main__":

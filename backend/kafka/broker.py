@@ -14,11 +14,15 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from backend.errors import SetupError
 from backend.java import java
+from backend.kafka.links import Links
 from backend.settings import BROKER_START_TIMEOUT_S, DISK_FREE_BYTES_MIN, STOP_TIMEOUT_S
 
 READY = "Kafka Server started"
@@ -46,7 +50,10 @@ class EmbeddedBroker:
     node: int
     folder: Path
     port: int
+    """For clients."""
     controller_port: int
+    peers_port: int
+    """For the other brokers."""
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -68,6 +75,10 @@ class EmbeddedKafka:
     overrides: dict[str, str] = field(default_factory=dict)
     """Server properties that win over ours, for tests that need a special broker."""
     nodes: list[EmbeddedBroker] = field(default_factory=list)
+    links: Links | None = None
+    """Between the brokers, where there are several."""
+    fronts: dict[int, int] = field(default_factory=dict)
+    """By a port for peers, the one that they are told."""
 
     @property
     def bootstrap(self) -> str:
@@ -79,11 +90,19 @@ class EmbeddedKafka:
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
         cluster_id = self._cluster_id()
-        ports = free_ports(2 * self.brokers)
+        ports = free_ports(3 * self.brokers)
         self.nodes = [
-            EmbeddedBroker(n, self.folder / f"broker-{n}", ports[2 * n - 2], ports[2 * n - 1])
-            for n in range(1, self.brokers + 1)
+            EmbeddedBroker(n + 1, self.folder / f"broker-{n + 1}", ports[3 * n], ports[3 * n + 1], ports[3 * n + 2])
+            for n in range(self.brokers)
         ]
+        if self.brokers > 1:
+            self.links = Links(self._node_of)
+            self.links.start()
+        self.fronts = {
+            port: port if self.links is None else self.links.listen(node.node, port)
+            for node in self.nodes
+            for port in (node.controller_port, node.peers_port)
+        }
         for node in self.nodes:
             self._format(command, node, cluster_id)
         for node in self.nodes:
@@ -122,7 +141,8 @@ class EmbeddedKafka:
             time.sleep(0.05)
 
     def handle(self, node: EmbeddedBroker, do: str) -> str:
-        """Kill (SIGKILL) or pause (SIGSTOP) a broker, or heal it, which waits until it serves; gives what was done.
+        """Kill (SIGKILL) a broker, pause it (SIGSTOP), isolate it from its peers, or heal it, which waits until it
+        serves; gives what was done.
 
         Raises SetupError when it does not come back.
         """
@@ -136,6 +156,12 @@ class EmbeddedKafka:
         if do == "pause":
             process.send_signal(signal.SIGSTOP)
             return f"broker {node.node} (process {process.pid}) was stopped"
+        if do == "isolate" and self.links is not None:
+            self.links.cut(node.node)
+            return f"broker {node.node} (process {process.pid}) was cut off from its peers"
+        if self.links is not None and node.node in self.links.apart:
+            self.links.heal(node.node)
+            return f"broker {node.node} reaches its peers again"
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
             return f"broker {node.node} (process {process.pid}) goes on"
@@ -153,9 +179,23 @@ class EmbeddedKafka:
         for node in self.nodes:
             if node.process is not None:
                 end_process(node.process)
+        if self.links is not None:
+            self.links.stop()
+            self.links = None
 
     def pids(self) -> list[int]:
         return [node.process.pid for node in self.nodes if node.process is not None]
+
+    def _node_of(self, port: int) -> int | None:
+        """Whose process has this local port."""
+        for node in self.nodes:
+            with suppress(psutil.Error):
+                if node.process is not None and any(
+                    one.laddr and one.laddr.port == port
+                    for one in psutil.Process(node.process.pid).net_connections("tcp")
+                ):
+                    return node.node
+        return None
 
     def _cluster_id(self) -> str:
         """The id the data was formatted with; a new one for an empty folder."""
@@ -191,16 +231,24 @@ class EmbeddedKafka:
             )
 
     def _properties(self, node: EmbeddedBroker) -> dict[str, str]:
-        voters = ",".join(f"{other.node}@127.0.0.1:{other.controller_port}" for other in self.nodes)
+        voters = ",".join(f"{other.node}@127.0.0.1:{self.fronts[other.controller_port]}" for other in self.nodes)
         replicas, in_sync = str(min(3, self.brokers)), str(min(2, self.brokers))
+        clients = f"PLAINTEXT://127.0.0.1:{node.port}"
+        # Controllers tell each other where they listen, besides the voters' list: they go there once they know.
+        controller = f"CONTROLLER://127.0.0.1:{self.fronts[node.controller_port]}"
+        peers, fronts = (
+            [f"PEERS://127.0.0.1:{port}"] if self.brokers > 1 else []
+            for port in (node.peers_port, self.fronts[node.peers_port])
+        )
         return {
             "process.roles": "broker,controller",
             "node.id": str(node.node),
             "controller.quorum.voters": voters,
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://127.0.0.1:{node.port},CONTROLLER://127.0.0.1:{node.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{node.port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": ",".join([clients, *peers, f"CONTROLLER://127.0.0.1:{node.controller_port}"]),
+            "advertised.listeners": ",".join([clients, *fronts, controller]),
+            "inter.broker.listener.name": "PEERS" if peers else "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": str(node.data),
             "auto.create.topics.enable": "false",
             "delete.topic.enable": "true",
@@ -213,6 +261,8 @@ class EmbeddedKafka:
             "transaction.state.log.num.partitions": "8",
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": in_sync,
+            # Kafka looks every 10 s which transactions have outlived their time-out; here somebody waits for it.
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             "group.initial.rebalance.delay.ms": "0",
             "log.retention.ms": "-1",
             "num.network.threads": "2",

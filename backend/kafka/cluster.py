@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar, cast
 
 from confluent_kafka import (
     OFFSET_INVALID,
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -25,12 +25,13 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 
 from backend.errors import ClusterError, TopicError
 from backend.kafka import rawlog
+from backend.kafka.bounded import TIMEOUT_S, bounded
 from backend.kafka.transaction import TransactionalProducer
-from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, admin_config, consumer_config
+from backend.settings import READ_COMMITTED, admin_config, consumer_config
 from validators.finding import Bounds, PartitionBounds
 
-TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 GONE_TIMEOUT_S = 30.0
+ANY_ANSWER_S = 2.0
 TXN_OFFSET_COMMIT = 28
 TXN_OFFSET_COMMIT_VERSION_MIN = 3
 Answer = TypeVar("Answer")
@@ -43,7 +44,9 @@ _NOT_READY_YET = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError._WAIT_COORD,
 }
+_UNREACHABLE = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
@@ -57,7 +60,7 @@ class Cluster:
     def __post_init__(self) -> None:
         self.admin = AdminClient(admin_config(self.bootstrap, self.client))
         self.asking: dict[str, Consumer] = {}
-        """By group: who asks for its offsets, and never joins it."""
+        """By group."""
 
     def check(self) -> None:
         """Raises ClusterError when no broker answers, or one that is too old for our transactions."""
@@ -113,28 +116,26 @@ class Cluster:
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """The group's committed offset of every partition that has one, after open transactions settled."""
         partitions = self.partitions(topic)
-        # Not the admin client: librdkafka 2.16 ends the whole process when the coordinator dies under its
-        # list_consumer_group_offsets (SIGABRT or SIGSEGV, seen within seconds of every kill).
-        if group not in self.asking:
-            self.asking[group] = Consumer(consumer_config(self.bootstrap, self.client, group, READ_COMMITTED))
 
-        def ask() -> list[TopicPartition]:
+        def ask(consumer: Consumer) -> list[TopicPartition]:
             # Asked for anew: the answer is written into what was asked.
-            asked = [TopicPartition(topic, p) for p in partitions]
-            return _without_errors(self.asking[group].committed(asked, timeout=TIMEOUT_S))
+            return consumer.committed([TopicPartition(topic, p) for p in partitions], timeout=TIMEOUT_S)
 
-        found = self._retrying(ask, f"reading the offsets of group {group}")
+        found = self._of_group(group, ask, f"reading the offsets of group {group}")
         return {one.partition: one.offset for one in found if one.offset != OFFSET_INVALID}
 
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Set the group's offsets, outside any transaction. The group must have no members."""
-        wanted = [TopicPartition(topic, p, offset) for p, offset in sorted(offsets.items())]
+        """Set the group's offsets, outside any transaction. The group must have no members.
 
-        def ask() -> list[TopicPartition]:
-            futures = self.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)])
-            return _without_errors(futures[group].result().topic_partitions)
+        Raises ClusterError also when the client hangs: what it was asked may still be done, and must not be done after
+        the same was asked of another one.
+        """
 
-        self._retrying(ask, f"committing offsets of group {group}")
+        def ask(consumer: Consumer) -> list[TopicPartition]:
+            wanted = [TopicPartition(topic, p, offset) for p, offset in sorted(offsets.items())]
+            return consumer.commit(offsets=wanted, asynchronous=False) or []
+
+        self._of_group(group, ask, f"committing offsets of group {group}", again=False)
 
     def delete_group(self, group: str) -> None:
         with self._translated(f"deleting group {group}"):
@@ -143,6 +144,33 @@ class Cluster:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                     raise
+
+    def _of_group(
+        self, group: str, ask: Callable[[Consumer], list[TopicPartition]], doing: str, again: bool = True
+    ) -> list[TopicPartition]:
+        """Ask for the group's offsets, or set them, as a consumer that is no member of it; of a new one where that one
+        hangs, if `again`."""
+
+        # Not the admin client: librdkafka 2.16 ends the whole process when a request of that one to a coordinator fails
+        # to be sent (its issues 4605 and 3663, pull request 5397: an assertion in rd_kafka_enq_once_del_source_return).
+        # Seen within seconds of every kill, and with a coordinator that was only new.
+        def once() -> list[TopicPartition]:
+            if group not in self.asking:
+                self.asking[group] = Consumer(consumer_config(self.bootstrap, self.client, group, READ_COMMITTED))
+            try:
+                return _without_errors(bounded(partial(ask, self.asking[group])))
+            except TimeoutError as error:
+                self.asking.pop(group, None)
+                if not again:
+                    raise ClusterError(f"The Kafka client hangs (while {doing}). Start this again.") from error
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
+            except KafkaException as error:
+                if _silent(error):
+                    # It may hold on to a coordinator that is gone; a new one looks for it anew.
+                    self.asking.pop(group, None)
+                raise
+
+        return self._retrying(once, doing)
 
     def settle(self, transactional_ids: Iterable[str]) -> None:
         """Fence the last holder of every id and abort what it left open, so that no last stable offset waits for it."""
@@ -170,15 +198,24 @@ class Cluster:
         return self._retrying(ask, f"asking for the offsets of {topic}")
 
     def _retrying(self, ask: Callable[[], Answer], doing: str) -> Answer:
-        """Ask again while the broker says that it is not ready yet (a coordinator that loads, a leader that moves)."""
+        """Ask again while the broker says that it is not ready yet (a coordinator that loads, a leader that moves), or
+        does not answer while others do: until the controller has missed its heartbeat, it is where it was."""
         retrying = Retrying(
-            retry=retry_if_exception(_retriable),
+            retry=retry_if_exception(lambda error: _not_ready(error) or (_silent(error) and self._answered())),
             stop=stop_after_delay(GONE_TIMEOUT_S),
             wait=wait_exponential(0.05, max=1),
             reraise=True,
         )
         with self._translated(doing):
             return retrying(ask)
+
+    def _answered(self) -> bool:
+        """Whether any broker answers at this moment."""
+        try:
+            self.admin.list_topics(timeout=ANY_ANSWER_S)
+        except KafkaException:
+            return False
+        return True
 
     @contextmanager
     def _translated(self, doing: str = "asking for its topics") -> Iterator[None]:
@@ -203,8 +240,7 @@ def require_transactions(bootstrap: str, spoken: Mapping[int, tuple[int, int]]) 
 def cluster_error(error: KafkaException, bootstrap: str, doing: str) -> ClusterError:
     """A sentence for what a client raised: unreachable, too old, or refused with the broker's own words."""
     cause: KafkaError = error.args[0]
-    unreachable = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
-    if cause.code() in unreachable:
+    if _silent(error):
         return ClusterError(
             f"No Kafka broker answers at {bootstrap} (while {doing}). Check the address and that Kafka runs."
         )
@@ -226,8 +262,12 @@ def _without_errors(found: list[TopicPartition]) -> list[TopicPartition]:
     return found
 
 
-def _retriable(error: BaseException) -> bool:
+def _not_ready(error: BaseException) -> bool:
     return isinstance(error, KafkaException) and error.args[0].code() in _NOT_READY_YET
+
+
+def _silent(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _UNREACHABLE
 
 
 def _wait(condition: Callable[[], bool], message: str) -> None:

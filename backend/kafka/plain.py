@@ -8,7 +8,8 @@ from types import TracebackType
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from backend.errors import NotDelivered
-from backend.kafka.transaction import TIMEOUT_S, Record, enqueue
+from backend.kafka.bounded import TIMEOUT_S
+from backend.kafka.transaction import Record, enqueue
 from backend.settings import plain_producer_config
 
 
@@ -17,7 +18,8 @@ class PlainProducer:
     and nothing is tried again."""
 
     def __init__(self, bootstrap: str, client: Mapping[str, str], idempotence: bool, acks: str) -> None:
-        self.producer = Producer(plain_producer_config(bootstrap, client, idempotence, acks))
+        config = plain_producer_config(bootstrap, client, idempotence, acks)
+        self.producer = Producer({**config, "on_delivery": self._delivered})
         self.failed: KafkaError | None = None
 
     def __enter__(self) -> PlainProducer:
@@ -33,7 +35,7 @@ class PlainProducer:
     def produce(self, records: Iterable[Record]) -> None:
         """Queue records; waits for room when the queue is full. Raises NotDelivered."""
         try:
-            enqueue(self.producer, records, self._delivered)
+            enqueue(self.producer, records)
         except KafkaException as error:
             raise NotDelivered(f"A record was refused: {error.args[0].str()}.") from error
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import socket
+import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -115,6 +118,25 @@ def test_an_overtaken_request_breaks_the_order_unless_idempotent(
     rule = proxy.arm(Rule(Api.PRODUCE, How.OVERTAKEN, topic=topic, seconds=TIMEOUT_S))
     send(producer, topic, "ab")
     assert (rule.struck, letters(bootstrap, topic)) == (1, left)
+
+
+def test_it_leaves_no_connection_behind(bootstrap: str, new_topic: NewTopic) -> None:
+    """Story: the proxy ends while one client reads no more and another one was accepted a moment ago."""
+    topic = new_topic()
+    with Proxy(bootstrap) as proxy:
+        producer = plain(proxy, topic)
+        address = HOST, int(proxy.bootstrap.rpartition(":")[2])
+        deaf = socket.create_connection(address, timeout=0.5)
+        # An old client's question for all versions of all requests, more often than its answers find room.
+        with pytest.raises(TimeoutError):
+            deaf.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1) * 1_000_000)
+        proxy.isolate()
+        late = socket.create_connection(address)
+    with deaf, late:
+        assert late.recv(1) == b""
+    del producer
+    # A connection that nobody closed warns when it is collected.
+    gc.collect()
 
 
 def test_a_transaction_goes_on_when_its_connection_breaks(proxy: Proxy, bootstrap: str, new_topic: NewTopic) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -36,3 +37,23 @@ def test_what_a_killed_keeper_leaves_is_ended_by_the_next_command(tmp_path: Path
     with services(settings, spark=False):
         assert str(orphan) not in json.loads(record.read_text())
         assert not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_keeper_that_is_still_stopping_is_waited_for(tmp_path: Path) -> None:
+    """Story: a command is called right after another one, whose Kafka takes long to stop. The second one says what it
+    waits for, and starts its own when the first is gone."""
+    settings = read_settings(home=tmp_path)
+    settings.services.mkdir(parents=True)
+    lock = (settings.services / "keeper.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    heard: list[str] = []
+
+    def hear(text: str) -> None:
+        heard.append(text)
+        # The first one has stopped.
+        lock.close()
+
+    with services(settings, spark=False, say=hear) as found:
+        assert "still stopping" in heard[0]
+        assert found.bootstrap
+    lock.close()

@@ -1,20 +1,23 @@
-"""Brokers that fail under a run: three of them, and the one that leads a role's partition is killed or stands still."""
+"""Brokers that fail under a run: three of them, and the one that leads a role's partition is killed, stands still, or
+is cut off from its peers."""
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from kafka.protocol.metadata import MetadataRequest
 
 from backend.errors import UsageError
 from backend.evidence.folder import REPORT
-from backend.faults.brokers import OWN_TOPICS, own_partition
+from backend.faults.brokers import OWN_TOPICS, leader, own_partition
 from backend.history.store import ENDED, History
 from backend.kafka.cluster import Cluster
-from backend.kafka.rawlog import fetch_bounds
+from backend.kafka.rawlog import connect, fetch_bounds
 from backend.launch import said, start_resume, start_run
 from backend.pipeline.journal import FaultTold, Told, read_journal
 from backend.pipeline.plan import make_plan
@@ -27,6 +30,12 @@ from validators.report import Report
 
 RECORDS, PER_TRANSACTION = 1_200, 200
 RUN_S = 240
+SAYS = {
+    "kill": ("was killed", "is back"),
+    "pause": ("was stopped", "goes on"),
+    "isolate": ("was cut off from its peers", "reaches its peers again"),
+}
+"""When it strikes, and when it is healed."""
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +71,13 @@ def outlived(home: Settings, **plan: Any) -> tuple[Finished, bool]:
 
 @pytest.mark.parametrize(
     ("role", "how"),
-    [("source", "pause"), ("sink", "kill"), ("transactions", "kill"), ("offsets", "pause")],
+    [("source", "pause"), ("sink", "kill"), ("transactions", "kill"), ("offsets", "kill"), ("offsets", "isolate")],
 )
 def test_a_run_outlives_the_broker_that_leads_a_role(home: Settings, three: Services, role: str, how: str) -> None:
-    """Story: in the middle of a transaction the broker that leads the role's partition is killed and started again, or
-    stands still for a while. The sink is exact, and the journal says which process it was and that it is back."""
-    fault = f"broker@transaction=2,role={role},how={how}"
+    """Story: in the middle of a transaction the broker that leads the role's partition is killed and started again,
+    stands still, or is cut off from its peers until they have replaced it. The sink is exact, and the journal says
+    which process it was and that it is back."""
+    fault = f"broker@transaction=2,role={role},how={how}" + (",seconds=16" if how == "isolate" else "")
     plan = {"records": RECORDS, "partitions": 2, "per_transaction": PER_TRANSACTION}
     done, in_one_go = outlived(home, **plan, faults=[fault])
     assert done.report.verdict is Outcome.HOLDS and done.run.error is None, done.report.why
@@ -75,9 +85,39 @@ def test_a_run_outlives_the_broker_that_leads_a_role(home: Settings, three: Serv
     assert got == Counter(str(n * n).encode() for n in range(RECORDS))
     entries = read_journal(three.bootstrap, {}, done.run.facts["journal"])
     told = {entry.what: entry.said for entry in entries if isinstance(entry, FaultTold)}
-    assert ("was killed" if how == "kill" else "was stopped") in told[Told.DONE]
+    struck, healed = SAYS[how]
+    assert struck in told[Told.DONE]
     if in_one_go:
-        assert ("is back" if how == "kill" else "goes on") in told[Told.HEALED]
+        assert healed in told[Told.HEALED]
+
+
+def test_a_broker_that_is_cut_off_is_replaced_and_comes_back(home: Settings, three: Services) -> None:
+    """Story: a broker is cut off from its peers. They elect another leader, while clients still reach it, and it tells
+    them that it leads. Healed, it follows, and is in sync again."""
+    cluster, topic = Cluster(three.bootstrap), f"apart-{uuid.uuid4().hex[:8]}"
+    cluster.create_topic(topic, 1)
+    cut = leader(cluster, "sink", topic, "")
+    nodes = sorted(cluster.admin.list_topics(timeout=10).brokers)
+    other = next(node for node in nodes if node != cut)
+    wanted = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    with connect(three.bootstrap, {}) as kafka, brokers(home) as handle:
+
+        def told(node: int) -> tuple[int, int]:
+            """By this broker: who leads, and how many are in sync."""
+            partitions = kafka.send({node: wanted})[node].topics[0].partitions
+            return (partitions[0].leader_id, len(partitions[0].isr_nodes)) if partitions else (-1, 0)
+
+        def settled() -> bool:
+            """All of them tell the same, and that all are in sync."""
+            said = {told(node) for node in nodes}
+            return len(said) == 1 and said.pop()[1] == len(nodes)
+
+        wait_until(settled, 60, "all in sync")
+        assert "was cut off from its peers" in handle(cut, "isolate")
+        wait_until(lambda: told(other)[0] != cut, 60, "another leader")
+        assert told(cut)[0] == cut
+        assert "reaches its peers again" in handle(cut, "heal")
+        wait_until(settled, 60, "all in sync again")
 
 
 def test_a_group_is_kept_where_kafka_keeps_it(bootstrap: str, new_topic: Callable[..., str]) -> None:

@@ -70,7 +70,7 @@ def test_a_worker_cut_off_for_longer_than_its_transaction_may_last_ends_exact(
 ) -> None:
     """Story: in the middle of a transaction the workers cannot reach the brokers, until these have aborted it. Healed,
     the worker finds itself fenced, and its successor goes on from the committed offset."""
-    done = run(settings, cluster, "isolated@transaction=2,seconds=20", transaction_timeout_ms=2_000)
+    done = run(settings, cluster, "isolated@transaction=2,seconds=8", transaction_timeout_ms=2_000)
     assert told(cluster, done, Told.HEALED) == ["the worker reaches the brokers again"]
     assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
     assert done.report.fates["aborted"] and done.run.state is State.DONE

@@ -1,0 +1,107 @@
+"""What the brokers of an embedded cluster send each other goes through here, so that one of them can be cut off from
+its peers while its clients still reach it.
+
+Each broker says to the others that it listens on a port of this process, which hands everything on to the broker's own
+port, unread. Clients are told the broker's own port, and do not pass here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from functools import partial
+
+HOST = "127.0.0.1"
+READ_BYTES = 65_536
+
+Ends = tuple[int | None, int]
+"""The nodes that a connection is from (None: it is not known whose) and to."""
+
+
+class Links(threading.Thread):
+    """The links of one cluster, in a thread of their own. `node_of` says whose process a local port belongs to, None
+    for one that is no broker's."""
+
+    def __init__(self, node_of: Callable[[int], int | None]) -> None:
+        super().__init__(name="links", daemon=True)
+        self.node_of = node_of
+        self.apart: set[int] = set()
+        """The nodes that are cut off."""
+        self.loop = asyncio.new_event_loop()
+        self.servers: list[asyncio.Server] = []
+        self.open: dict[asyncio.Task[None], Ends] = {}
+
+    def run(self) -> None:
+        self.loop.run_forever()
+        self.loop.run_until_complete(self._end())
+        self.loop.close()
+
+    def listen(self, node: int, port: int) -> int:
+        """A port in front of this one of a node's. Raises OSError."""
+        return asyncio.run_coroutine_threadsafe(self._listen(node, port), self.loop).result()
+
+    def cut(self, node: int) -> None:
+        """From now on nothing passes between a node and its peers."""
+        self.apart.add(node)
+        self.loop.call_soon_threadsafe(self._drop, node)
+
+    def heal(self, node: int) -> None:
+        self.apart.discard(node)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.join()
+
+    async def _end(self) -> None:
+        for server in self.servers:
+            server.close()
+        for task in self.open:
+            task.cancel()
+        await asyncio.gather(*self.open, return_exceptions=True)
+
+    def _drop(self, node: int) -> None:
+        for task in [task for task, ends in self.open.items() if node in ends or None in ends]:
+            task.cancel()
+
+    async def _listen(self, node: int, port: int) -> int:
+        server = await asyncio.start_server(partial(self._serve, node, port), HOST, 0)
+        self.servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def _serve(self, node: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hand a connection's bytes on until either side ends it, or it is cut."""
+        task = asyncio.current_task()
+        assert task is not None
+        ends: Ends = (await asyncio.to_thread(self.node_of, writer.get_extra_info("peername")[1]), node)
+        self.open[task] = ends
+        try:
+            # Who cannot be told may be the one that is cut off: it comes again.
+            if not self.apart or not self.apart.union({None}).intersection(ends):
+                await _join((reader, writer), await asyncio.open_connection(HOST, port))
+        except (OSError, asyncio.CancelledError):
+            pass  # The broker is gone, or the link was cut: both are what brokers must live with.
+        finally:
+            del self.open[task]
+            writer.close()
+
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _join(one: Stream, other: Stream) -> None:
+    pumps = [asyncio.create_task(_pump(one[0], other[1])), asyncio.create_task(_pump(other[0], one[1]))]
+    try:
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        other[1].close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(READ_BYTES):
+            writer.write(data)
+            await writer.drain()
