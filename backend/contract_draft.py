@@ -11,6 +11,7 @@ from backend.kafka import fates, rawlog
 from backend.kafka.browse import Row, latest
 from backend.settings import READ_COMMITTED
 from validators.headers import LINEAGE_HEADER, parse_lineage
+from validators.packs import PACKED_HEADER, parse_pack
 
 SAMPLE = 1_000
 """The newest records of each topic that are looked at."""
@@ -52,6 +53,9 @@ def _identity(inputs: Sequence[Row], outputs: Sequence[Row], source: str) -> tup
     named = [parse_lineage(value) for row in outputs for name, value in row.headers if name == LINEAGE_HEADER]
     if len(named) == len(outputs) and all(one is not None and one.topic == source for one in named):
         return "lineage", "every output names its input in a header."
+    packs = [parse_pack(value) for row in outputs for name, value in row.headers if name == PACKED_HEADER]
+    if packs and all(one is not None and one.topic == source for one in packs):
+        return "lineage", "outputs name their inputs in headers, each for many of them."
     fields = sorted({name for row in inputs for name in _json(row)})
     candidates: list[tuple[str, str, Callable[[Row], object]]] = [
         ("key", "the key", lambda row: row.key),

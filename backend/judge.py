@@ -39,21 +39,26 @@ from validators.expected import Expect, Expected
 from validators.finding import Bounds, Guarantee, Order, Witness
 from validators.identity import Identity
 from validators.joined import join, split
-from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, SourceLog, build_ledger
+from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, Declared, SourceLog, build_ledger
+from validators.packed import count_lost, keep_packs, packs_in, unpacked
 from validators.polled import POLLED_COLUMNS, Polled
-from validators.readings import COLUMNS, keep, read
+from validators.readings import COLUMNS, FEW_OFFSETS_MAX, gathered, keep, read
 from validators.report import Report, judge
 
 SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
-INTERPRETED_OFFSETS_MAX = 100_000
 BYTES_AT_ONCE = 32 * 1024 * 1024
 ROWS_AT_ONCE = 4_096
 """Spark's own default."""
 EVIDENCE = "evidence"
 COMMITTED, UNCOMMITTED, INPUTS = "sink-read_committed", "sink-read_uncommitted", "source-read_committed"
 BATCHES, JOURNAL, COUNTS, TAKEN = "sink-raw_log.parquet", "journal.jsonl", "expected-counts", "taken.json"
+PACKS, SOURCE_PACKS = "sink-packs", "source-packs"
 SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
+LOST = (
+    "records without lineage, because the first record of their pack, which has it for all, is no longer in the topic "
+    "or cannot be read"
+)
 VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python")
 
 
@@ -103,6 +108,13 @@ class Taken:
     """The source's raw log; None: it was not read."""
     aborted: DataFrame | None = None
     """The aborted records of the source; None where its raw log shows none."""
+    doubts: tuple[str, ...] = ()
+    """Why the readings are not to be trusted, in clauses."""
+
+    @property
+    def offsets(self) -> int:
+        """Of source and sink together."""
+        return self.sink.offsets + self.question.source.offsets
 
 
 def judge_topics(
@@ -138,12 +150,13 @@ def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], questio
     topics = (question.sink, *question.also)
     sink = _from(join([settled_bounds(bootstrap, client, topic) for topic in topics]), question.sink_from)
     options = spark_source_options(bootstrap, client, READ_COMMITTED)
-    _suit(spark, sink.offsets + question.source.offsets)
+    offsets = sink.offsets + question.source.offsets
 
     def reading(bounds: Bounds, level: Witness, name: str) -> DataFrame:
-        return keep(read(spark, options, bounds, level), (evidence / name).as_uri())
+        return keep(read(spark, options, bounds, level), (evidence / name).as_uri(), offsets)
 
     try:
+        _suit(spark, offsets)
         with ThreadPoolExecutor(6) as pool:
             # All six at once: each waits for Kafka more than it computes.
             committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
@@ -152,11 +165,15 @@ def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], questio
             batches = pool.submit(_scan, bootstrap, client, sink)
             source_batches = pool.submit(_scan, bootstrap, client, question.source)
             coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
-        return Taken(
+        taken = Taken(
             *(question, sink, committed.result(), uncommitted.result(), inputs.result()),
             *(batches.result(), coordinator.result(), source_batches.result()),
-            _aborted(spark, options, question.source, source_batches.result(), inputs.result(), evidence),
+            _aborted(spark, options, question.source, source_batches.result(), inputs.result(), evidence, offsets),
         )
+        try:
+            return _unpacked(spark, taken, evidence)
+        except OSError as error:
+            raise EvidenceError(f"The evidence in {evidence} cannot be written: {error.strerror}.") from error
     except PySparkException as error:
         raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
 
@@ -165,9 +182,9 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
     """The verdict on what was taken, whether a moment ago or, from the evidence, long ago. Asks nobody but Spark; what
     is computed on the way is kept in the folder `evidence`. Raises SparkError."""
     question = taken.question
-    _suit(spark, taken.sink.offsets + question.source.offsets)
-    _narrow(spark, (taken.committed, taken.uncommitted, taken.inputs))
     try:
+        _suit(spark, taken.offsets)
+        _narrow(spark, (taken.committed, taken.uncommitted, taken.inputs))
         ledger = build_ledger(
             taken.committed,
             taken.uncommitted,
@@ -175,7 +192,7 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
             taken.sink,
             question.source,
             (evidence / "ledger").as_uri(),
-            raw_log=None if taken.batches is None else _raw_log(spark, taken.batches, taken.sink),
+            raw_log=None if taken.batches is None else _raw_log(spark, taken.batches, taken.sink, taken.offsets),
             declared=None if question.journal is None else _declared(spark, question.journal),
             identity=question.identity,
             expected=question.expected,
@@ -184,6 +201,7 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
             coordinator=taken.coordinator,
             source_log=None if taken.source_batches is None else SourceLog(taken.aborted),
             polled=None if question.polled is None else _polled(spark, question.polled),
+            doubts=taken.doubts,
         )
         return judge(
             ledger,
@@ -201,7 +219,7 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
     """What `judge_topics` kept in the folder `evidence`. Raises EvidenceError when it cannot be read."""
 
     def reading(name: str) -> DataFrame:
-        return spark.read.schema(COLUMNS).parquet((evidence / name).as_uri())
+        return _kept(spark, evidence / name, offsets)
 
     try:
         said = json.loads((evidence / TAKEN).read_bytes())
@@ -214,9 +232,12 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
         count = said["count"]
         if (evidence / COUNTS).exists():
             count = spark.read.parquet((evidence / COUNTS).as_uri())
+        question = Question(**asked, expected=Expected(Expect(said["expect"]), count))
+        sink = TypeAdapter(Bounds).validate_python(said["sink"])
+        offsets = sink.offsets + question.source.offsets
         return Taken(
-            Question(**asked, expected=Expected(Expect(said["expect"]), count)),
-            TypeAdapter(Bounds).validate_python(said["sink"]),
+            question,
+            sink,
             reading(COMMITTED),
             reading(UNCOMMITTED),
             reading(INPUTS),
@@ -224,6 +245,7 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
             TypeAdapter(Coordinator | None).validate_python(said["coordinator"]),
             pq.read_table(evidence / SOURCE_BATCHES) if (evidence / SOURCE_BATCHES).exists() else None,
             reading(ABORTED) if (evidence / ABORTED).exists() else None,
+            tuple(said.get("doubts", ())),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EvidenceError(f"The evidence in {evidence} cannot be read: {first_line(error)}") from error
@@ -243,10 +265,11 @@ def keep_taken(taken: Taken, evidence: Path) -> None:
         "sink": asdict(taken.sink),
         "coordinator": asdict(taken.coordinator) if taken.coordinator else None,
         "raw_log": taken.batches is not None,
+        "doubts": taken.doubts,
     }
     _write(evidence / TAKEN, json.dumps(said, indent=2, ensure_ascii=False))
     if isinstance(expected.count, DataFrame):
-        keep(expected.count, (evidence / COUNTS).as_uri())
+        keep(expected.count, (evidence / COUNTS).as_uri(), taken.offsets)
     try:
         if taken.batches is not None:
             pq.write_table(taken.batches, evidence / BATCHES)
@@ -276,7 +299,7 @@ def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bou
 
 def _suit(spark: SparkSession, offsets: int) -> None:
     """Let Spark interpret its expressions where compiling them would take longer than all the records do."""
-    small = offsets <= INTERPRETED_OFFSETS_MAX
+    small = offsets <= FEW_OFFSETS_MAX
     spark.conf.set("spark.sql.codegen.wholeStage", str(not small).lower())
     spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if small else "FALLBACK")
     if small:
@@ -340,6 +363,7 @@ def _aborted(
     batches: pa.Table,
     inputs: DataFrame,
     evidence: Path,
+    offsets: int,
 ) -> DataFrame | None:
     """The aborted records of the judged range, kept; None where the raw log shows no aborted transaction."""
     if not (fates.transactions(batches, source)["outcome"] == "ABORTED").any():
@@ -347,24 +371,66 @@ def _aborted(
     judged = replace(source, partitions=tuple(replace(p, hw=p.lso) for p in source.partitions))
     every = read(spark, options, judged, Witness.READ_UNCOMMITTED)
     lost = every.join(inputs.select("partition", "offset"), ["partition", "offset"], "left_anti")
-    return keep(lost.select(*inputs.columns), (evidence / ABORTED).as_uri())
+    return keep(lost.select(*inputs.columns), (evidence / ABORTED).as_uri(), offsets)
 
 
-def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds) -> RawLog:
+def _unpacked(spark: SparkSession, taken: Taken, evidence: Path) -> Taken:
+    """The same, where lineage is packed with the headers that each record would have had on its own.
+
+    Where the packs lie stays in the evidence.
+    """
+    assert taken.batches is not None and taken.source_batches is not None
+    packs, source_packs = evidence / PACKS, evidence / SOURCE_PACKS
+    with ThreadPoolExecutor(2) as pool:
+        sink = pool.submit(_keep_packs, taken.uncommitted, evidence / UNCOMMITTED, taken.batches, packs)
+        source = pool.submit(_keep_packs, taken.inputs, evidence / INPUTS, taken.source_batches, source_packs)
+    wanted = {COMMITTED: packs, UNCOMMITTED: packs} if sink.result() else {}
+    wanted |= {INPUTS: source_packs} if source.result() else {}
+    readings = {COMMITTED: taken.committed, UNCOMMITTED: taken.uncommitted, INPUTS: taken.inputs}
+    if not wanted:
+        return taken
+    _narrow(spark, [readings[name] for name in wanted])
+
+    def replaced(name: str) -> DataFrame:
+        where = evidence / f"{name}-unpacked"
+        keep(unpacked(readings[name], wanted[name]), where.as_uri(), taken.offsets)
+        shutil.rmtree(evidence / name)
+        where.rename(evidence / name)
+        return _kept(spark, evidence / name, taken.offsets)
+
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        readings |= dict(zip(wanted, pool.map(replaced, wanted), strict=True))
+    lost = count_lost(readings[COMMITTED], packs) if COMMITTED in wanted else 0
+    doubts = (f"{LOST}: {lost:,}.",) if lost else ()
+    committed, uncommitted, inputs = readings[COMMITTED], readings[UNCOMMITTED], readings[INPUTS]
+    return replace(taken, committed=committed, uncommitted=uncommitted, inputs=inputs, doubts=doubts)
+
+
+def _keep_packs(reading: DataFrame, kept: Path, batches: pa.Table, folder: Path) -> bool:
+    """Whether there are packs; they lie in transactions, so that other topics need not be looked at."""
+    return bool(pc.any(batches["transactional"]).as_py()) and packs_in(kept) and keep_packs(reading, batches, folder)
+
+
+def _kept(spark: SparkSession, reading: Path, offsets: int) -> DataFrame:
+    return gathered(spark.read.schema(COLUMNS).parquet(reading.as_uri()), offsets)
+
+
+def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int) -> RawLog:
     found = fates.transactions(batches, bounds)
     names = [column.split()[0] for column in TRANSACTION_COLUMNS.split(", ")]
     transactions = pa.Table.from_pandas(found[names], preserve_index=False)
-    return RawLog(_frame(spark, batches, BATCH_COLUMNS), _frame(spark, transactions, TRANSACTION_COLUMNS))
+    both = _frame(spark, batches, BATCH_COLUMNS), _frame(spark, transactions, TRANSACTION_COLUMNS)
+    return RawLog(*(gathered(one, offsets) for one in both))
 
 
-def _declared(spark: SparkSession, journal: Sequence[Entry]) -> DataFrame:
+def _declared(spark: SparkSession, journal: Sequence[Entry]) -> Declared:
     ended = [entry for entry in journal if isinstance(entry, TransactionEnded)]
     columns = ("transactional_id", "sequence", "attempt", "task", "outcome", "reason")
     rows = [tuple(getattr(entry, name) for name in columns) for entry in ended]
     started = [entry for entry in journal if isinstance(entry, TaskStarted)]
     rows += [(entry.transactional_id, entry.sequence, 0, entry.task, "STARTED", "") for entry in started]
     table = pa.table(dict(zip(columns, zip(*rows, strict=True), strict=True))) if rows else None
-    return _frame(spark, table, DECLARED_COLUMNS)
+    return Declared(_frame(spark, table, DECLARED_COLUMNS), len(rows), frozenset(row[0] for row in rows))
 
 
 def _polled(spark: SparkSession, table: pa.Table) -> Polled:

@@ -52,10 +52,11 @@ def judge_table(
     rows = read_table(url, table)
     count = rows.num_rows
     sink = Bounds(table, (PartitionBounds(0, 0, count, count),))
+    offsets = sink.offsets + source.offsets
     reading = spark.createDataFrame(rows).selectExpr(*_typed()) if count else spark.createDataFrame([], COLUMNS)
-    committed, uncommitted = (keep(reading, (evidence / name).as_uri()) for name in (COMMITTED, UNCOMMITTED))
+    committed, uncommitted = (keep(reading, (evidence / name).as_uri(), offsets) for name in (COMMITTED, UNCOMMITTED))
     options = spark_source_options(cluster.bootstrap, cluster.client, READ_COMMITTED)
-    inputs = keep(read(spark, options, source, Witness.READ_COMMITTED), (evidence / INPUTS).as_uri())
+    inputs = keep(read(spark, options, source, Witness.READ_COMMITTED), (evidence / INPUTS).as_uri(), offsets)
     question = Question(
         source=source,
         sink=table,

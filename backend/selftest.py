@@ -27,13 +27,17 @@ from validators.report import Report
 from validators.selftest import Caught, choose, compare, inject
 
 SCRATCH = "self-test"
+NOTHING_TO_INJECT_INTO = (
+    "no transaction has four committed outputs that differ, or none of the kinds that would be injected is judged"
+)
 KEPT = "self-test.json"
 """In a run's folder: what was caught, and in which evidence."""
 
 
 def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     """What was caught of each injection, for the report and the evidence in `folder`; which stay as they are. Nothing
-    when there is nothing to inject into: no transaction holds four committed outputs that can be told apart.
+    when there is nothing to inject into: no transaction holds four committed outputs that can be told apart, or the
+    contract requires none of the kinds that would be injected.
 
     Raises SelfTestError when an injection is not found exactly once; EvidenceError, SparkError.
     """
@@ -47,8 +51,8 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
             return ()
         copies = replace(
             taken,
-            committed=keep(inject(taken.committed, injection), (scratch / "committed").as_uri()),
-            uncommitted=keep(inject(taken.uncommitted, injection), (scratch / "uncommitted").as_uri()),
+            committed=keep(inject(taken.committed, injection), (scratch / "committed").as_uri(), taken.offsets),
+            uncommitted=keep(inject(taken.uncommitted, injection), (scratch / "uncommitted").as_uri(), taken.offsets),
         )
         caught = compare(before, judge_taken(spark, copies, scratch), injection)
     except PySparkException as error:
@@ -84,7 +88,7 @@ def before_signoff(
     caught = _caught(settings, folder, say)
     if not caught and not comment.strip():
         raise UsageError(
-            f"The chain cannot test itself on {folder.name}: no transaction has four committed outputs that differ. "
+            f"The chain cannot test itself on {folder.name}: {NOTHING_TO_INJECT_INTO}. "
             "Say in a comment why it is accepted all the same."
         )
     return caught

@@ -21,7 +21,9 @@ UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG, Witness.JOURNAL))
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
+    if not any(cell.revoked for cell in ledger.cells):
+        return None
     rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & known_aborted())
     by_marker = F.col("outcome") == Fate.ABORTED.value
     why = F.when(by_marker, "Visible to read_committed, but its transaction ends with an ABORT marker.").otherwise(

@@ -225,7 +225,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "F3",
         "Broker fault by role",
-        "the leader of source, sink, transactions or offsets killed or paused",
+        "the leader of source, sink, transactions or offsets killed, paused or cut off from its peers",
         (),
         "Made on purpose: `broker`, `isolated`.",
         jepsen="yes",

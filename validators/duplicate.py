@@ -20,7 +20,9 @@ UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
+    if not ledger.repeats_count:
+        return None
     rows = ledger.sink.join(ledger.repeats, ["partition", "offset"])
     why = F.format_string(
         "The output of this input is committed %d times; the first is at %d/%d.",

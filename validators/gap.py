@@ -28,7 +28,9 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 _NOT_THIS_ONE = "A hole: this output is not committed, and others of its input or of later ones are."
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
+    if not ledger.repeats_count and ledger.at_inputs == ledger.outputs_count:
+        return None  # As many as there must be, each an expected output, and none of them twice: none can be missing.
     many = ledger.expected.kind is Expect.ONE_TO_MANY
     fate = F.col("fate")
     declared = (F.col("outcome") == Fate.ABORTED.value) & (F.col("declared") == Fate.COMMITTED.value)

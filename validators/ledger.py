@@ -39,6 +39,7 @@ from validators.identity import Identity, with_input, with_transaction
 from validators.joined import with_numbered_input
 from validators.named import NAME, TransactionalId, count_ids, named
 from validators.offsets import between, bits, bound, holds, look_up, minus, word
+from validators.packed import has_packs
 from validators.polled import Polled
 from validators.readings import keep
 
@@ -98,6 +99,20 @@ class Cell(NamedTuple):
     """Committed records of a transaction that no marker ends."""
     of_aborted: int
     """Committed records whose input was aborted."""
+    at_inputs: int
+    """Committed records that are an expected output of an input of the judged range."""
+    revoked: int
+    """Committed records of a transaction that the raw log or the journal says was aborted."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the journal tells."""
+
+    rows: DataFrame
+    """With `DECLARED_COLUMNS`."""
+    count: int
+    transactional_ids: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -110,7 +125,7 @@ class SourceLog:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Everything that is judged. The frames are Parquet already; the facts are counted already."""
+    """Everything that is judged. The frames are Parquet already, where nothing else is said; the facts are counted."""
 
     sink: DataFrame
     """One row per record of the read_uncommitted reading, with `SINK_COLUMNS`."""
@@ -118,7 +133,8 @@ class Ledger:
     """The later copies among the committed records with an input: partition, offset, copies (how many there are in
     all), first_partition, first_offset (where the first one is)."""
     named: DataFrame
-    """The transactions that the records' headers name, one row a partition: the columns of validators/named.py."""
+    """The transactions that the records' headers name, one row a partition: the columns of validators/named.py. It is
+    computed from `sink` where it is used, which is where `ids` shows something odd."""
     outputs: DataFrame
     """The outputs that must be there, of the inputs of the judged range: source_partition, source_offset, output_index.
     A row may occur twice."""
@@ -193,6 +209,10 @@ class Ledger:
         return sum(getattr(one, name) for one in self.headers.values())
 
     @property
+    def at_inputs(self) -> int:
+        return sum(cell.at_inputs for cell in self.cells)
+
+    @property
     def matched(self) -> tuple[Cell, ...]:
         """The cells of records that have an input."""
         return tuple(cell for cell in self.cells if cell.source_partition is not None)
@@ -223,7 +243,7 @@ def build_ledger(
     source_bounds: Bounds,
     evidence: str,
     raw_log: RawLog | None = None,
-    declared: DataFrame | None = None,
+    declared: Declared | None = None,
     identity: Identity = Identity.LINEAGE,
     coordinator: Coordinator | None = None,
     expected: Expected = ONE_TO_ONE,
@@ -231,27 +251,28 @@ def build_ledger(
     order: Order = Order.PER_SOURCE_PARTITION,
     source_log: SourceLog | None = None,
     polled: Polled | None = None,
+    doubts: Sequence[str] = (),
 ) -> Ledger:
     """The ledger of a sink and its source.
 
     `committed` and `uncommitted` are the sink's readings, `source` is the source's read_committed reading; all three
     are read more than once, so they should be kept ones. `source_bounds` is the judged range: an input counts from
-    `start` to below `lso`. `declared` has `DECLARED_COLUMNS`. `evidence` is the URL of a folder for what is computed
-    here; what an interrupted judging left there is replaced.
+    `start` to below `lso`. `evidence` is the URL of a folder for what is computed
+    here; what an interrupted judging left there is replaced. Where lineage is packed, readings are unpacked already
+    (validators/packed.py). `doubts`: why else not to trust them, in clauses.
     """
     began = time.monotonic()
+    offsets = sink_bounds.offsets + source_bounds.offsets
     counts = expected.counts(source, source_bounds)
-    counts = counts if counts is None else keep(counts, f"{evidence}/expected")
+    counts = counts if counts is None else keep(counts, f"{evidence}/expected", offsets)
     aborted = source_log.aborted if source_log else None
-    written = _written(source, source_bounds)
-    words, inputs, headers, ends, aborted_inputs, journaled, writers = _together(
-        lambda: keep(_words(committed, raw_log, sink_bounds), f"{evidence}/words"),
+    words, inputs, headers, ends, aborted_inputs, still_packed = _together(
+        lambda: keep(_words(committed, raw_log, sink_bounds), f"{evidence}/words", offsets),
         lambda: _count_inputs(source, source_bounds, counts),
         lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
         lambda: _count_ends(raw_log, sink_bounds) if raw_log else {},
         lambda: aborted.count() if aborted is not None else 0,
-        lambda: _transactional_ids(declared) if declared is not None else frozenset(),
-        lambda: _count_writers(written),
+        lambda: raw_log is None and has_packs(uncommitted),
     )
     uncommitted = uncommitted.withColumns({"held": agreed.match.of_sink(), "value_hash": _value_hash(agreed)})
     records = _with_fates(uncommitted, words, sink_bounds, raw_log is not None)
@@ -261,18 +282,24 @@ def build_ledger(
     records = _with_places(records, source, source_bounds, inputs.dense, counts, aborted)
     by_key = order is Order.PER_KEY
     records = records.withColumn("key_hash", F.xxhash64("key") if by_key else F.lit(None).cast("long"))
-    sink = keep(records.select(*SINK_COLUMNS), f"{evidence}/sink")
-    groups = named(sink, raw_log, sink_bounds)
+    sink = keep(records.select(*SINK_COLUMNS), f"{evidence}/sink", offsets)
+    names = named(sink, raw_log, sink_bounds)
     outputs = _outputs(source, source_bounds, sink, expected, counts)
-    cells, compared, (names, ids), repeats_count, outputs_count, keyed = _together(
+    written = _written(source, source_bounds)
+    cells, compared, ids, repeats_count, outputs_count, keyed, writers = _together(
         lambda: _count_cells(sink, headers),
         lambda: _count_doubts(sink, words, sink_bounds, raw_log is not None),
-        lambda: _keep_named(groups, f"{evidence}/named"),
+        lambda: count_ids(names),
         lambda: _count_repeats(sink),
         lambda: _count_outputs(outputs, inputs, expected),
         lambda: sink.where(real()).select(*LINE, "key_hash").distinct().count() if by_key else 0,
+        lambda: _count_writers(written) if inputs.headed else {},
     )
-    doubts, hidden = compared
+    counted, hidden = compared
+    doubts = (
+        *(["lineage is packed, and only the raw log, which was not heard, tells whose it is."] * still_packed),
+        *doubts,
+    )
     balance = tuple(_balance(one, cells, headers, raw_log is not None) for one in sink_bounds.partitions)
     heard = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
     others = {
@@ -286,7 +313,7 @@ def build_ledger(
     repeats = _repeats(sink)
     return Ledger(
         sink=sink,
-        repeats=keep(repeats, f"{evidence}/repeats") if repeats_count else repeats.limit(0),
+        repeats=keep(repeats, f"{evidence}/repeats", offsets) if repeats_count else repeats.limit(0),
         named=names,
         outputs=outputs,
         sink_bounds=sink_bounds,
@@ -302,7 +329,7 @@ def build_ledger(
         repeats_count=repeats_count,
         inputs_count=inputs.judged,
         aborted_inputs=aborted_inputs,
-        journaled=journaled,
+        journaled=declared.transactional_ids if declared is not None else frozenset(),
         written=written,
         written_count=sum(writers.values()),
         writers=frozenset(writers),
@@ -315,7 +342,7 @@ def build_ledger(
         lines=keyed if by_key else sum(cell.source_partition is not None and cell.committed > 0 for cell in cells),
         balance=balance,
         transactions=_transactions(ids, ends),
-        doubts=_doubts(doubts, inputs, balance),
+        doubts=(*doubts, *_doubts(counted, inputs, balance)),
         evidence=evidence,
         took_s=time.monotonic() - began,
     )
@@ -363,20 +390,25 @@ class Inputs(NamedTuple):
     """How many outputs their counts say; where there are none, one each."""
     uncounted: int
     """Inputs without a valid count."""
+    headed: int
+    """Records with a header."""
 
 
 def _count_inputs(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> Inputs:
     words = source.groupBy("partition", word("offset").alias("word")).agg(
         F.count_if(between("partition", "offset", bounds, "lso")).alias("judged"),
         (F.count("*") - F.bit_count(bits("offset"))).alias("repeated"),
+        F.count_if(F.size("headers") > 0).alias("headed"),
     )
-    row = words.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("judged", "repeated"))).collect()[0]
+    names = ("judged", "repeated", "headed")
+    judged, repeated, headed = words.agg(*(F.coalesce(F.sum(name), F.lit(0)) for name in names)).collect()[0]
     width = sum(one.lso - one.start for one in bounds.partitions)
-    dense = row["judged"] == width and row["repeated"] == 0
-    if counts is None:
-        return Inputs(row["judged"], row["repeated"], dense, outputs=row["judged"], uncounted=0)
-    said = counts.agg(F.coalesce(F.sum("expected"), F.lit(0)), F.count_if(F.col("expected").isNull())).collect()[0]
-    return Inputs(row["judged"], row["repeated"], dense, outputs=said[0], uncounted=said[1])
+    dense = judged == width and repeated == 0
+    outputs, uncounted = judged, 0
+    if counts is not None:
+        said = counts.agg(F.coalesce(F.sum("expected"), F.lit(0)), F.count_if(F.col("expected").isNull()))
+        outputs, uncounted = said.collect()[0]
+    return Inputs(judged, repeated, dense, outputs, uncounted, headed)
 
 
 def _value_hash(agreed: Agreed) -> Column:
@@ -465,20 +497,19 @@ def _with_fates(uncommitted: DataFrame, words: DataFrame, bounds: Bounds, raw_lo
     )
 
 
-def _with_declared(records: DataFrame, declared: DataFrame | None) -> DataFrame:
+def _with_declared(records: DataFrame, declared: Declared | None) -> DataFrame:
     """Adds the outcome that the journal declares and its reason; null where it says nothing."""
     if declared is None:
         return records.withColumns({one: F.lit(None).cast("string") for one in ("declared", "reason")})
     name = ["transactional_id", "sequence", "attempt", "task"]
     known = F.col("outcome").isin(Fate.COMMITTED.value, Fate.ABORTED.value)
-    told = declared.groupBy(*name).agg(
+    told = declared.rows.groupBy(*name).agg(
         F.collect_set(F.when(known, F.col("outcome"))).alias("said"),
         F.max(F.nullif("reason", F.lit(""))).alias("reason"),
     )
     # A journal that says two things of one transaction says nothing.
     told = told.select(*name, F.when(F.size("said") == 1, F.get("said", F.lit(0))).alias("declared"), "reason")
-    short = declared.limit(BROADCAST_ROWS_MAX + 1).count() <= BROADCAST_ROWS_MAX
-    return records.join(F.broadcast(told) if short else told, name, "left")
+    return records.join(F.broadcast(told) if declared.count <= BROADCAST_ROWS_MAX else told, name, "left")
 
 
 def _with_places(
@@ -578,6 +609,8 @@ def _count_cells(sink: DataFrame, headers: Mapping[int, Headers]) -> tuple[Cell,
         "straddling": straddling,
         "endless": without_marker(),
         "of_aborted": committed & (F.col("place") == Place.ABORTED.value),
+        "at_inputs": committed & (F.col("place") == Place.INPUT.value),
+        "revoked": committed & known_aborted(),
     }
     cells = sink.groupBy("partition", F.when(real(), F.col("source_partition")).alias("source_partition")).agg(
         F.max(F.when(real(), F.col("source_offset"))).alias("last_source_offset"),
@@ -656,18 +689,9 @@ HEADERS = "headers"
 """Who told of transactions, when it was the records themselves."""
 
 
-def _keep_named(groups: DataFrame, url: str) -> tuple[DataFrame, tuple[TransactionalId, ...]]:
-    kept = keep(groups, url)
-    return kept, count_ids(kept)
-
-
 def _count_ends(raw_log: RawLog, bounds: Bounds) -> dict[str, int]:
     rows = raw_log.transactions.where(inside(bounds)).groupBy("outcome").count().collect()
     return {row["outcome"]: row["count"] for row in rows}
-
-
-def _transactional_ids(declared: DataFrame) -> frozenset[str]:
-    return frozenset(row[0] for row in declared.select("transactional_id").distinct().collect())
 
 
 def _written(source: DataFrame, bounds: Bounds) -> DataFrame:

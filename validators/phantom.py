@@ -24,7 +24,9 @@ UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
-def find(ledger: Ledger) -> DataFrame:
+def find(ledger: Ledger) -> DataFrame | None:
+    if ledger.at_inputs == ledger.committed:
+        return None
     place = F.col("place")
     rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (place != Place.INPUT.value))
     outside = place.isin(Place.BEFORE.value, Place.AFTER.value)

@@ -23,6 +23,9 @@ COLUMNS = (
 )
 """A reading's columns. `headers` is null for a record without headers."""
 
+FEW_OFFSETS_MAX = 100_000
+"""Up to so many offsets, of source and sink together, Spark's own work is what takes the time."""
+
 
 def read(spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level: Witness) -> DataFrame:
     """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use.
@@ -69,11 +72,22 @@ def end_of(bounds: PartitionBounds, level: Witness) -> int:
             raise ValueError(f"{level} is not an isolation level.")
 
 
-def keep(frame: DataFrame, url: str) -> DataFrame:
+CHECKS = {"parquet.page.size.row.check.min": "1", "parquet.block.size.row.check.min": "1"}
+"""Parquet looks how much it holds in memory when it has 100 rows, and from then on when they are likely to be too many:
+of 10 MB each, 100 end the server (PARQUET-99, PARQUET-2242). It looks at the first one."""
+
+
+def keep(frame: DataFrame, url: str, offsets: int) -> DataFrame:
     """Write `frame` as Parquet under `url` and give back what was written: computed once, and evidence from then on.
 
-    What an interrupted judging left there is replaced.
+    `offsets`: what the frame tells of, as in `gathered`. What an interrupted judging left there is replaced.
     """
-    frame.write.mode("overwrite").parquet(url)
+    gathered(frame, offsets).write.mode("overwrite").options(**CHECKS).parquet(url)
     # The schema is known, so that Spark need not open the files to find it out.
-    return frame.sparkSession.read.schema(frame.schema).parquet(url)
+    return gathered(frame.sparkSession.read.schema(frame.schema).parquet(url), offsets)
+
+
+def gathered(frame: DataFrame, offsets: int) -> DataFrame:
+    """`frame` in one partition where it tells of few offsets: Spark then shuffles nothing, which for so few records
+    takes longer than everything else."""
+    return frame.coalesce(1) if offsets <= FEW_OFFSETS_MAX else frame

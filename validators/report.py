@@ -109,6 +109,11 @@ class Report:
         # Too many here and too few there must not cancel out.
         return {**fates, "unexplained": sum(abs(one.unexplained) for one in self.balance)}
 
+    @property
+    def of_topic(self) -> bool:
+        """Whether the sink is a topic: a table has no log in which markers could be counted."""
+        return self.fates["markers"] is not None
+
     def to_json(self) -> str:
         return json.dumps(
             {
@@ -307,7 +312,7 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     found = together([rows.select(F.lit(name).alias("kind"), "*") for name, rows in every])
     if found is None:
         return {one.NAME: _Found({}) for one in validators}
-    rows = keep(found, url)
+    rows = keep(found, url, ledger.sink_bounds.offsets + ledger.source_bounds.offsets)
     counts = rows.groupBy("kind", "explained_by").count().collect()
     worst = Window.partitionBy("kind").orderBy(
         F.col("explained_by").isNotNull(),

@@ -23,6 +23,13 @@ RunId = Annotated[str, typer.Argument(help="Name of the run, as `topicproof runs
 Records = Annotated[int | None, typer.Option(help="How many integers to fill in, from 0 on.", metavar="N")]
 Partitions = Annotated[int | None, typer.Option(help="Partitions of the topics that are made.", metavar="P")]
 PerTransaction = Annotated[int | None, typer.Option(help="Records per transaction.", metavar="N")]
+Lineage = Annotated[
+    str | None,
+    typer.Option(
+        help="record: sink records name their input in a header; packed: one header for many; off: judged by key.",
+        metavar="HOW",
+    ),
+]
 AbortProbability = Annotated[float | None, typer.Option(help="Abort a transaction on purpose: 0 to 1.", metavar="p")]
 AttemptsMax = Annotated[int | None, typer.Option(help="Tries per transaction before the run gives up.", metavar="N")]
 Fault = Annotated[

@@ -22,6 +22,7 @@ from backend.commands.options import (
     Config,
     Fault,
     Json,
+    Lineage,
     OffsetsForced,
     Out,
     Partitions,
@@ -51,7 +52,7 @@ from backend.pipeline.duplicates import Cause
 from backend.pipeline.judging import stage_folder
 from backend.pipeline.plan import RunPlan, make_plan, read_plan
 from backend.pipeline.scenarios import SCENARIOS
-from backend.selftest import self_test
+from backend.selftest import NOTHING_TO_INJECT_INTO, self_test
 from backend.services import Services, services
 from backend.settings import Settings
 from backend.show import balances, plain, progress_line, side_effects
@@ -74,6 +75,7 @@ def run(
     records: Records = None,
     partitions: Partitions = None,
     per_transaction: PerTransaction = None,
+    lineage: Lineage = None,
     abort_probability: AbortProbability = None,
     attempts_max: AttemptsMax = None,
     fault: Fault = None,
@@ -118,7 +120,7 @@ def run(
     named = plan_file is not None and str(plan_file) in SCENARIOS and not plan_file.exists()
     fields: dict[str, Any] = read_plan(plan_file) if plan_file and not named else {}
     _merge(fields, scenario=scenario or (str(plan_file) if named else None), guarantee=guarantee, records=records)
-    _merge(fields, partitions=partitions, rate=rate)
+    _merge(fields, partitions=partitions, rate=rate, lineage=lineage)
     _merge(fields, per_transaction=per_transaction, abort_probability=abort_probability, attempts_max=attempts_max)
     _merge(fields, faults=fault, seed=seed, until_stopped=until_stopped or None)
     _merge_topics(fields, source, source_option, sink)
@@ -133,6 +135,7 @@ def process(
     sink: Annotated[str, typer.Option(help="The topic to write; made when it is missing.", metavar="T")] = "squares",
     scenario: Scenario = None,
     per_transaction: PerTransaction = None,
+    lineage: Lineage = None,
     abort_probability: AbortProbability = None,
     attempts_max: AttemptsMax = None,
     fault: Fault = None,
@@ -151,6 +154,7 @@ def process(
     fields: dict[str, Any] = {"judged": False}
     _merge(fields, scenario=scenario, per_transaction=per_transaction, abort_probability=abort_probability)
     _merge(fields, attempts_max=attempts_max, faults=fault, seed=seed, until_stopped=until_stopped or None)
+    _merge(fields, lineage=lineage)
     _merge_topics(fields, source, source_option, sink)
     _launch(settings_of(bootstrap, config, brokers), make_plan(fields), json_)
 
@@ -195,7 +199,8 @@ def check(
         if self_tested and report.run is not None:
             with spark_session(found.spark_remote) as spark:
                 caught = self_test(spark, history.get(report.run).folder(settings))
-            say(f"self-test: {', '.join(one.kind for one in caught)} caught, each once")
+            kinds = ", ".join(one.kind for one in caught)
+            say(f"self-test: {kinds} caught, each once" if kinds else f"self-test: {NOTHING_TO_INJECT_INTO}")
     if folder is not None and report.run is not None:
         copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, folder, payloads)
     _conclude(report, json_, warned=bool(report.warnings))

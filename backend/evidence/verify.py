@@ -110,20 +110,22 @@ def verify(spark: SparkSession, evidence: Path) -> Verified:
 
 
 def contradictions(said: Report, found: Report) -> list[str]:
-    """Where two reports on the same readings do not say the same; how long it took and who judged do not matter."""
+    """Where two reports on the same readings do not say the same; how long it took and who judged do not matter.
+
+    Of kinds that the first one does not know, because it was written before they were in the catalogue, only what they
+    do to the verdict counts.
+    """
     sentences = []
     if said.verdict is not found.verdict:
         sentences.append(f"The report says {said.verdict}; judged again it is {found.verdict}.")
     elif said.why != found.why:
         sentences.append(f"The report says: {said.why} Judged again: {found.why}")
     before, after = ({one.kind: one for one in report.findings} for report in (said, found))
-    for kind in sorted(before.keys() | after.keys()):
-        if before.get(kind) != after.get(kind):
-            counts = [
-                f"{one.outcome} with {one.count:,}" if one else "not there"
-                for one in (before.get(kind), after.get(kind))
-            ]
-            sentences.append(f"{kind}: {counts[0]} in the report, {counts[1]} judged again.")
+    for kind, was in sorted(before.items()):
+        now = after.get(kind)
+        if was != now:
+            again = f"{now.outcome} with {now.count:,}" if now else "not there"
+            sentences.append(f"{kind}: {was.outcome} with {was.count:,} in the report, {again} judged again.")
     if said.balance != found.balance:
         sentences.append("The balance of the sink's offsets is another one.")
     return sentences

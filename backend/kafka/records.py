@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from backend import settings
 from backend.errors import ClusterError, TopicError
+from backend.kafka.unpack import Head, Named, name_packed
 from validators.finding import Bounds, Fate
 from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER, parse_transaction
+from validators.packs import PACKED_HEADER
 
 GROUP = "topicproof-window"
 """Nothing is committed under this name, so the cluster keeps nothing of it."""
@@ -50,11 +54,13 @@ class Record:
     """`<transactional id>/<sequence>, attempt <n>` where our header says so, else the producer; None outside of any."""
     why: str
     """Why a read_committed consumer gets this offset, or does not."""
+    packed: bytes | None = None
+    """Its lineage, where that is in a header of another record."""
 
     @property
     def lineage(self) -> str | None:
         """`topic/partition/offset/index` of the input that our sink made this record from."""
-        found = _header(self.headers, LINEAGE_HEADER)
+        found = self.packed or _header(self.headers, LINEAGE_HEADER)
         return None if found is None else as_text(found)
 
 
@@ -92,12 +98,14 @@ def read_window(
     count: int,
     bounds: Bounds,
     ranges: pd.DataFrame,
+    batches: pa.Table | None = None,
 ) -> list[Record]:
     """A `Record` for every offset of [first, first + count) that lies in the bounds, in offset order.
 
     `ranges` are the `fates.fate_ranges` of the same bounds. Both levels are read, each by a consumer of its own, never
-    past the LSO or the high watermark. Raises TopicError when the partition is not in the bounds or its records were
-    deleted in the meantime, ClusterError when the records do not come in time.
+    past the LSO or the high watermark. `batches` are the raw log's: without them, lineage that is packed is not known.
+    Raises TopicError when the partition is not in the bounds or its records were deleted in the meantime, ClusterError
+    when the records do not come in time.
     """
     found = [p for p in bounds.partitions if p.partition == partition]
     if not found:
@@ -108,20 +116,80 @@ def read_window(
         return []
     own = ranges[ranges["partition"] == partition]
     places = _places(own, low, end)
-    got: dict[str, dict[int, Message]] = {}
-    for isolation, stop in ((settings.READ_UNCOMMITTED, end), (settings.READ_COMMITTED, min(end, p.lso))):
+
+    def at_level(isolation: str, stop: int) -> dict[int, Message]:
         everything = isolation == settings.READ_UNCOMMITTED
         due = {o for o, place in places.items() if place.held and (everything or place.fate == Fate.COMMITTED)}
         config = settings.consumer_config(bootstrap, client, GROUP, isolation)
-        got[isolation] = _read(Consumer(config), TopicPartition(topic, partition, low), stop, due)
-    return _records(
-        partition,
-        p.lso,
-        places,
-        _transactions(own, {place.transaction for place in places.values()}),
-        got[settings.READ_UNCOMMITTED],
-        got[settings.READ_COMMITTED],
-    )
+        return _read(Consumer(config), TopicPartition(topic, partition, low), stop, due)
+
+    with ThreadPoolExecutor(2) as pool:
+        # Side by side: each waits for the brokers most of its time.
+        uncommitted = pool.submit(at_level, settings.READ_UNCOMMITTED, end)
+        committed = pool.submit(at_level, settings.READ_COMMITTED, min(end, p.lso))
+    transactions = _transactions(own, {place.transaction for place in places.values()})
+    named: dict[int, Named] = {}
+    if batches is not None:
+
+        def read_head(offset: int) -> Head | None:
+            config = settings.consumer_config(bootstrap, client, GROUP, settings.READ_UNCOMMITTED)
+            there = _read(Consumer(config), TopicPartition(topic, partition, offset), offset + 1, set())
+            return _head(headers_of(there.get(offset)))
+
+        named = _named(
+            _of_window(batches, partition, transactions, low, end),
+            low,
+            places,
+            transactions,
+            uncommitted.result(),
+            read_head,
+        )
+    return _records(partition, p.lso, places, transactions, uncommitted.result(), committed.result(), named)
+
+
+def _of_window(
+    batches: pa.Table, partition: int, transactions: Mapping[int, _Transaction], low: int, end: int
+) -> pa.Table:
+    """The batches of the window and of the transactions that reach into it."""
+    first = min((one.first_offset for one in transactions.values()), default=low)
+    own = batches.filter(pc.equal(batches["partition"], partition))
+    return own.filter(pc.and_(pc.greater_equal(own["last_offset"], min(first, low)), pc.less(own["base_offset"], end)))
+
+
+def _named(
+    batches: pa.Table,
+    low: int,
+    places: Mapping[int, _Place],
+    transactions: Mapping[int, _Transaction],
+    messages: Mapping[int, Message],
+    read_head: Callable[[int], Head | None],
+) -> dict[int, Named]:
+    """What packs say of the window's records that say nothing of themselves."""
+    heads: dict[int, Head] = {}
+    wanted: list[int] = []
+    early: dict[int, int] = {}
+    begun: set[int] = set()
+    """The transactions of which a pack begins in the window."""
+    for offset, message in sorted(messages.items()):
+        place, headers = places.get(offset), headers_of(message)
+        transaction = place.transaction if place else None
+        if transaction is None:
+            continue
+        head = _head(headers)
+        if head is not None:
+            heads[offset] = head
+            begun.add(transaction)
+        elif _header(headers, LINEAGE_HEADER) is None:
+            wanted.append(offset)
+            first = transactions[transaction].first_offset
+            if transaction not in begun and first < low:
+                early.setdefault(first, offset)
+    return name_packed(batches, heads, wanted, early, read_head)
+
+
+def _head(headers: Headers) -> Head | None:
+    packed = _header(headers, PACKED_HEADER)
+    return None if packed is None else Head(packed, _header(headers, TRANSACTION_HEADER))
 
 
 def as_text(value: bytes | None, limit: int = TEXT_CHARACTERS) -> str:
@@ -228,12 +296,17 @@ def _records(
     transactions: Mapping[int, _Transaction],
     uncommitted: Mapping[int, Message],
     committed: Mapping[int, Message],
+    named: Mapping[int, Named],
 ) -> list[Record]:
+    def name_of(offset: int) -> str | None:
+        message, packed = uncommitted.get(offset) or committed.get(offset), named.get(offset)
+        return _name(headers_of(message), packed.transaction if packed else None)
+
     # A marker has no headers; it is named as the records of its transaction are.
     names: dict[int | None, str] = {
         place.transaction: name
         for offset, place in places.items()
-        if place.transaction is not None and (name := _name(headers_of(uncommitted.get(offset))))
+        if place.transaction is not None and (name := name_of(offset))
     }
     records = []
     for offset, place in sorted(places.items()):
@@ -252,8 +325,9 @@ def _records(
                 headers=headers,
                 fate=fate,
                 delivered=offset in committed,
-                transaction=_name(headers) or names.get(place.transaction, producer),
+                transaction=name_of(offset) or names.get(place.transaction, producer),
                 why=_why(place, fate, transaction, offset in committed, message is not None, lso),
+                packed=named[offset].lineage if offset in named else None,
             )
         )
     return records
@@ -307,9 +381,9 @@ def _why_pending(place: _Place, transaction: _Transaction | None, at: str, lso: 
     return f"Never: its transaction was aborted{at}; until then it waits behind {behind}."
 
 
-def _name(headers: Headers) -> str | None:
-    """The transaction of our header, for a person."""
-    found = parse_transaction(_header(headers, TRANSACTION_HEADER))
+def _name(headers: Headers, packed: bytes | None) -> str | None:
+    """The transaction of our header, which may be that of the record's pack, for a person."""
+    found = parse_transaction(packed or _header(headers, TRANSACTION_HEADER))
     return None if found is None else f"{found.transactional_id}/{found.sequence}, attempt {found.attempt}"
 
 

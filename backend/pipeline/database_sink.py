@@ -227,6 +227,7 @@ class DatabaseSink(DataSource):
             raise UsageError(f"{DATABASE_FORMAT}: the option url is required.")
         connect_database(url)
         sink = SinkOptions.parse(given)
+        sink.refuse_packed("a table has a column for it in every row")
         if sink.topic is None:
             raise UsageError(f"{DATABASE_FORMAT}: the option topic is required: it names the table.")
         if sink.guarantee is Guarantee.AT_MOST_ONCE:

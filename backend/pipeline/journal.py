@@ -93,12 +93,20 @@ class FaultTold:
     said: str
 
 
-Entry = TaskStarted | TransactionEnded | FaultFired | FaultTold
+@dataclass(frozen=True)
+class GenerationBegun:
+    """The query was stopped or started anew: workers of earlier generations are not to write any more."""
+
+    generation: int
+
+
+Entry = TaskStarted | TransactionEnded | FaultFired | FaultTold | GenerationBegun
 _KINDS: dict[str, type[Entry]] = {
     "task": TaskStarted,
     "transaction": TransactionEnded,
     "fault": FaultFired,
     "told": FaultTold,
+    "generation": GenerationBegun,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -147,6 +155,15 @@ class JournalWriter:
 
     def _delivered(self, error: KafkaError | None, _message: Message) -> None:
         self._failed = self._failed or error
+
+
+def append_to_journal(bootstrap: str, client: Mapping[str, str], topic: str, entry: Entry) -> None:
+    """One acknowledged entry. Raises ClusterError."""
+    writer = JournalWriter(bootstrap, client, topic)
+    try:
+        writer.append_acknowledged(entry)
+    finally:
+        writer.close()
 
 
 class JournalReader:

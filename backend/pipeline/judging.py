@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,11 +25,14 @@ from backend.judge import (
     read_taken,
 )
 from backend.judge_table import judge_table
+from backend.kafka import rawlog
 from backend.pipeline.journal import read_journal
 from backend.pipeline.monitor import Context
+from backend.pipeline.position import journalled
 from backend.pipeline.process import Names, committed_of
 from backend.pipeline.reader import FOLDER, read_account
 from backend.pipeline.scenarios import Stage, scenario
+from backend.pipeline.sink_options import OFF, PACKED
 from backend.settings import READ_COMMITTED, spark_source_options
 from validators.chain import through
 from validators.expectation import merge
@@ -35,11 +40,23 @@ from validators.expected import Expected
 from validators.finding import Bounds, Guarantee, Outcome, Witness
 from validators.identity import Identity, with_input
 from validators.joined import join, split
+from validators.offsets import bound
+from validators.packed import keep_packs, unpacked
 from validators.readings import keep, read
 from validators.report import Report
 
 STAGES = "stages"
 """Folder, in a run's folder, of the reports of its stages where there are several: one folder each."""
+
+
+class Until(Enum):
+    """Up to where a run answers for its source."""
+
+    END = auto()
+    COMMITTED = auto()
+    """The committed offsets: it was stopped there."""
+    JOURNALLED = auto()
+    """Where the journal says that its last transactions ended: it refused to go on, because its offsets were moved."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +92,18 @@ class Judged:
         return f"Stage {name}: {worst.why}"
 
 
-def judge_run(context: Context, spark: SparkSession, partial: bool) -> Judged:
-    """Judge a run: each of its stages, and several of them end to end as well. `partial`: only up to what it had
-    committed when it was stopped."""
+def judge_run(context: Context, spark: SparkSession, until: Until) -> Judged:
+    """Judge a run: each of its stages, and several of them end to end as well."""
     stages = context.stages
     if len(stages) == 1:
-        report = judge_stage(context, spark, *stages[0], partial, context.folder)
+        report = judge_stage(context, spark, *stages[0], until, context.folder)
         check = scenario(context.plan.scenario).values
         return Judged(report, values=check(context.cluster, context.run.facts["topics"]) if check else {})
     of_stage = {
-        names.stage: judge_stage(context, spark, stage, names, partial, stage_folder(context.folder, names.stage))
+        names.stage: judge_stage(context, spark, stage, names, until, stage_folder(context.folder, names.stage))
         for stage, names in stages
     }
-    return Judged(_judge_end_to_end(context, spark, partial), of_stage)
+    return Judged(_judge_end_to_end(context, spark, until), of_stage)
 
 
 def stage_folder(folder: Path, stage: str) -> Path:
@@ -95,7 +111,7 @@ def stage_folder(folder: Path, stage: str) -> Path:
     return folder / STAGES / stage
 
 
-def _judge_end_to_end(context: Context, spark: SparkSession, partial: bool) -> Report:
+def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Report:
     """The last sink against the first source. Rests on what the stages were judged by: nothing is read twice."""
     evidence = context.folder / EVIDENCE
     empty(evidence)
@@ -110,8 +126,8 @@ def _judge_end_to_end(context: Context, spark: SparkSession, partial: bool) -> R
 
     chosen = scenario(context.plan.scenario)
     source, not_processed = first.question.source, first.question.not_processed
-    if partial:
-        cut = carried_through(context, spark, source)
+    if until is not Until.END:
+        cut = carried_through(context, spark, source, until)
         not_processed += sum(p.lso - q.lso for p, q in zip(source.partitions, cut.partitions, strict=True))
         source = cut
     question = replace(
@@ -123,37 +139,49 @@ def _judge_end_to_end(context: Context, spark: SparkSession, partial: bool) -> R
     whole = replace(
         last,
         question=question,
-        committed=keep(up(last.committed), (evidence / COMMITTED).as_uri()),
-        uncommitted=keep(up(last.uncommitted), (evidence / UNCOMMITTED).as_uri()),
-        inputs=keep(first.inputs, (evidence / INPUTS).as_uri()),
+        committed=keep(up(last.committed), (evidence / COMMITTED).as_uri(), last.offsets),
+        uncommitted=keep(up(last.uncommitted), (evidence / UNCOMMITTED).as_uri(), last.offsets),
+        inputs=keep(first.inputs, (evidence / INPUTS).as_uri(), first.offsets),
         source_batches=first.source_batches,
-        aborted=None if first.aborted is None else keep(first.aborted, (evidence / ABORTED).as_uri()),
+        aborted=None if first.aborted is None else keep(first.aborted, (evidence / ABORTED).as_uri(), first.offsets),
     )
     return conclude(spark, whole, context.folder, _papers(context))
 
 
-def carried_through(context: Context, spark: SparkSession, source: Bounds) -> Bounds:
+def carried_through(context: Context, spark: SparkSession, source: Bounds, until: Until = Until.COMMITTED) -> Bounds:
     """The inputs of the first source that every stage is done with: up to the first one of which a topic between holds
     something that its stage has not processed."""
-    options = spark_source_options(context.cluster.bootstrap, context.settings.client, READ_COMMITTED)
     ends = {p.partition: p.lso for p in source.partitions}
-    for number, (_, names) in enumerate(context.stages[1:], 1):
-        there = context.cluster.bounds(names.source)
-        committed = context.cluster.committed(names.group, names.source)
-        left = replace(
-            there, partitions=tuple(replace(p, start=max(p.start, committed[p.partition])) for p in there.partitions)
-        )
-        reading = read(spark, options, left, Witness.READ_COMMITTED)
-        for _, upper in reversed(context.stages[1:number]):
-            whole = read(spark, options, context.cluster.bounds(upper.source), Witness.READ_COMMITTED)
-            reading = through(reading, whole, upper.source)
-        named = with_input(reading, reading, source.topic, Identity.LINEAGE).where(
-            F.col("source_topic") == source.topic
-        )
-        firsts = named.groupBy("source_partition").agg(F.min("source_offset").alias("first")).collect()
-        for row in firsts:
-            ends[row["source_partition"]] = min(ends[row["source_partition"]], row["first"])
+    with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
+        for number, (_, names) in enumerate(context.stages[1:], 1):
+            there = context.cluster.bounds(names.source)
+            reached = _reached(context, names, there, until)
+            begins = tuple(replace(p, start=max(p.start, reached[p.partition])) for p in there.partitions)
+            reading = _with_lineage(context, spark, there, Path(scratch), replace(there, partitions=begins))
+            for _, upper in reversed(context.stages[1:number]):
+                whole = _with_lineage(context, spark, context.cluster.bounds(upper.source), Path(scratch))
+                reading = through(reading, whole, upper.source)
+            named = with_input(reading, reading, source.topic, Identity.LINEAGE).where(
+                F.col("source_topic") == source.topic
+            )
+            firsts = named.groupBy("source_partition").agg(F.min("source_offset").alias("first")).collect()
+            for row in firsts:
+                ends[row["source_partition"]] = min(ends[row["source_partition"]], row["first"])
     return replace(source, partitions=tuple(replace(p, lso=max(p.start, ends[p.partition])) for p in source.partitions))
+
+
+def _with_lineage(
+    context: Context, spark: SparkSession, bounds: Bounds, scratch: Path, part: Bounds | None = None
+) -> DataFrame:
+    """What a topic between two stages holds for read_committed, or a `part` of it, which may begin inside a pack."""
+    bootstrap, client = context.cluster.bootstrap, context.settings.client
+    options = spark_source_options(bootstrap, client, READ_COMMITTED)
+    if context.plan.lineage != PACKED:
+        return read(spark, options, part or bounds, Witness.READ_COMMITTED)
+    whole, folder = read(spark, options, bounds, Witness.READ_COMMITTED), scratch / bounds.topic
+    if keep_packs(whole, rawlog.scan(bootstrap, client, bounds.topic, bounds), folder):
+        whole = unpacked(whole, folder)
+    return whole.where(F.col("offset") >= bound("partition", part or bounds, "start"))
 
 
 def _papers(context: Context) -> dict[str, Any]:
@@ -161,10 +189,10 @@ def _papers(context: Context) -> dict[str, Any]:
 
 
 def judge_stage(
-    context: Context, spark: SparkSession, stage: Stage, names: Names, partial: bool, folder: Path
+    context: Context, spark: SparkSession, stage: Stage, names: Names, until: Until, folder: Path
 ) -> Report:
     """Judge a stage's sinks against its sources; report and evidence go into `folder`."""
-    source, not_processed = judged_range(context, names, partial)
+    source, not_processed = judged_range(context, names, until)
     guarantee = Guarantee(context.plan.guarantee)
     if names.database is not None:
         return judge_table(
@@ -180,6 +208,7 @@ def judge_stage(
         sink=names.sink,
         also=names.sinks[1:],
         guarantee=guarantee,
+        identity=Identity.KEY if context.plan.lineage == OFF else Identity.LINEAGE,
         expected=_expected(context, spark, stage, source),
         order=stage.order,
         journal=read_journal(context.cluster.bootstrap, context.settings.client, names.journal),
@@ -195,20 +224,29 @@ def judge_stage(
     return judge_topics(spark, context.services.bootstrap, context.settings.client, question, folder, _papers(context))
 
 
-def judged_range(context: Context, names: Names, partial: bool) -> tuple[Bounds, int]:
+def judged_range(context: Context, names: Names, until: Until) -> tuple[Bounds, int]:
     """What of its sources a stage answers for, and how many offsets there were left to process."""
     ranges, not_processed = [], 0
     for topic in names.sources:
         floor: Mapping[str, int] = context.run.facts["floor"][names.stage][topic]
         source = context.cluster.bounds(topic)
         begun = tuple(replace(p, start=max(p.start, floor.get(str(p.partition), p.start))) for p in source.partitions)
-        if partial:
-            committed = committed_of(context.cluster, names, topic)
-            cut = tuple(replace(p, lso=min(p.lso, committed[p.partition])) for p in begun)
+        if until is not Until.END:
+            reached = _reached(context, names, replace(source, partitions=begun), until)
+            cut = tuple(replace(p, lso=min(p.lso, reached[p.partition])) for p in begun)
             not_processed += sum(p.lso - q.lso for p, q in zip(begun, cut, strict=True))
             begun = cut
         ranges.append(replace(source, partitions=begun))
     return join(ranges), not_processed
+
+
+def _reached(context: Context, names: Names, source: Bounds, until: Until) -> Mapping[int, int]:
+    """The offset of a stage's next input, by partition of a source topic that it began at the start of these bounds."""
+    if until is Until.COMMITTED:
+        return committed_of(context.cluster, names, source.topic)
+    entries = read_journal(context.cluster.bootstrap, context.settings.client, names.journal)
+    known = {p: journalled(entries, f"{names.prefix}-{source.topic}-{p.partition}") for p in source.partitions}
+    return {p.partition: p.start if position is None else position.offset for p, position in known.items()}
 
 
 def _expected(context: Context, spark: SparkSession, stage: Stage, source: Bounds) -> Expected:

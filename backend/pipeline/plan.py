@@ -173,6 +173,9 @@ class RunPlan(BaseModel):
     """How many integers to fill in; without meaning when the source is given or the run goes on until stopped."""
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 3
     per_transaction: Annotated[int, Field(ge=1)] = 1000
+    lineage: Literal["record", "packed", "off"] = "record"
+    """Whether each sink record says in its headers which input and which transaction it is of. packed: the first of
+    many says it for all of them, which is faster. off is faster still, and such a run is judged by key."""
     abort_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
     attempts_max: Annotated[int, Field(ge=1, le=1000)] = 10
     faults: tuple[Annotated[str, AfterValidator(_fault)], ...] = ()
@@ -233,6 +236,7 @@ class RunPlan(BaseModel):
         if len(chosen.sources) > 1 and self.source.topic is not None:
             raise _disagree(f"{chosen.name} reads several topics of its own. Remove source.topic.", "source", "topic")
         self._agree_on_tables(chosen)
+        self._agree_on_lineage(chosen)
         for number, fault in enumerate(map(parse_fault, self.faults)):
             if fault.needs_transactions and self.guarantee != "exactly_once":
                 raise _disagree(
@@ -253,6 +257,34 @@ class RunPlan(BaseModel):
         if not self.fills or self.until_stopped or self.rate is not None:
             given = "source.topic" if not self.fills else "until_stopped" if self.until_stopped else "rate"
             raise _disagree(f"a fill that repeats payments goes to its end by itself. Remove {given}.", "duplicates")
+
+    def _agree_on_lineage(self, chosen: Scenario) -> None:
+        """What needs the headers of lineage, or a judge who has them."""
+        if self.lineage == "record":
+            return
+        if self.lineage == "packed":
+            self._agree_on_packs(chosen)
+            return
+        needy = {"faults": self.faults, "sink.dead_letters": self.sink.dead_letters, "table": chosen.tables}
+        for given in (name for name, value in needy.items() if value):
+            raise _disagree(f"{given} needs lineage: what becomes of its records is told by it. Remove one.", "lineage")
+        if self.judged and not (chosen.keyed and self.fills):
+            raise _disagree(
+                "without lineage a run is judged by key, which needs one output for each input, and keys that differ. "
+                "Choose the scenario squares and let the run fill its source, or say judged: false.",
+                "lineage",
+            )
+
+    def _agree_on_packs(self, chosen: Scenario) -> None:
+        """What cannot have one header for many records."""
+        if self.guarantee != "exactly_once":
+            raise _disagree(
+                f"packed lies in transactions, and {self.guarantee} has none. Choose record, or exactly_once.",
+                "lineage",
+            )
+        if chosen.tables or any(stage.stateful for stage in chosen.stages):
+            what = "a table has a column for it in every row" if chosen.tables else "a stateful stage cannot pack it"
+            raise _disagree(f"{what}. Choose record, or another scenario.", "lineage")
 
     def _agree_on_tables(self, chosen: Scenario) -> None:
         """What a table can do, and what only topics can."""

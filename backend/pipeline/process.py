@@ -21,7 +21,7 @@ from backend import errors
 from backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
 from backend.kafka.cluster import Cluster
 from backend.pipeline.database_sink import DatabaseSink, committed_offsets, set_generation
-from backend.pipeline.journal import read_journal
+from backend.pipeline.journal import GenerationBegun, append_to_journal, read_journal
 from backend.pipeline.plan import RunPlan, refused
 from backend.pipeline.position import journalled, moved, next_generation
 from backend.pipeline.scenarios import DEAD_LETTERS, Stage, Work, as_text
@@ -163,6 +163,9 @@ def _process(
 def begin_generation(cluster: Cluster, names: Names) -> int:
     """From now on, workers of an earlier start of the stage end. Gives the number that those of the next one carry."""
     generation = next_generation(cluster, names.group, names.journal)
+    if generation > 1:
+        # Before any lock is asked for: who stands still on purpose may hold it, and goes on when this is said.
+        append_to_journal(cluster.bootstrap, cluster.client, names.journal, GenerationBegun(generation))
     if names.database is not None:
         set_generation(names.database, names.group, generation)
     return generation
@@ -225,6 +228,7 @@ def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint:
         "guarantee": plan.guarantee,
         "idempotence": str(plan.idempotence).lower(),
         "acks": plan.acks,
+        "lineage": plan.lineage,
         "recordsPerTransaction": str(plan.per_transaction),
         "transactionTimeoutMs": str(plan.transaction_timeout_ms),
         "attemptsMax": str(plan.attempts_max),

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from backend.errors import SparkError, TopicError, TopicproofError, UsageError
+from backend.errors import OffsetMissing, OffsetsMoved, SparkError, TopicError, TopicproofError, UsageError
 from backend.faults.director import Director, Struck
 from backend.history.store import History, Run, State
 from backend.judge import Question, judge_topics
@@ -27,7 +27,7 @@ from backend.pipeline.database_sink import begin, drop_table, drop_tables, make_
 from backend.pipeline.duplicates import Cause, Twice, fill_twice, table_of
 from backend.pipeline.file_server import HOST, serving
 from backend.pipeline.fill import fill, numbers_in
-from backend.pipeline.judging import Judged, judge_run
+from backend.pipeline.judging import Judged, Until, judge_run
 from backend.pipeline.monitor import Context, watched
 from backend.pipeline.plan import RunPlan
 from backend.pipeline.process import Names, prepare, process, require_expressions
@@ -299,7 +299,7 @@ def _conclude(context: Context, spark: SparkSession, failure: TopicproofError | 
     if context.plan.judged:
         context.enter(State.JUDGING)
         try:
-            judged = judge_run(context, spark, partial=stopped)
+            judged = judge_run(context, spark, _until(context, failure, stopped))
             stages = {name: {"verdict": one.verdict, "why": one.why} for name, one in judged.stages.items()}
             context.remember(verdicts=stages, values=judged.values)
             if context.plan.scenario == "totals":
@@ -318,6 +318,14 @@ def _conclude(context: Context, spark: SparkSession, failure: TopicproofError | 
     if failure is not None and judged is None:
         raise failure
     return judged.report if judged else None
+
+
+def _until(context: Context, failure: TopicproofError | None, stopped: bool) -> Until:
+    # A stateful stage is not told apart by source partition in the journal.
+    told = not any(stage.stateful for stage, _ in context.stages)
+    if isinstance(failure, OffsetsMoved | OffsetMissing) and told:
+        return Until.JOURNALLED
+    return Until.COMMITTED if stopped else Until.END
 
 
 def exit_code(run: Run, report: Report) -> int:

@@ -21,8 +21,9 @@ both or neither. Per Spark task and source partition:
 3. One transaction is buffered, then: begin, produce, send the next source offset, commit. None stays open while Spark
    computes the next rows. A chunk that was skipped whole sends nothing: a committed offset never moves backwards.
 4. A retriable error is retried; an abortable one aborts and replays, a bounded number of times; being fenced ends the
-   task. A commit without an answer is journalled as unknown and settled by steps 1 and 2 of the next attempt. An input
-   of which the brokers refuse an output goes to the dead letters after a few tries; without those the task ends.
+   task. A commit without an answer, and a transaction whose client does not come back, is journalled as unknown and
+   settled by steps 1 and 2 of the next attempt. An input of which the brokers refuse an output goes to the dead letters
+   after a few tries; without those the task ends.
 5. `commit()` on the driver is a receipt. It fails if two tasks report one source partition.
 
 SPARK-28908 asked for one commit over all tasks, which Kafka cannot give. Here no task needs another.
@@ -30,6 +31,8 @@ SPARK-28908 asked for one commit over all tasks, which Kafka cannot give. Here n
 The other two guarantees are real modes of the same sink, so that their damage can be shown; nothing fences their
 zombies. `at_least_once` produces, flushes, then commits the source offset: what dies between is produced again.
 `at_most_once` commits the source offset, then produces: what dies between is lost. Both skip what is committed.
+
+Lineage may be packed for exactly_once (validators/packs.py), into a sink topic that is not compacted.
 
 What exactly-once cannot promise: the outputs of one Spark batch become visible partition by partition; the
 transformation must be deterministic; its side effects may happen more than once; duplicates in the source are
@@ -54,6 +57,7 @@ headers and topic optional) or, for one-to-one, `key binary, value binary`.
 | guarantee | exactly_once, at_least_once or at_most_once | exactly_once |
 | idempotence | at_least_once: whether the producer is idempotent | true |
 | acks | at_most_once: all, or 0 for a producer that nobody answers | all |
+| lineage | record: headers on each record say its input and transaction; packed: on one for many; off: none | record |
 | recordsPerTransaction, bytesPerTransaction | a transaction ends at the input that reaches either | 1000, 64000000 |
 | transactionTimeoutMs | after this the coordinator aborts an abandoned transaction | 60000 |
 | attemptsMax | how often a transaction is tried before the task gives up | 10 |
@@ -69,10 +73,11 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice, pairwise, repeat
 from types import TracebackType
 from typing import Any, Self
 
@@ -85,6 +90,7 @@ from pyspark.sql.types import StructType
 
 from backend.errors import (
     AttemptsExhausted,
+    ClientStuck,
     Fenced,
     InjectedError,
     NotAllowed,
@@ -103,6 +109,7 @@ from backend.faults.fault import Fault, Side, Step
 from backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE
 from backend.faults.rendezvous import wait_for_the_run
 from backend.kafka.cluster import Cluster
+from backend.kafka.partitioner import partitions_of
 from backend.kafka.plain import PlainProducer
 from backend.kafka.transaction import Delivered, Record, TransactionalProducer, is_refused
 from backend.pipeline.journal import (
@@ -116,10 +123,11 @@ from backend.pipeline.journal import (
     read_journal,
 )
 from backend.pipeline.position import Position, agree, generation_partition, journalled, moved
-from backend.pipeline.sink_options import FORMAT, SinkOptions
+from backend.pipeline.sink_options import FORMAT, OFF, PACKED, SinkOptions
 from backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
 from validators.finding import Guarantee
 from validators.headers import LINEAGE_HEADER, REASON_HEADER, TRANSACTION_HEADER, Transaction, format_transaction
+from validators.packs import PACKED_HEADER, Pack, formatted
 
 REFUSALS_MAX = 3
 """How often a transaction is tried of which the brokers refuse a record; after the first time with each record in a
@@ -187,7 +195,8 @@ class KafkaTransactionalWriter(DataSourceStreamArrowWriter):
         """Nothing to undo: every transaction was settled by its own task."""
 
 
-Output = tuple[int, int, str, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+Headers = Sequence[tuple[str, bytes | None]]
+Output = tuple[int, int, str, bytes | None, bytes | None, Headers]
 """Its input (the offset), its index among that input's outputs, topic, key, value, headers"""
 
 
@@ -231,10 +240,15 @@ class PartitionWriter:
         self.entries: list[Entry] = []
         self.padding, self.paddings = b"", 0
         """An oversized value that a fault adds to the first input, and in how many tries."""
+        self.places_begin = f"{source_topic}/{source_partition}/".encode()
         self.refused: set[int] = set()
         """The inputs in the buffer of which an output was refused."""
         self.sending = -1
         """The input of which an output is being produced."""
+        self.partitions: dict[str, int] = {}
+        """How many the topics have that packs were sent to, since the take-over."""
+        self.packs = 0
+        """How often packs were sent: their records without a key take turns in the partitions."""
         self.opened = ExitStack()
 
     def __enter__(self) -> Self:
@@ -417,7 +431,7 @@ class PartitionWriter:
             except Fenced as error:
                 self._declare(sequence, attempt, Declared.FENCED, str(error))
                 raise
-            except (OutcomeUnknown, NotAllowed, InjectedError) as error:
+            except (OutcomeUnknown, ClientStuck, NotAllowed, InjectedError) as error:
                 self._declare(sequence, attempt, Declared.UNKNOWN, str(error))
                 raise
             self._declare(sequence, attempt, Declared.COMMITTED, "")
@@ -484,7 +498,7 @@ class PartitionWriter:
         """Put a dead letter in the place of every input of which an output was refused. Raises RecordRefused when that
         cannot be done."""
         topic = self.sink.dead_letters
-        of = ", ".join(self._place(one) for one in sorted(self.refused)) or "unknown"
+        of = ", ".join(self._place(one).decode() for one in sorted(self.refused)) or "unknown"
         if topic is None or any(one[2] == topic for one in self.buffer if one[0] in self.refused):
             remedy = "Set deadLetters to a topic for such inputs" if topic is None else "It is a dead letter already"
             raise RecordRefused(f"{error} The input is {of}. {remedy}; nothing was skipped.") from error
@@ -493,7 +507,7 @@ class PartitionWriter:
         self.buffer = [one for one in self.buffer if one[0] not in self.refused]
         for one in sorted(self.refused):
             reason = (REASON_HEADER, str(error).encode())
-            self.buffer.append((one, 0, topic, None, self._place(one).encode(), [reason]))
+            self.buffer.append((one, 0, topic, None, self._place(one), [reason]))
         self.refused.clear()
         self.paddings = 0
 
@@ -513,31 +527,68 @@ class PartitionWriter:
     def _produce(self, sequence: int, more: list[tuple[str, bytes]]) -> None:
         half = len(self.buffer) // 2
         try:
-            self._send(self._records(self.buffer[:half], more))
+            self._send(self.buffer[:half], more)
             self._step(Step.PRODUCING, sequence)
-            self._send(self._records(self.buffer[half:], more))
+            self._send(self.buffer[half:], more)
         except RecordRefused:
             # The client itself refused it.
-            self.refused.add(self.sending)
+            if self.one_by_one:
+                self.refused.add(self.sending)
             raise
         if self.one_by_one:
             self.producer.flush()
 
-    def _send(self, records: Iterable[Record]) -> None:
+    def _send(self, outputs: Sequence[Output], more: list[tuple[str, bytes]]) -> None:
+        if self.sink.lineage == OFF:
+            more = []
+        if self.sink.lineage == PACKED and not self.one_by_one and isinstance(self.producer, TransactionalProducer):
+            self._send_packed(self.producer, outputs, more)
+            return
+        records = self._records(outputs, more)
+        if self.paddings > 0 and outputs and outputs[0] is self.buffer[0] and self.sink.topic is not None:
+            self.paddings -= 1
+            records = chain(islice(records, 1), [(self.sink.topic, None, self.padding, more)], records)
+            outputs = [outputs[0], *outputs]
         if isinstance(self.producer, TransactionalProducer) and self.one_by_one:
-            # Hearing of every record has its price: it is paid once the brokers have refused one.
-            for record in records:
+            # Hearing of every record has its price: it is paid once one was refused.
+            for output, record in zip(outputs, records, strict=True):
+                self.sending = output[0]
                 self.producer.produce([record], self._hearing())
         else:
             self.producer.produce(records)
 
+    def _send_packed(
+        self, producer: TransactionalProducer, outputs: Sequence[Output], more: list[tuple[str, bytes]]
+    ) -> None:
+        """Send outputs of which the first of a pack has the lineage of all of it."""
+        if self.paddings > 0 and outputs and outputs[0] is self.buffer[0] and self.sink.topic is not None:
+            self.paddings -= 1
+            producer.produce([(self.sink.topic, None, self.padding, more)])
+        for topic, own in _by_topic(outputs):
+            if topic not in self.partitions:
+                self.partitions[topic] = producer.partitions(topic)
+            count = self.partitions[topic]
+            if count == 0:
+                producer.produce(self._records(own, more))
+                continue
+            self.packs += 1
+            # Column by column: zip(*own) takes twice as long.
+            keys, values, headers = [one[3] for one in own], [one[4] for one in own], [one[5] for one in own]
+            offsets, indices = [one[0] for one in own], [one[1] for one in own]
+            partitions = partitions_of(keys, count, self.packs % count)
+            for position, packed in packs_of(*self.source, offsets, indices, partitions):
+                headers[position] = [*headers[position], (PACKED_HEADER, packed), *more]
+            producer.produce_placed(zip(repeat(topic), keys, values, headers, partitions.tolist()))
+
     def _records(self, outputs: Iterable[Output], more: list[tuple[str, bytes]]) -> Iterator[Record]:
-        for one, index, topic, key, value, headers in outputs:
-            self.sending = one
-            yield topic, key, value, [*headers, (LINEAGE_HEADER, f"{self._place(one)}/{index}".encode()), *more]
-            if self.paddings > 0 and (one, index) == self.buffer[0][:2] and self.sink.topic is not None:
-                self.paddings -= 1
-                yield self.sink.topic, None, self.padding, [*more]
+        """What is sent for outputs, each made when it is asked for."""
+        if self.sink.lineage == OFF:
+            return ((topic, key, value, headers) for _, _, topic, key, value, headers in outputs)
+        place = self._place
+        return (
+            (topic, key, value, [*headers, (LINEAGE_HEADER, b"%b/%d" % (place(one), index)), *more])
+            for one, index, topic, key, value, headers in outputs
+        )
 
     def _hearing(self) -> Delivered:
         """Hears what becomes of the record that is being produced."""
@@ -551,9 +602,9 @@ class PartitionWriter:
 
         return delivered
 
-    def _place(self, one: int) -> str:
+    def _place(self, one: int) -> bytes:
         """`topic/partition/offset` of an input."""
-        return f"{self.source[0]}/{self.source[1]}/{one}"
+        return b"%b%d" % (self.places_begin, one)
 
     @property
     def following(self) -> int:
@@ -582,7 +633,7 @@ class PartitionWriter:
             if fault.kind.side is Side.RUN and self.source[1] != 0:
                 continue  # What strikes from outside strikes once: where source partition 0 stands.
             claim = FaultFired(self.task, str(fault), *self.source, sequence)
-            if (fault.transaction, fault.step) == (sequence, step) and not self._fired(claim):
+            if (fault.transaction, fault.step) == (sequence, step) and not self._fired(fault, claim):
                 self.producer.flush()
                 if self.journal is not None:
                     self.journal.append_acknowledged(claim)
@@ -600,7 +651,8 @@ class PartitionWriter:
             hijack.hijack(self.sink.bootstrap, self.sink.client, self.name)
         elif fault.kind == REFUSED and self.sink.topic is not None:
             self.padding = refused.oversized(self.sink.bootstrap, self.sink.client, self.sink.topic)
-            self.paddings = fault.number("times")
+            # What a task before this one has tried is counted: the broker refuses the record for good, not one task's.
+            self.paddings = max(0, fault.number("times") - last_attempt(self.entries, *self.source, fault.transaction))
         elif fault.kind.side is Side.RUN and self.sink.journal is not None:
             wait_for_the_run(self.sink.bootstrap, self.sink.client, self.sink.journal, str(fault))
         elif fault.kind == OFFSETS:
@@ -616,11 +668,12 @@ class PartitionWriter:
             self.producer.flush()
             raise TransactionAborted("drawn by the plan's abort probability")
 
-    def _fired(self, claim: FaultFired) -> bool:
+    def _fired(self, fault: Fault, claim: FaultFired) -> bool:
         return any(
             isinstance(entry, FaultFired)
             and (entry.fault, entry.source_topic, entry.source_partition)
             == (claim.fault, claim.source_topic, claim.source_partition)
+            and (fault.kind != REFUSED or entry.task == claim.task)
             for entry in self.entries
         )
 
@@ -664,41 +717,78 @@ def _only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[
 
 def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
     """What the rows are to become. Raises UsageError when an output has no topic to go to."""
-    offsets = batch.column("offset").to_pylist()
-    if "outputs" not in batch.schema.names:
-        topic = _topic(None, default_topic)
-        keys, values = batch.column("key"), batch.column("value")
-        records: list[Output] = [
-            (offset, 0, topic, key, value, [])
-            for offset, key, value in zip(offsets, keys.to_pylist(), values.to_pylist(), strict=True)
-        ]
-        upto = np.arange(1, len(offsets) + 1)
-        return Outputs(records, upto, upto, np.cumsum(_lengths(keys) + _lengths(values)))
-    lists = [outputs or [] for outputs in batch.column("outputs").to_pylist()]
-    records = [
-        (
-            offset,
-            index,
-            _topic(one.get("topic"), default_topic),
-            one.get("key"),
-            one.get("value"),
-            [(header["key"], header["value"]) for header in one.get("headers") or []],
-        )
-        for offset, outputs in zip(offsets, lists, strict=True)
-        for index, one in enumerate(outputs)
-    ]
-    counts = np.array([len(outputs) for outputs in lists], np.int64)
+    # Column by column: row by row it took more processor time than all the rest of a transaction.
+    offsets = batch.column("offset").to_numpy()
+    if "outputs" in batch.schema.names:
+        lists = batch.column("outputs")
+        structs = lists.flatten()
+        if structs.null_count:
+            raise UsageError(f"{FORMAT}: an output is null. Leave it out of its list.")
+        made = dict(zip((one.name for one in structs.type), structs.flatten(), strict=True))
+        counts = _numbers(pc.list_value_length(lists))
+    else:
+        made = {name: batch.column(name) for name in ("key", "value")}
+        counts = np.ones(offsets.size, np.int64)
     ends = np.cumsum(counts)
-    upto_record = np.cumsum([0] + [len(key or b"") + len(value or b"") for _, _, _, key, value, _ in records])
-    return Outputs(records, ends, np.cumsum(np.maximum(counts, 1)), upto_record[ends])
+    total = int(counts.sum())
+    indices = np.arange(total) - np.repeat(ends - counts, counts)
+    keys, values = made["key"], made["value"]
+    columns = (
+        np.repeat(offsets, counts).tolist(),
+        indices.tolist(),
+        _topics(made.get("topic"), default_topic, total),
+        keys.to_numpy(zero_copy_only=False).tolist(),
+        values.to_numpy(zero_copy_only=False).tolist(),
+        _headers(made.get("headers"), total),
+    )
+    sizes = _numbers(pc.binary_length(keys)) + _numbers(pc.binary_length(values))
+    upto_record = np.concatenate(([0], np.cumsum(sizes)))
+    return Outputs(list(zip(*columns, strict=True)), ends, np.cumsum(np.maximum(counts, 1)), upto_record[ends])
 
 
-def _lengths(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Bytes of each value; 0 for a null."""
-    return np.asarray(pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False), np.int64)
+def _by_topic(outputs: Sequence[Output]) -> Iterable[tuple[str, Sequence[Output]]]:
+    """The outputs by the topic that they go to, in their order."""
+    topics = [one[2] for one in outputs]
+    if topics and topics.count(topics[0]) == len(topics):
+        return [(topics[0], outputs)]
+    found: dict[str, list[Output]] = {}
+    for one in outputs:
+        found.setdefault(one[2], []).append(one)
+    return found.items()
 
 
-def _topic(own: str | None, default: str | None) -> str:
-    if own is None and default is None:
+def packs_of(
+    topic: str,
+    partition: int,
+    offsets: Sequence[int],
+    indices: Sequence[int],
+    sink_partitions: np.ndarray[Any, np.dtype[np.int64]],
+) -> Iterator[tuple[int, bytes]]:
+    """The packs of records that go to these partitions of one topic: the position of the first record of each, and
+    what its header is to say."""
+    order = np.argsort(sink_partitions, kind="stable")
+    places, outputs = np.asarray(offsets, np.int64)[order], np.asarray(indices, np.int64)[order]
+    borders = np.flatnonzero(np.diff(sink_partitions[order])) + 1
+    for first, end in pairwise([0, *borders.tolist(), order.size]):
+        for position, packed in formatted(Pack(topic, partition, places[first:end], outputs[first:end])):
+            yield int(order[first + position]), packed
+
+
+def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """As numpy's; 0 for a null."""
+    return np.asarray(pc.fill_null(column, 0).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _topics(own: pa.Array | None, default: str | None, total: int) -> list[str]:
+    """Where each output goes."""
+    named = [None] * total if own is None else own.to_pylist()
+    if default is None and None in named:
         raise UsageError(f"{FORMAT}: an output names no topic, and the option topic is not set.")
-    return own if own is not None else str(default)
+    return [str(default) if one is None else one for one in named]
+
+
+def _headers(own: pa.Array | None, total: int) -> list[Headers]:
+    """The outputs' own headers."""
+    if own is None or own.null_count == total:
+        return [()] * total
+    return [[(header["key"], header["value"]) for header in headers or []] for headers in own.to_pylist()]

@@ -12,6 +12,7 @@ from backend.settings import READ_COMMITTED, READ_UNCOMMITTED, TRANSACTION_TIMEO
 from validators.finding import Guarantee
 
 FORMAT = "kafka-transactional"
+RECORD, PACKED, OFF = "record", "packed", "off"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,9 @@ class SinkOptions:
     guarantee: Guarantee
     idempotence: bool
     acks: str
+    lineage: str
+    """RECORD: every record says in its headers which input it stems from; PACKED: the first of many says it for all of
+    them (validators/packs.py); OFF: they have no header of ours."""
     records_per_transaction: int
     bytes_per_transaction: int
     transaction_timeout_ms: int
@@ -44,6 +48,11 @@ class SinkOptions:
     def injects(self) -> bool:
         return bool(self.faults) or self.abort_probability > 0
 
+    def refuse_packed(self, what: str) -> None:
+        """For sinks that cannot. Raises UsageError."""
+        if self.lineage == PACKED:
+            raise UsageError(f"{FORMAT}: lineage is {PACKED}, and {what}. Choose {RECORD}.")
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         given = {name.lower(): value for name, value in options.items()}
@@ -59,6 +68,12 @@ class SinkOptions:
             raise UsageError(f"{FORMAT}: faults need the option journal: without it each would fire again and again.")
         if "generation" in given and "journal" not in given:
             raise UsageError(f"{FORMAT}: generation needs the option journal, as whose offset the group keeps it.")
+        guarantee = Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE))
+        lineage = _one_of(given, "lineage", [RECORD, PACKED, OFF], RECORD)
+        if lineage == PACKED and guarantee is not Guarantee.EXACTLY_ONCE:
+            raise UsageError(
+                f"{FORMAT}: lineage is {PACKED}, which lies in transactions, and {guarantee} has none. Choose {RECORD}."
+            )
         if "/" in given.get("transactionalidprefix", ""):
             raise UsageError(f"{FORMAT}: transactionalIdPrefix holds a slash, which separates the parts of a header.")
         return cls(
@@ -68,9 +83,10 @@ class SinkOptions:
             group=_required(given, "group"),
             prefix=_required(given, "transactionalIdPrefix"),
             source_isolation=_one_of(given, "sourceIsolation", [READ_COMMITTED, READ_UNCOMMITTED], READ_COMMITTED),
-            guarantee=Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE)),
+            guarantee=guarantee,
             idempotence=_one_of(given, "idempotence", ["true", "false"], "true") == "true",
             acks=_one_of(given, "acks", ["all", "0"], "all"),
+            lineage=lineage,
             records_per_transaction=_whole(given, "recordsPerTransaction", 1000),
             bytes_per_transaction=_whole(given, "bytesPerTransaction", 64_000_000),
             transaction_timeout_ms=_whole(given, "transactionTimeoutMs", TRANSACTION_TIMEOUT_MS),
@@ -93,6 +109,7 @@ _OPTIONS = (
     "guarantee",
     "idempotence",
     "acks",
+    "lineage",
     "recordsPerTransaction",
     "bytesPerTransaction",
     "transactionTimeoutMs",

@@ -84,6 +84,7 @@ class KafkaStatefulSink(DataSource):
         require_columns(schema)
         given: Mapping[str, str] = {name: value for name, value in self.options.items() if name.lower() != "batches"}
         sink = SinkOptions.parse(given)
+        sink.refuse_packed("a task behind a shuffle holds outputs of many source partitions, which no pack can name")
         own = next((value for name, value in self.options.items() if name.lower() == "batches"), None)
         return KafkaStatefulWriter(sink, own or batches_topic(sink.group))
 
@@ -133,7 +134,7 @@ class BatchWriter(PartitionWriter):
         super().__init__(sink, batches, partition)
         self.query, self.batch = query, batch
         self.receipt = self.reached = BatchReceipt(self.source, 0, 0, 0, 0)
-        self.places: list[str] = []
+        self.places: list[bytes] = []
         """`topic/partition/offset` of the inputs, which are numbered here."""
         self.sum = 0
         """Over the outputs, whatever their order."""
@@ -143,7 +144,7 @@ class BatchWriter(PartitionWriter):
         places = zip(*(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
         first = len(self.places)
         for topic, partition, offset in places:
-            self.places.append(f"{topic}/{partition}/{offset}")
+            self.places.append(f"{topic}/{partition}/{offset}".encode())
             known = self.reached.reached.setdefault(topic, {})
             known[partition] = max(known.get(partition, 0), offset + 1)
         numbered = pa.array(range(first, len(self.places)), pa.int64())
@@ -151,7 +152,7 @@ class BatchWriter(PartitionWriter):
         for one in outputs_of(batch, self.sink.topic).records:
             number, index, sink, key, value, _headers = one
             self.buffer.append(one)
-            parts = (f"{self._place(number)}/{index}".encode(), sink.encode(), key or b"", value or b"")
+            parts = (b"%b/%d" % (self._place(number), index), sink.encode(), key or b"", value or b"")
             text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
             self.sum += int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
         self.inputs = len(self.places)
@@ -197,7 +198,7 @@ class BatchWriter(PartitionWriter):
     def _following(self, sequence: int) -> TopicPartition:  # noqa: ARG002
         return TopicPartition(*self.source, self.following, metadata=f"{self.query} {self._sum()}")
 
-    def _place(self, one: int) -> str:
+    def _place(self, one: int) -> bytes:
         return self.places[one]
 
     def _sum(self) -> str:

@@ -23,7 +23,7 @@ def judged(spark: SparkSession, folder: Path, made: History, **question: Any) ->
     folder.mkdir(parents=True)
 
     def kept(rows: list[tuple[Any, ...]], name: str) -> Any:
-        return readings.keep(spark.createDataFrame(rows, readings.COLUMNS), (folder / name).as_uri())
+        return readings.keep(spark.createDataFrame(rows, readings.COLUMNS), (folder / name).as_uri(), len(rows))
 
     schema = pa.schema([(name, ARROW[kind]) for name, kind in map(str.split, BATCH_COLUMNS.split(", "))])
     columns = zip(*made.batches, strict=True) if made.batches else [[] for _ in schema]

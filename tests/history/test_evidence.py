@@ -266,6 +266,10 @@ def test_two_reports_that_differ_say_where(broken: tuple[Path, Report], healthy:
     said = contradictions(healthy[1], broken[1])
     assert said[0] == "The report says HOLDS; judged again it is VIOLATED."
     assert any(one.startswith("duplicate: HOLDS with 0") for one in said)
+    earlier = replace(healthy[1], findings=tuple(one for one in healthy[1].findings if one.kind != "interleaving"))
+    assert len(earlier.findings) < len(healthy[1].findings)
+    assert contradictions(earlier, healthy[1]) == [], "written before that kind was in the catalogue"
+    assert contradictions(healthy[1], earlier) == ["interleaving: HOLDS with 0 in the report, not there judged again."]
 
 
 def test_the_page_needs_no_network(healthy: tuple[Path, Report]) -> None:

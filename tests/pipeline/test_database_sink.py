@@ -218,11 +218,12 @@ RUN = {"scenario": "table", "records": 1_500, "partitions": 2, "per_transaction"
 
 
 def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(settings: Settings, cluster: Services) -> None:
-    """Story: a run writes a table of SQLite in its own folder. Its workers are killed, and killed again.
-    It is stopped on its way, when what is there holds, and goes on. In the end every square is in the table once, its
-    evidence gives the same verdict again, and nothing is left of it when it is cleaned."""
+    """Story: a run writes a table of SQLite in its own folder. Its workers are killed, and each
+    becomes a zombie later, with the table's lock in its hand. It is stopped on its way, when what is there holds, and
+    goes on. In the end every square is in the table once, its evidence gives the same verdict again, and nothing is
+    left of it when it is cleaned."""
     history = History(settings)
-    faults = ["crash@transaction=2", "crash@transaction=4"]
+    faults = ["crash@transaction=2", "zombie@transaction=4"]
     run = create(settings, cluster, history, make_plan({**RUN, "faults": faults, "seed": 5}))
     stop = threading.Event()
     context = make_context(settings, cluster, history, run, stop)

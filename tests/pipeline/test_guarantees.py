@@ -83,3 +83,22 @@ def test_a_failure_that_is_drawn_repeats_or_loses(settings: Settings, cluster: S
     assert (repeated, lost) == (0, found(never, "gap")) and lost > 0
     assert {again.run.error, never.run.error} == {None}
     assert {again.run.state, never.run.state} == {State.DONE}
+
+
+def test_without_lineage_a_run_is_exact_and_judged_by_key(settings: Settings, cluster: Services) -> None:
+    """Story: somebody needs the speed and turns lineage off. Half of the transactions are aborted and come again; no
+    record has a header, each input is there once, and the verdict says so by key."""
+    done = run(settings, cluster, "exactly_once", lineage="off", abort_probability=0.5, seed=2)
+    assert done.report.verdict is Outcome.HOLDS, done.report.why
+    assert copies(cluster, done) == (0, 0)
+    assert done.report.fates["aborted"]
+    assert {message.headers for message in read_all(cluster.bootstrap, done.sink)} == {()}
+
+
+def test_without_lineage_repeats_are_counted_by_key(settings: Settings, cluster: Services) -> None:
+    """Story: as before with at_least_once, where what is tried again is there again: the verdict counts it."""
+    done = run(settings, cluster, "at_least_once", lineage="off", abort_probability=0.5, seed=2)
+    repeated, missing = copies(cluster, done)
+    assert repeated > 0 == missing
+    assert found(done, "duplicate") == repeated
+    assert done.report.verdict is Outcome.HOLDS, done.report.why

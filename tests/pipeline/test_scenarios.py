@@ -20,7 +20,7 @@ from backend.kafka.cluster import Cluster
 from backend.pipeline import scenarios
 from backend.pipeline.file_server import HOST, bad, name, payments, serving
 from backend.pipeline.files import REASON_HEADER
-from backend.pipeline.judging import Judged, carried_through, judged_range
+from backend.pipeline.judging import Judged, Until, carried_through, judged_range
 from backend.pipeline.plan import make_plan, read_plan
 from backend.pipeline.run import create, exit_code, make_context
 from backend.services import Services
@@ -237,7 +237,7 @@ def test_a_stopped_chain_is_judged_as_far_as_it_was_carried_through(
     partition, stopped = sorted(squares)[100]
     context.cluster.commit_offsets(label.group, label.source, {partition: stopped})
     left = [kept[squares[place]] for place in squares if place[0] == partition and place[1] >= stopped]
-    source, _ = judged_range(context, keep, partial=False)
+    source, _ = judged_range(context, keep, Until.END)
     found = {p.partition: p.lso for p in carried_through(context, spark_sessions(), source).partitions}
     assert left and found == {
         p.partition: min((offset for of, offset in left if of == p.partition), default=p.lso) for p in source.partitions

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from backend.errors import Fenced, InjectedError, OffsetMissing, OffsetsMoved, RecordRefused, SinkError, SourceGap
 from backend.faults.attempts import fill_with_attempts
 from backend.kafka.cluster import Cluster
+from backend.kafka.transaction import enqueue
 from backend.pipeline.journal import Declared, FaultFired, TransactionEnded, read_journal
 from backend.pipeline.position import next_generation
 from backend.pipeline.sink import PartitionWriter, Receipt
@@ -21,6 +22,7 @@ from backend.pipeline.sink_options import SinkOptions
 from backend.settings import idempotent_producer_config
 from tests.runs import Message, read_all
 from validators.headers import LINEAGE_HEADER, REASON_HEADER
+from validators.packs import PACKED_HEADER, Pack, parse_pack
 
 RECORDS, PER_TRANSACTION = 60, 10
 
@@ -83,6 +85,10 @@ def rows(topic: str, first: int, end: int, value: Callable[[int], bytes]) -> pa.
             "value": pa.array([value(n) for n in offsets], pa.binary()),
         }
     )
+
+
+def _as_structs(headers: object) -> list[dict[str, object]] | None:
+    return [{"key": key, "value": value} for key, value in headers] if isinstance(headers, list) else None
 
 
 def numbers(first: int, end: int) -> Counter[bytes | None]:
@@ -149,6 +155,116 @@ def test_small_records_that_are_too_large_together_pass_one_by_one(
     assert done.committed == 2
     assert [int(one.value or b"") for one in read_all(pipeline.bootstrap, narrow)] == list(range(20))
     assert pipeline.buried() == []
+
+
+def test_without_lineage_records_are_as_they_were_made(pipeline: Pipeline, new_topic: Callable[..., str]) -> None:
+    """Story: lineage is off, inputs make none, one or two outputs for two topics, and some have headers of their own.
+    All arrive in their order, and carry nothing but what is theirs."""
+    other = new_topic()
+    own = [("colour", b"red"), ("colour", b"")]
+
+    def made(n: int) -> list[dict[str, object]]:
+        one: dict[str, object] = {
+            "key": b"%d" % n,
+            "value": None if n == 7 else b"%d" % n,
+            "headers": own if n % 5 == 0 else None,
+        }
+        return [{**one, "topic": None}, {**one, "topic": other}][: n % 3]
+
+    numbered = rows(pipeline.source, 0, RECORDS, lambda n: b"%d" % n)
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    fields = {"key": pa.binary(), "value": pa.binary(), "headers": pa.list_(header), "topic": pa.string()}
+    outputs = pa.array(
+        [[{**one, "headers": _as_structs(one["headers"])} for one in made(n)] for n in range(RECORDS)],
+        pa.list_(pa.struct(list(fields.items()))),
+    )
+    with pipeline.writer(lineage="off") as writer:
+        writer.accept(numbered.select(["topic", "partition", "offset"]).append_column("outputs", outputs))
+        assert writer.finish().inputs == RECORDS
+    for topic, index in ((pipeline.sink, 0), (other, 1)):
+        expected = [made(n)[index] for n in range(RECORDS) if n % 3 > index]
+        got = [(one.key, one.value, list(one.headers)) for one in read_all(pipeline.bootstrap, topic)]
+        assert got == [(one["key"], one["value"], one["headers"] or []) for one in expected]
+
+
+KEYS = [b"", b"a", b"ab", b"abc", b"abcd", b"abcde", b"\xff\x00\x80", b"k" * 1_024, b"k" * 1_027, b"l" * 5_000, None]
+
+
+def test_packed_outputs_go_where_their_keys_always_go(pipeline: Pipeline, new_topic: Callable[..., str]) -> None:
+    """Story: the same inputs are written with headers on every record and packed, into two topics, with keys of all
+    lengths and headers of their own. Every key is in the same partition, in the same order, with its own headers, and
+    the packs name each record's input."""
+    where = {lineage: (new_topic(partitions=5), new_topic(partitions=3)) for lineage in ("record", "packed")}
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    fields = {"key": pa.binary(), "value": pa.binary(), "headers": pa.list_(header), "topic": pa.string()}
+    got: dict[str, list[list[tuple[object, ...]]]] = {}
+    for lineage, (first, second) in where.items():
+        outputs = pa.array(
+            [
+                [
+                    {
+                        "key": KEYS[n % len(KEYS)],
+                        "value": b"%d" % n,
+                        "headers": [{"key": "colour", "value": b"red"}] if n % 5 == 0 else None,
+                        "topic": topic,
+                    }
+                    for topic in (None, second)
+                ][: n % 3]
+                for n in range(RECORDS)
+            ],
+            pa.list_(pa.struct(list(fields.items()))),
+        )
+        group = f"{pipeline.source}-{lineage}"
+        Cluster(pipeline.bootstrap).commit_offsets(group, pipeline.source, {0: 0})
+        numbered = rows(pipeline.source, 0, RECORDS, lambda n: b"%d" % n).select(["topic", "partition", "offset"])
+        with pipeline.writer(lineage=lineage, topic=first, group=group, transactionalIdPrefix=group) as writer:
+            writer.accept(numbered.append_column("outputs", outputs))
+            assert writer.finish().inputs == RECORDS
+        got[lineage] = [_with_lineage(pipeline.bootstrap, topic) for topic in (first, second)]
+    assert got["record"] == got["packed"]
+    assert sum(map(len, got["packed"])) == RECORDS
+
+
+def _with_lineage(bootstrap: str, topic: str) -> list[tuple[object, ...]]:
+    """Partition, value, key, lineage and own headers of every record that has a key; of the others their lineage, as
+    they may go anywhere."""
+    packs: dict[int, tuple[Pack, int]] = {}
+    found: list[tuple[object, ...]] = []
+    keyless = []
+    for one in read_all(bootstrap, topic):
+        headers = dict(one.headers)
+        if PACKED_HEADER in headers:
+            pack = parse_pack(headers[PACKED_HEADER])
+            assert pack is not None
+            packs[one.partition] = pack, 0
+        lineage = headers.get(LINEAGE_HEADER)
+        if lineage is None:
+            pack, position = packs[one.partition]
+            packs[one.partition] = pack, position + 1
+            lineage = pack.lineage(position)
+        own = headers.get("colour")
+        if one.key is None:
+            keyless.append((lineage, one.value, own))
+        else:
+            found.append((one.partition, one.value, one.key, lineage, own))
+    return [*found, *sorted(keyless)]
+
+
+@pytest.mark.parametrize("headers", [[], [("colour", b"red")]], ids=["plain", "with headers"])
+def test_records_wait_in_order_for_room_in_the_queue(pipeline: Pipeline, headers: list[tuple[str, bytes]]) -> None:
+    """Story: a transaction holds more records than the client's queue does. None is left out, and none overtakes."""
+    config = idempotent_producer_config(pipeline.bootstrap, {})
+    producer = Producer({**config, "queue.buffering.max.messages": 10, "linger.ms": 1})
+    enqueue(producer, [(pipeline.sink, None, b"%d" % n, headers) for n in range(1_000)])
+    assert producer.flush(10) == 0
+    assert [int(one.value or b"") for one in read_all(pipeline.bootstrap, pipeline.sink)] == list(range(1_000))
+
+
+def test_without_lineage_a_refused_record_is_tried_again(pipeline: Pipeline) -> None:
+    """Story: lineage is off, and the broker refuses a record of the second transaction twice, which then passes."""
+    done = pipeline.task(0, RECORDS, faults="refused@transaction=2,times=2", lineage="off")
+    assert (done.committed, done.aborted, pipeline.fired()) == (6, 2, 1)
+    assert pipeline.sunk() == numbers(0, RECORDS)
 
 
 def test_of_two_that_share_a_transactional_id_one_is_fenced(pipeline: Pipeline) -> None:

@@ -42,7 +42,7 @@ from validators.headers import (
     format_transaction,
 )
 from validators.identity import Identity
-from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, ONE_TO_ONE, Ledger, SourceLog, build_ledger
+from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, ONE_TO_ONE, Declared, Ledger, SourceLog, build_ledger
 from validators.polled import POLLED_COLUMNS, Polled
 from validators.report import Report, judge
 
@@ -125,7 +125,8 @@ class History:
                 (name, sequence, 1, "task", *outcome.partition(":")[::2])
                 for (name, sequence), outcome in declared.items()
             ]
-            journal = spark.createDataFrame(rows, DECLARED_COLUMNS)
+            ids = frozenset(name for name, _ in declared)
+            journal = Declared(spark.createDataFrame(rows, DECLARED_COLUMNS), len(rows), ids)
         raw = RawLog(
             spark.createDataFrame(self.batches, BATCH_COLUMNS),
             spark.createDataFrame(self.transactions, TRANSACTION_COLUMNS),

@@ -485,7 +485,9 @@ def test_a_gap_tells_a_hole_from_the_lost_tail(ledger: Ledger) -> None:
     """Story: one input is missing between others, one at the end, where its transaction was aborted. The sentences
     differ, for the second is what a check of neighbours cannot see."""
     numbers = [list(STORIES).index(name) for name in ("left out", "lost tail")]
-    rows = gap.find(ledger).where(f"source_partition in ({APART * numbers[0]}, {APART * numbers[1]})")
+    found = gap.find(ledger)
+    assert found is not None
+    rows = found.where(f"source_partition in ({APART * numbers[0]}, {APART * numbers[1]})")
     assert [row["why"] for row in rows.orderBy("source_partition").collect()] == [
         "A hole: later inputs of this partition have committed outputs, this one has none.",
         "Lost tail: neither this input nor any later one of its partition has a committed output. "
@@ -498,7 +500,8 @@ def test_the_journal_alone_shows_an_aborted_read(spark: SparkSession, tmp_path: 
     visible; of the third the journal knows nothing."""
     declared = {("a-0", 1): "COMMITTED", ("a-0", 2): "ABORTED", ("a-0", 3): "UNKNOWN"}
     ledger = history("0 C 1* A 1 C", inputs=2).ledger(spark, tmp_path, raw_log=False, declared=declared)
-    assert [row["offset"] for row in aborted_read.find(ledger).collect()] == [2]
+    found = aborted_read.find(ledger)
+    assert found is not None and [row["offset"] for row in found.collect()] == [2]
     assert aborted_read.covered(ledger) == 2
 
 

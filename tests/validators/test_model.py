@@ -43,8 +43,10 @@ def test_the_counts_are_those_of_the_model(
     counts: Counts = Counter()
     topic = F.coalesce("partition", "source_partition").alias("topic")
     for validator in (duplicate, gap, order, aborted_read, phantom):
-        rows = validator.find(ledger).where(F.col("explained_by").isNull()).groupBy(topic).count()
-        counts.update({(row["topic"], validator.NAME): row["count"] for row in rows.collect()})
+        found = validator.find(ledger)
+        if found is not None:
+            rows = found.where(F.col("explained_by").isNull()).groupBy(topic).count()
+            counts.update({(row["topic"], validator.NAME): row["count"] for row in rows.collect()})
     expected: Counts = Counter()
     for number, line in enumerate(lines):
         expected.update({(number, kind): count for kind, count in model(line).items()})

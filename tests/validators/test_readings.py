@@ -37,7 +37,11 @@ def test_both_levels_end_where_they_should_and_fates_follow(
     # Data 0 and 1, marker 2, aborted 3, marker 4, plain 5, open 6; partition 1 stays empty.
     bounds = Bounds(topic, (PartitionBounds(0, 0, 6, 7), PartitionBounds(1, 0, 0, 0)))
     committed, uncommitted = (
-        keep(read(spark, spark_source_options(bootstrap, {}, level.value), bounds, level), f"file:{tmp_path / level}")
+        keep(
+            read(spark, spark_source_options(bootstrap, {}, level.value), bounds, level),
+            f"file:{tmp_path / level}",
+            bounds.offsets,
+        )
         for level in (Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED)
     )
     source = Bounds("numbers", (PartitionBounds(0, 0, 0, 0),))

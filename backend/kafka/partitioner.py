@@ -1,0 +1,66 @@
+"""Which partition the producers of settings.py choose for a key: murmur2, Java's, for many keys at once.
+
+Who needs to know a record's partition before it is sent asks here and names it; with the key in the same partition as
+ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_SEED, _M, _R = 0x9747B28C, 0x5BD1E995, 24
+_WORD = 0xFFFFFFFF
+LONG_KEY_BYTES = 1_024
+"""A longer key is hashed by itself: what is done for many keys at once would then be done for few."""
+
+
+def partitions_of(keys: Sequence[bytes | None], count: int, without_key: int) -> npt.NDArray[np.int64]:
+    """The partition of each key of a topic with so many; `without_key` for a null one, which may go anywhere."""
+    hashes = _murmur2([key or b"" for key in keys])
+    found = (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64) % count
+    if None in keys:
+        found[[key is None for key in keys]] = without_key
+    return found
+
+
+def _murmur2(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
+    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    starts = np.cumsum(lengths) - lengths
+    # Behind the last key there must be a word to look at.
+    data = b"".join((*keys, b"\0\0\0\0"))
+    words: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
+    m = np.uint32(_M)
+    found = np.uint32(_SEED) ^ lengths.astype(np.uint32)
+    tails = starts + (lengths & ~3)
+    usual = int(lengths.max(initial=0)) if lengths.max(initial=0) <= LONG_KEY_BYTES else LONG_KEY_BYTES
+    for at in range(0, usual - 3, 4):
+        some = np.flatnonzero((lengths >= at + 4) & (lengths <= LONG_KEY_BYTES))
+        word = words[starts[some] + at] * m
+        word = (word ^ (word >> np.uint32(_R))) * m
+        found[some] = (found[some] * m) ^ word
+    rest = lengths & 3
+    left = words[tails] & ((np.uint32(1) << (rest * 8).astype(np.uint32)) - np.uint32(1))
+    found = np.where(rest > 0, (found ^ left) * m, found)
+    found = (found ^ (found >> np.uint32(13))) * m
+    found ^= found >> np.uint32(15)
+    for index in np.flatnonzero(lengths > LONG_KEY_BYTES).tolist():
+        found[index] = _murmur2_of(keys[index])
+    return found
+
+
+def _murmur2_of(key: bytes) -> int:
+    found = _SEED ^ len(key)
+    whole: Any = np.frombuffer(key, "<u4", len(key) // 4).tolist()
+    for number in whole:
+        word = number * _M & _WORD
+        word = (word ^ word >> _R) * _M & _WORD
+        found = (found * _M & _WORD) ^ word
+    rest = key[len(key) & ~3 :]
+    if rest:
+        found = (found ^ int.from_bytes(rest, "little")) * _M & _WORD
+    found = (found ^ found >> 13) * _M & _WORD
+    return found ^ found >> 15
