@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import socket
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,7 @@ import psutil
 from sqlalchemy import Engine, Text, create_engine, event, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
 from backend.errors import EvidenceError, UsageError
 from backend.settings import Settings
@@ -30,6 +32,8 @@ LEASE_S = 30
 MIGRATIONS = Path(__file__).with_name("migrations")
 REVISION = "0002"
 """The newest step of the migrations."""
+BUSY_S = 10
+"""How long a process waits for others that write to the same SQLite file."""
 LOCK = 0x70697070
 """A number of our own among PostgreSQL's advisory locks."""
 
@@ -275,9 +279,16 @@ def _upgrade(engine: Engine) -> None:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # First of all: also the next line waits for who is making the database at the same time.
-    connection.execute("pragma busy_timeout=10000")
-    connection.execute("pragma journal_mode=wal")
+    connection.execute(f"pragma busy_timeout={BUSY_S * 1000}")
+    # SQLite waits for nobody when it changes the journal of a database that another process is making: so do we.
+    for attempt in Retrying(
+        retry=retry_if_exception_type(sqlite3.OperationalError),
+        stop=stop_after_delay(BUSY_S),
+        wait=wait_random(0.01, 0.05),
+        reraise=True,
+    ):
+        with attempt:
+            connection.execute("pragma journal_mode=wal")
 
 
 def _cannot(error: SQLAlchemyError) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from alembic.script import ScriptDirectory
 from backend.errors import EvidenceError
 from backend.history import signoff
 from backend.history.store import MIGRATIONS, REVISION, Base, History, State
+from backend.settings import read_settings
 
 BEFORE = """
 create table runs (
@@ -71,6 +73,35 @@ def test_many_processes_may_open_a_new_history_at_once(open_history: Callable[[]
         histories = list(pool.map(lambda _: open_history(), range(4)))
     made = [history.create("run", "squares", {}).id for history in histories]
     assert {run.id for run in histories[0].list()} == set(made)
+
+
+def test_a_database_that_is_being_made_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: one process has begun to make the SQLite file when another opens it. SQLite refuses at once to change the
+    journal of a file that somebody writes to, whatever its busy time-out; the second waits all the same."""
+    monkeypatch.setenv("TOPICPROOF_DATABASE", f"sqlite:///{tmp_path / 'history.db'}")
+    first = sqlite3.connect(tmp_path / "history.db", isolation_level=None, check_same_thread=False)
+    first.execute("begin immediate")
+    refused = threading.Event()
+
+    def told(statement: str) -> None:
+        if "journal_mode" in statement:
+            refused.set()
+
+    def opened(connection: sqlite3.Connection, _record: object) -> None:
+        connection.set_trace_callback(told)
+
+    sa.event.listen(sa.Engine, "connect", opened, insert=True)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            second = pool.submit(History, read_settings(home=tmp_path))
+            assert refused.wait(30)
+            first.execute("rollback")
+            history = second.result(timeout=30)
+    finally:
+        sa.event.remove(sa.Engine, "connect", opened)
+        first.close()
+    assert history.list() == []
+    history.engine.dispose()
 
 
 def test_a_newer_history_is_refused(open_history: Callable[[], History]) -> None:
