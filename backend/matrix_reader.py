@@ -26,7 +26,7 @@ def judge_deduplicated(spark_remote: str, folder: Path) -> Report:
     """The verdict on a judged run, from the evidence in its folder. Raises EvidenceError, SparkError."""
     with spark_session(spark_remote) as spark:
         taken = read_taken(spark, folder / EVIDENCE)
-        kept = keep(first_of_each(taken.committed), (folder / "deduplicated" / "sink").as_uri())
+        kept = keep(first_of_each(taken.committed), (folder / "deduplicated" / "sink").as_uri(), taken.offsets)
         ledger = build_ledger(
             kept,
             kept,
