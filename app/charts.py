@@ -4,6 +4,7 @@ with each. Nothing here knows Streamlit or Kafka."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +35,10 @@ OUTCOME_PATTERNS: Mapping[str, str] = {COMMITTED: "", ABORTED: "x", OPEN: "/", U
 NOTHING = "rgba(128,128,128,0.08)"
 """Where a partition has no offset at all."""
 STRIP_CELLS_MAX = 6_000
-"""Cells of the whole strip; each is also a point that can be hovered and clicked."""
+"""Cells of the whole strip."""
+STRIP_POINTS_MAX = 1_000
+"""Points that can be hovered and clicked. A browser draws each by itself, a thousand in a fifth of a second; where
+there are more cells, neighbours share one."""
 STRIP_COLUMNS_MAX = 480
 STRIP_COLUMNS_MIN = 100
 STRIP_PARTITIONS_MAX = 48
@@ -45,8 +49,11 @@ ROWS_PX: Mapping[float, int] = {4: 32, 8: 26, 16: 18, float("inf"): 12}
 """Up to so many partitions, a row of the strip is so high."""
 LANE_PX = 17
 TICKS_MAX = 12
-_AXIS_PX = 34
-_ROWS_PX_MIN = 66
+_TOP_PX, _RIGHT_PX, _AXIS_PX = 4, 8, 30
+"""Around the rows of the strip."""
+_LEGEND_PX, _DATES_PX = 34, 44
+"""Above and below the lanes of the timeline."""
+_ROWS_PX_MIN = 62
 
 
 def strip_columns(partitions: int) -> int:
@@ -54,11 +61,14 @@ def strip_columns(partitions: int) -> int:
     return max(STRIP_COLUMNS_MIN, min(STRIP_COLUMNS_MAX, STRIP_CELLS_MAX // max(1, partitions)))
 
 
-def strip(found: Bins, bounds: Bounds, partition: int, offset: int) -> go.Figure:
+def strip(found: Bins, bounds: Bounds) -> go.Figure:
     """Every partition as a row of cells coloured by fate, on one axis of offsets, with the LSO where it holds records
-    back and a pointer at what the tables show. Each cell's `customdata` is partition, first and end offset."""
+    back. What can be clicked has partition, first and end offset as its `customdata`.
+
+    The pointer at what the tables show is not in it, but laid over it (`pointer`): a browser draws a whole figure
+    anew, for most of a second, when any of it has changed."""
     rows = [f"p{number}" for number in found.partitions]
-    row_px = next(px for most, px in ROWS_PX.items() if len(rows) <= most)
+    row_px = _row_px(found)
     first, end = int(found.edges[0]), int(found.edges[-1])
     centres = (found.edges[:-1] + found.edges[1:] - 1) / 2
     figure = go.Figure()
@@ -75,7 +85,7 @@ def strip(found: Bins, bounds: Bounds, partition: int, offset: int) -> go.Figure
         xgap=0,
         ygap=max(2, row_px // 6),
     )
-    figure.add_scatter(**_cells(found, rows, centres, row_px))
+    figure.add_scatter(**_points(found, rows, row_px))
     figure.add_scatter(**_symbols(found, rows, centres))
     withheld = [p for p in bounds.partitions if p.lso < p.hw]
     for colour, width in (("#FFFFFF", 7), ("#111111", 3)):
@@ -88,37 +98,96 @@ def strip(found: Bins, bounds: Bounds, partition: int, offset: int) -> go.Figure
             marker={"symbol": "line-ns", "size": row_px // 2, "line": {"width": width, "color": colour}},
             hovertemplate="last stable offset %{customdata:,}<extra></extra>",
         )
-    figure.add_scatter(
-        x=[offset],
-        y=[f"p{partition}"],
-        mode="markers",
-        marker={
-            "symbol": "diamond",
-            "size": min(13, row_px - 4),
-            "color": "#FFFFFF",
-            "line": {"width": 2.5, "color": "#111111"},
-        },
-        hovertemplate="shown below: offset %{x:,}<extra></extra>",
-        cliponaxis=False,
-    )
     figure.update_layout(
-        height=_AXIS_PX + max(_ROWS_PX_MIN, row_px * len(rows)),
-        margin={"l": 0, "r": 8, "t": 4, "b": 0},
+        height=_TOP_PX + _rows_px(found) + _AXIS_PX,
+        # Fixed, so that the pointer finds its place.
+        margin={"l": _left_px(found), "r": _RIGHT_PX, "t": _TOP_PX, "b": _AXIS_PX},
         showlegend=False,
         dragmode=False,
         hovermode="closest",
         clickmode="event+select",
     )
-    figure.update_yaxes(autorange="reversed", showgrid=False, fixedrange=True, type="category")
+    figure.update_yaxes(
+        autorange=False,
+        range=[len(rows) - 0.5, -0.5],
+        showgrid=False,
+        fixedrange=True,
+        automargin=False,
+        type="category",
+    )
     figure.update_xaxes(
         tickformat=",d",
         showgrid=False,
         zeroline=False,
         fixedrange=True,
+        automargin=False,
         range=[first - 0.5, max(first + 1, end) - 0.5],
         dtick=1 if end - first <= TICKS_MAX else None,
     )
     return figure
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Where on a chart something is."""
+
+    top_px: float
+    left_px: int
+    """Of the plot within the figure; `right_px` is left free on the other side."""
+    right_px: int
+    share: float
+    """Of the plot's width."""
+    size_px: int
+
+    def html(self) -> str:
+        """A diamond there, over the chart that follows."""
+        left = f"calc({self.left_px}px + (100% - {self.left_px + self.right_px}px) * {self.share:.6f})"
+        return (
+            '<div aria-hidden="true" style="position:relative;height:0">'
+            f'<div style="position:absolute;z-index:1;pointer-events:none;top:{self.top_px:.1f}px;left:{left};'
+            f"width:{self.size_px}px;height:{self.size_px}px;background:#FFFFFF;border:2.5px solid #111111;"
+            'box-sizing:border-box;transform:translate(-50%,-50%) rotate(45deg)"></div></div>'
+        )
+
+
+def pointer(found: Bins, partition: int, offset: int) -> Pointer:
+    """Where the strip of `found` has the offset."""
+    first, end = int(found.edges[0]), int(found.edges[-1])
+    row = list(found.partitions).index(partition)
+    return Pointer(
+        top_px=_TOP_PX + _rows_px(found) * (row + 0.5) / len(found.partitions),
+        left_px=_left_px(found),
+        right_px=_RIGHT_PX,
+        share=(offset - first + 0.5) / max(1, end - first),
+        size_px=min(13, _row_px(found) - 4),
+    )
+
+
+def with_pointer(figure: go.Figure, partition: int, offset: int) -> go.Figure:
+    """The strip with the pointer in it, to be kept."""
+    pointed = go.Figure(figure)
+    pointed.add_scatter(
+        x=[offset],
+        y=[f"p{partition}"],
+        mode="markers",
+        marker={"symbol": "diamond", "size": 13, "color": "#FFFFFF", "line": {"width": 2.5, "color": "#111111"}},
+        hovertemplate="offset %{x:,}<extra></extra>",
+        cliponaxis=False,
+    )
+    return pointed
+
+
+def _row_px(found: Bins) -> int:
+    return next(px for most, px in ROWS_PX.items() if len(found.partitions) <= most)
+
+
+def _rows_px(found: Bins) -> int:
+    return max(_ROWS_PX_MIN, _row_px(found) * len(found.partitions))
+
+
+def _left_px(found: Bins) -> int:
+    """Room for the longest name of a row."""
+    return 12 + 8 * max(len(f"p{number}") for number in found.partitions)
 
 
 def withheld(sink: Sequence[Mapping[str, int]]) -> go.Figure:
@@ -169,9 +238,10 @@ def withheld(sink: Sequence[Mapping[str, int]]) -> go.Figure:
     return figure
 
 
-def timeline(rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int] | None) -> go.Figure:
+def timeline(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
     """Transactions as bars over time, one trace an outcome. `rows` are those of `fates.transactions` with `lane` and
-    `duration_ms`; each bar's `customdata` begins with partition and first offset."""
+    `duration_ms`; each bar's `customdata` begins with partition and first offset. The pointer at the chosen one is
+    laid over it (`timeline_pointer`)."""
     figure = go.Figure()
     for outcome, word in TRANSACTION_WORDS.items():
         own = rows[rows["outcome"] == outcome]
@@ -181,7 +251,7 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int] |
         figure.add_bar(
             y=own["lane"],
             x=own["duration_ms"],
-            base=pd.to_datetime(own["first_timestamp"], unit="ms", errors="coerce"),
+            base=_moments(own["first_timestamp"]),
             orientation="h",
             name=f"{word.symbol} {word.word} ({len(own):,})",
             customdata=own[["partition", "first_offset", "records", "duration_ms", "producer_id"]],
@@ -197,23 +267,16 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int] |
                 "%{customdata[2]:,} records, %{customdata[3]:,} ms, producer %{customdata[4]}<extra></extra>"
             ),
         )
-    here = rows[(rows["partition"] == chosen[0]) & (rows["first_offset"] == chosen[1])] if chosen else rows.head(0)
-    figure.add_scatter(
-        x=pd.to_datetime(here["first_timestamp"], unit="ms", errors="coerce"),
-        y=here["lane"],
-        mode="markers",
-        marker={"symbol": "diamond", "size": 13, "color": "#FFFFFF", "line": {"width": 2.5, "color": "#111111"}},
-        hovertemplate="shown below<extra></extra>",
-        showlegend=False,
-        cliponaxis=False,
-    )
     figure.update_layout(
-        height=90 + LANE_PX * max(2, len(lanes)),
-        margin={"l": 0, "r": 8, "t": 0, "b": 0},
+        height=_LEGEND_PX + _lanes_px(lanes) + _DATES_PX,
+        # Fixed, so that the pointer finds its place.
+        margin={"l": _lanes_left_px(lanes), "r": _RIGHT_PX, "t": _LEGEND_PX, "b": _DATES_PX},
         legend={
             "orientation": "h",
-            "y": 1.02,
-            "yanchor": "bottom",
+            # Within the figure's own margin: beside the plot it would push that down.
+            "yref": "container",
+            "y": 0.995,
+            "yanchor": "top",
             "x": 0,
             "itemclick": False,
             "itemdoubleclick": False,
@@ -226,10 +289,59 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int] |
         clickmode="event+select",
     )
     figure.update_yaxes(
-        autorange="reversed", fixedrange=True, type="category", categoryarray=list(lanes), showgrid=True
+        autorange=False,
+        range=[max(2, len(lanes)) - 0.5, -0.5],
+        fixedrange=True,
+        automargin=False,
+        type="category",
+        categoryarray=list(lanes),
+        showgrid=True,
     )
-    figure.update_xaxes(type="date", fixedrange=True, zeroline=False)
+    period = [_moments(pd.Series([ms])).iloc[0] for ms in _period(rows)]
+    figure.update_xaxes(type="date", fixedrange=True, automargin=False, zeroline=False, range=period)
     return figure
+
+
+def timeline_pointer(rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int]) -> Pointer | None:
+    """Where the timeline has the beginning of a transaction, by partition and first offset; None where it is not on
+    it."""
+    here = rows[(rows["partition"] == chosen[0]) & (rows["first_offset"] == chosen[1])]
+    if here.empty or _moments(here["first_timestamp"]).isna().any():
+        return None
+    low, high = _period(rows)
+    lane = list(lanes).index(here["lane"].iloc[0])
+    return Pointer(
+        top_px=_LEGEND_PX + _lanes_px(lanes) * (lane + 0.5) / max(2, len(lanes)),
+        left_px=_lanes_left_px(lanes),
+        right_px=_RIGHT_PX,
+        share=(int(here["first_timestamp"].iloc[0]) - low) / (high - low),
+        size_px=13,
+    )
+
+
+def _moments(ms: pd.Series[Any]) -> pd.Series[Any]:
+    """Timestamps, which may be anything, as moments; NaT for what is none."""
+    return pd.to_datetime(ms, unit="ms", errors="coerce")
+
+
+def _period(rows: pd.DataFrame) -> tuple[int, int]:
+    """From when to when the timeline goes, in ms, with some room on both sides."""
+    known = rows[
+        _moments(rows["first_timestamp"]).notna() & _moments(rows["first_timestamp"] + rows["duration_ms"]).notna()
+    ]
+    if known.empty:
+        return 0, 1_000
+    low, high = int(known["first_timestamp"].min()), int((known["first_timestamp"] + known["duration_ms"]).max())
+    room = max(1, (high - low) // 40)
+    return low - room, high + room
+
+
+def _lanes_px(lanes: Sequence[str]) -> int:
+    return LANE_PX * max(2, len(lanes))
+
+
+def _lanes_left_px(lanes: Sequence[str]) -> int:
+    return 12 + 7 * max(len(lane) for lane in lanes)
 
 
 def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:
@@ -238,16 +350,20 @@ def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:
     return [pair for n, colour in enumerate(colours) for pair in ((n * share, colour), ((n + 1) * share, colour))]
 
 
-def _cells(found: Bins, rows: Sequence[str], centres: Any, row_px: int) -> dict[str, Any]:
-    """An invisible point a cell: Plotly's heat maps can neither be selected nor say what is in them."""
-    row, column = np.nonzero(found.worst >= 0)
-    places = [np.array(found.partitions)[row], found.edges[column], found.edges[column + 1]]
+def _points(found: Bins, rows: Sequence[str], row_px: int) -> dict[str, Any]:
+    """Invisible points over the cells: Plotly's heat maps can neither be selected nor say what is in them."""
+    shared = max(1, -(-found.worst.size // STRIP_POINTS_MAX))
+    begins = np.arange(0, found.worst.shape[1], shared)
+    counts = np.add.reduceat(found.counts, begins, axis=1)
+    edges = np.append(found.edges[begins], found.edges[-1])
+    row, column = np.nonzero(counts.any(axis=2))
+    places = [np.array(found.partitions)[row], edges[column], edges[column + 1]]
     # Plotly looks at every element of a list, and takes an array of objects as it is.
     return {
-        "x": centres[column],
+        "x": (edges[column] + edges[column + 1] - 1) / 2,
         "y": np.array(rows, dtype=object)[row],
         "customdata": np.column_stack(places).astype(object),
-        "text": np.array([_counts(counts) for counts in found.counts[row, column]], dtype=object),
+        "text": np.array([_counts(counts) for counts in counts[row, column]], dtype=object),
         "mode": "markers",
         "marker": {"opacity": 0, "size": row_px - 4, "symbol": "square"},
         "unselected": {"marker": {"opacity": 0}},

@@ -20,6 +20,8 @@ import streamlit as st
 from backend.kafka.browse import Row
 from backend.kafka.records import Record
 
+Chart = Callable[[], go.Figure]
+"""Makes the figure when it is asked for."""
 PICTURE_ONLY: dict[str, Any] = {"displaylogo": False, "modeBarButtons": [["toImage"]]}
 """What a chart's own bar offers: itself as a picture, and nothing that would move it."""
 
@@ -80,14 +82,14 @@ def allowed() -> bool:
     return not st.get_option("client.disableDataExport")
 
 
-def offer(topic: str, name: str, rows: Sequence[Record | Row], chart: go.Figure | None = None, note: str = "") -> None:
+def offer(topic: str, name: str, rows: Sequence[Record | Row], chart: Chart | None = None, note: str = "") -> None:
     """Downloads of these rows and of the chart beside them; the files are called `name`. Made only when asked for."""
     if rows:
         said = f"{len(rows):,} offsets with their fates, whatever the table cuts. Times are UTC.{note}"
         offer_table(name, lambda: record_frame(topic, rows), said, chart)
 
 
-def offer_table(name: str, table: Callable[[], pd.DataFrame], said: str, chart: go.Figure | None = None) -> None:
+def offer_table(name: str, table: Callable[[], pd.DataFrame], said: str, chart: Chart | None = None) -> None:
     """Downloads of a table, and of the chart that shows it."""
     if not allowed():
         return
@@ -100,7 +102,7 @@ def offer_table(name: str, table: Callable[[], pd.DataFrame], said: str, chart: 
         for label, ending, mime, write in KINDS:
             _button(label, f"{name}.{ending}", mime, made(write))
         if chart is not None:
-            _button("Chart as a page", f"{name}.html", "text/html", lambda: as_page(chart))
+            _button("Chart as a page", f"{name}.html", "text/html", lambda: as_page(chart()))
 
 
 def _button(label: str, file_name: str, mime: str, data: Callable[[], bytes]) -> None:

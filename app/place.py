@@ -234,7 +234,9 @@ def write_look(look: Look) -> dict[str, str]:
 
 def whereabouts(report: Report, example: Example) -> tuple[str, int, int, str] | None:
     """Where an example is to be seen: in the sink, or, for what the sink lacks, in the source. Topic, partition, offset
-    and their words."""
+    and their words. None for a row of a table: Kafka does not have it."""
+    if example.offset is not None and not report.of_topic:
+        return None
     if example.partition is not None and example.offset is not None:
         topic, partition = report.sink.place(example.partition)
         return topic, partition, example.offset, f"partition {partition}, offset {example.offset:,}"

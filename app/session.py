@@ -39,6 +39,7 @@ from backend.pipeline.judging import stage_folder
 from backend.services import Services, services
 from backend.settings import Settings, read_settings
 from validators.coordinator import OpenTransaction
+from validators.finding import Bounds
 from validators.report import Report
 
 REOPENED_AGE_MAX_S = 5.0
@@ -167,7 +168,8 @@ def _window(
     _client: Mapping[str, str],
     _seen: Snapshot,
 ) -> tuple[Record, ...]:
-    return tuple(read_window(bootstrap, _client, topic, partition, first, count, _seen.bounds, _seen.ranges))
+    found = _seen.bounds, _seen.ranges, _seen.batches
+    return tuple(read_window(bootstrap, _client, topic, partition, first, count, *found))
 
 
 @dataclass(frozen=True)
@@ -205,20 +207,32 @@ def _coordination(
         return Coordination((), pd.DataFrame(columns=list(PRODUCER_COLUMNS)), {}, {}, str(error))
     remembered = producers.dropna(subset=["transactional_id"])
     names = dict(zip(remembered["producer_id"], remembered["transactional_id"], strict=True))
-    ended = _seen.transactions
-    if ended.empty:
+    if _seen.transactions.empty:
         return Coordination(opened, producers, names, {}, None)
-    # The log of an id is in one partition; where a name is not known, all of them must be read.
-    known = set(ended["producer_id"]) <= names.keys()
     try:
-        bounds = fetch_bounds(bootstrap, _client, STATE_TOPIC)
-        states = read_states(bootstrap, _client, bounds, set(names.values()) if known else None)
+        reasons, told = _told_by_log(bootstrap, _seen.bounds, _client, _seen.transactions, names)
     except ClusterError as error:
         return Coordination(opened, producers, names, {}, f"The coordinators' own log: {error}")
-    places = zip(ended["partition"], ended["first_offset"], strict=True)
-    found = zip(places, abort_reasons(topic, ended, states), strict=True)
-    reasons = {place: reason for place, reason in found if reason is not None}
-    return Coordination(opened, producers, transactional_ids(states) | names, reasons, None)
+    return Coordination(opened, producers, told | names, reasons, None)
+
+
+@st.cache_resource(ttl="1h", max_entries=12, show_spinner="Reading the coordinators’ own log…")
+def _told_by_log(
+    bootstrap: str,
+    within: Bounds,
+    _client: Mapping[str, str],
+    _ended: pd.DataFrame,
+    _names: Mapping[int, str],
+) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
+    """Why the transactions within these bounds were aborted, and transactional ids: read once, what has ended does not
+    change. Raises ClusterError."""
+    # The log of an id is in one partition; where a name is not known, all of them must be read.
+    known = set(_ended["producer_id"]) <= _names.keys()
+    bounds = fetch_bounds(bootstrap, _client, STATE_TOPIC)
+    states = read_states(bootstrap, _client, bounds, set(_names.values()) if known else None)
+    places = zip(_ended["partition"], _ended["first_offset"], strict=True)
+    found = zip(places, abort_reasons(within.topic, _ended, states), strict=True)
+    return {place: reason for place, reason in found if reason is not None}, transactional_ids(states)
 
 
 def searched(

@@ -15,7 +15,7 @@ from backend.kafka.fates import ABORTED, OPEN, UNEXPLAINED
 from validators.coordinator import OpenTransaction
 from validators.finding import Fate
 
-PAGE = 500
+PAGE = 100
 """How many transactions are drawn and listed at once."""
 LANES_MAX = 24
 PRODUCERS_MAX = 500

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import streamlit as st
-from plotly.graph_objects import Figure
+from streamlit.delta_generator import DeltaGenerator
 
 from app import charts, export, session, tables, topic, wording
-from app.payload import payload
+from app.payload import payload, verbatim
 from app.place import (
     BOTH,
     COMMITTED,
@@ -45,13 +45,17 @@ def go(place: Place) -> None:
 
 def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     """All that depends on the topic's snapshot."""
-    facts(kafka, seen)
-    if topic.empty(seen):
+    facts_slot = st.container()
+    if not seen.bounds.offsets:
+        facts(kafka, seen, facts_slot)
+        topic.empty(seen)
         return
     place, notices = read_place(st.query_params, seen.bounds, next_of(seen.ranges, -1, -1, Fate.ABORTED))
     for notice in notices:
         st.warning(notice, icon=":material/info:")
+    # Before all else: the browser fetches what draws it, and draws it, while the rest is being made.
     strip = overview(seen, place, live)
+    facts(kafka, seen, facts_slot)
     controls(seen, place)
     with session.said():
         records = session.window(settings, kafka, seen, place.partition, place.first, WINDOW)
@@ -66,9 +70,9 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
             detail(kafka, seen, place, chosen)
 
 
-def facts(kafka: Services, seen: Snapshot) -> None:
+def facts(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> None:
     """The balance, in one line and in numbers."""
-    with st.container(horizontal=True, vertical_alignment="center"):
+    with slot.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"### {wording.balance(seen.bounds.offsets, seen.fates)}")
         with st.popover("In numbers", icon=":material/table:", width="content"):
             st.dataframe(
@@ -83,8 +87,8 @@ def facts(kafka: Services, seen: Snapshot) -> None:
             )
 
 
-def overview(seen: Snapshot, place: Place, live: bool) -> Figure:
-    """The strip: every partition on one axis of offsets. Gives the chart."""
+def overview(seen: Snapshot, place: Place, live: bool) -> export.Chart:
+    """The strip: every partition on one axis of offsets. Gives the chart, to be kept."""
     bounds = around(seen.bounds, place.partition)
     found = fates.bins(seen.ranges, bounds, charts.strip_columns(len(bounds.partitions)))
     width = int(found.edges[1] - found.edges[0])
@@ -92,19 +96,25 @@ def overview(seen: Snapshot, place: Place, live: bool) -> Figure:
     def clicked() -> None:
         points = st.session_state["strip"].selection.points
         if points and "customdata" in points[0]:
-            partition, first, end = (int(part) for part in list(points[0]["customdata"])[:3])
+            st.session_state["strip_cell"] = (place.topic, *list(points[0]["customdata"])[:3])
+        topic_then, *cell = st.session_state.get("strip_cell", ("",))
+        # To click the same cell again deselects it: it is gone to again, as one may have gone elsewhere meanwhile.
+        if topic_then == place.topic:
+            partition, first, end = (int(part) for part in cell)
             offset = worst_place(seen.ranges, partition, first, end)
             go(replace(place, partition=partition, offset=offset, record=offset))
 
-    strip = charts.strip(found, bounds, place.partition, place.record)
-    st.plotly_chart(
-        strip,
-        key="strip",
-        on_select=clicked,
-        selection_mode="points",
-        config=export.PICTURE_ONLY,
-        alt=f"Fates of the offsets of {place.topic}, one row a partition. The table of the balance says the same.",
-    )
+    strip = charts.strip(found, bounds)
+    with st.container(gap=None):
+        st.html(charts.pointer(found, place.partition, place.record).html())
+        st.plotly_chart(
+            strip,
+            key="strip",
+            on_select=clicked,
+            selection_mode="points",
+            config=export.PICTURE_ONLY,
+            alt=f"Fates of the offsets of {place.topic}, one row a partition. The table of the balance says the same.",
+        )
     hidden = len(seen.bounds.partitions) - len(bounds.partitions)
     st.caption(
         f"Bounds taken {seen.taken_at:%H:%M:%S} UTC, "
@@ -112,7 +122,7 @@ def overview(seen: Snapshot, place: Place, live: bool) -> Figure:
         + f"{wording.bin_sentence(width)} ◇ shown below · ┃ LSO, where something is withheld"
         + (f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else "")
     )
-    return strip
+    return lambda: charts.with_pointer(strip, place.partition, place.record)
 
 
 def around(bounds: Bounds, partition: int) -> Bounds:
@@ -211,7 +221,7 @@ def jumps(seen: Snapshot, place: Place) -> None:
         )
 
 
-def listing(place: Place, records: Sequence[Record], strip: Figure) -> None:
+def listing(place: Place, records: Sequence[Record], strip: export.Chart) -> None:
     """Both levels, offset by offset."""
     shown = [one for one in records if not place.fates or one.fate in place.fates]
     if not records:
@@ -272,7 +282,7 @@ def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> Non
                 )
         if record.transaction is not None:
             st.caption("Transaction")
-            st.code(record.transaction, language=None, wrap_lines=True)
+            verbatim(record.transaction)
             st.page_link(
                 "views/transactions.py",
                 label="Show the transaction",

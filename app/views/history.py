@@ -117,7 +117,8 @@ def over_time(runs: Sequence[Run]) -> None:
     )
     with st.expander("The figures", icon=":material/table:"):
         st.dataframe(frame, hide_index=True, alt="The figures of the chart")
-        export.offer_table("over-time", lambda: frame, wording.plain(f"{measure} of {of}. Times are UTC."), figure)
+        said = wording.plain(f"{measure} of {of}. Times are UTC.")
+        export.offer_table("over-time", lambda: frame, said, lambda: figure)
 
 
 def side_by_side(runs: Sequence[Run]) -> None:

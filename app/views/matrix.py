@@ -88,7 +88,7 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(f"{legend}. *hidden*: records of aborted transactions, which nobody gets who reads committed.")
         said = f"{wording.count(len(results), 'cell')}: expected, found, and what proves each fault."
-        export.offer_table("matrix", lambda: cells.table(results), said, figure)
+        export.offer_table("matrix", lambda: cells.table(results), said, lambda: figure)
 
 
 def detail(cell: Result) -> None:

@@ -17,6 +17,7 @@ from backend.pipeline.plan import RunPlan, make_plan
 from backend.pipeline.scenarios import SCENARIOS
 
 POLL_S, DETAILS_S = 1.0, 3.0
+END_S = 0.5
 RECENT = 12
 
 settings = session.settings()
@@ -149,9 +150,13 @@ def state(run_id: str) -> None:
             st.warning(wording.plain(run.progress["trouble"]), title="The last look could not see everything")
     live.conclusion(run)
     live.ways(run)
-    if st.session_state.get("polled") == run_id and not run.alive:
-        # The verdict is on the screen; now the rest of the page may be drawn anew.
-        st.session_state["polled"] = None
+
+
+def ended(run_id: str) -> None:
+    """Draws nothing, so that it can look often: when the run has ended, the page is drawn anew."""
+    with session.said():
+        run = session.history(settings).get(run_id)
+    if not run.alive:
         st.rerun()
 
 
@@ -163,7 +168,7 @@ def details(run_id: str) -> None:
         live.figures(run)
         live.sink(run)
         balances.totals(settings, run)
-    if text := said(settings, run.id):
+    if not live.young(run) and (text := said(settings, run.id)):
         with st.expander("What its process said", icon=":material/terminal:"):
             st.code(text, language=None, wrap_lines=True)
 
@@ -249,8 +254,7 @@ def page() -> None:
     left, right = st.columns([1, 1.8], gap="large")
     with session.said():
         found = [run for run in session.runs(settings) if run.kind == "run"]
-    with left:
-        form()
+    # First what somebody waits for.
     with right:
         shown = None
         try:
@@ -260,11 +264,14 @@ def page() -> None:
         if shown is None and found and found[0].alive:
             shown = found[0]
         if shown is not None:
-            st.session_state["polled"] = shown.id if shown.alive else None
             st.fragment(state, run_every=POLL_S if shown.alive else None)(shown.id)
             st.fragment(details, run_every=DETAILS_S if shown.alive else None)(shown.id)
+            if shown.alive:
+                st.fragment(ended, run_every=END_S)(shown.id)
             st.divider()
         recent(found)
+    with left:
+        form()
 
 
 page()

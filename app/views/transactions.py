@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 from plotly.graph_objects import Figure
+from streamlit.delta_generator import DeltaGenerator
 
 from app import charts, export, session, topic, transactions, wording
 from app.place import Selection, read_selection, write_selection
@@ -37,9 +38,9 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     facts(seen)
     if topic.empty(seen):
         return
-    told = session.coordination(settings, kafka, seen)
-    standing(kafka, seen, told)
+    open_slot = st.container()
     if found.empty:
+        standing(kafka, seen, open_slot)
         st.info(
             f"None of the {wording.count(seen.bounds.offsets, 'offset')} belongs to a transaction: "
             "whoever wrote this topic used none. Both isolation levels get the same records.",
@@ -53,13 +54,23 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     controls(seen, selection)
     fitting = transactions.matching(found, selection)
     if fitting.empty:
+        standing(kafka, seen, open_slot)
         st.info(f"None of the {wording.count(len(found), 'transaction')} fits. Choose fewer conditions.")
         return
     skip = selection.skip if selection.skip < len(fitting) else 0
     shown = transactions.timed(fitting.iloc[skip : skip + transactions.PAGE], int(time.time() * 1000))
-    figure = timeline(seen, selection, shown, len(fitting), skip, live)
-    if selection.chosen is not None:
-        detail(kafka, seen, told, selection.chosen)
+    chart_slot, detail_slot = st.container(), st.container()
+    chosen = selection.chosen
+    if chosen is not None:
+        # Who has clicked waits for this, and not for the chart to be drawn again.
+        told = standing(kafka, seen, open_slot)
+        with detail_slot:
+            detail(kafka, seen, told, chosen)
+    with chart_slot:
+        figure = timeline(seen, selection, shown, len(fitting), skip, live)
+    if chosen is None:
+        # Only now: the browser draws the chart while the coordinators answer.
+        told = standing(kafka, seen, open_slot)
     listing(seen, selection, shown, told, figure)
     producers(told)
 
@@ -90,8 +101,16 @@ def facts(seen: Snapshot) -> None:
         )
 
 
-def standing(kafka: Services, seen: Snapshot, told: Coordination) -> None:
-    """What is open now: hanging ones first, then the oldest."""
+def standing(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> Coordination:
+    """Says in the slot what is open now. Gives what the coordinators told."""
+    with slot:
+        told = session.coordination(settings, kafka, seen)
+        what_is_open(kafka, seen, told)
+    return told
+
+
+def what_is_open(kafka: Services, seen: Snapshot, told: Coordination) -> None:
+    """Hanging transactions first, then the oldest."""
     if told.not_heard is not None:
         st.warning(
             wording.plain(told.not_heard),
@@ -178,18 +197,25 @@ def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting:
     def clicked() -> None:
         points = st.session_state["timeline"].selection.points
         if points and "customdata" in points[0]:
-            partition, first = (int(part) for part in list(points[0]["customdata"])[:2])
+            st.session_state["timeline_bar"] = (seen.bounds.topic, *list(points[0]["customdata"])[:2])
+        topic_then, *bar = st.session_state.get("timeline_bar", ("",))
+        # To click the same bar again deselects it: it is shown again, as another one may have been chosen meanwhile.
+        if topic_then == seen.bounds.topic:
+            partition, first = (int(part) for part in bar)
             go(replace(selection, chosen=(partition, first)))
 
-    figure = charts.timeline(drawn, lanes, selection.chosen)
-    st.plotly_chart(
-        figure,
-        key="timeline",
-        on_select=clicked,
-        selection_mode="points",
-        config=export.PICTURE_ONLY,
-        alt=f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table below says the same.",
-    )
+    figure = charts.timeline(drawn, lanes)
+    here = charts.timeline_pointer(drawn, lanes, selection.chosen) if selection.chosen is not None else None
+    with st.container(gap=None):
+        st.html(here.html() if here is not None else "<div></div>")
+        st.plotly_chart(
+            figure,
+            key="timeline",
+            on_select=clicked,
+            selection_mode="points",
+            config=export.PICTURE_ONLY,
+            alt=f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table says the same.",
+        )
     which = (
         f"All {wording.count(fitting, 'transaction')} that fit are drawn and listed"
         if len(shown) == fitting
@@ -232,8 +258,6 @@ def detail(kafka: Services, seen: Snapshot, told: Coordination, chosen: tuple[in
     found = seen.transactions
     of = (found["partition"] == chosen[0]) & (found["first_offset"] == chosen[1])
     row: dict[Any, Any] = transactions.timed(found[of], int(time.time() * 1000)).to_dict("records")[0]
-    with session.said():
-        first = next(iter(session.window(settings, kafka, seen, *chosen, 1)), None)
     word = wording.TRANSACTION_WORDS[row["outcome"]]
     marker = None if pd.isna(row["marker_offset"]) else int(row["marker_offset"])
     with st.container(border=True, gap="small"):
@@ -254,16 +278,19 @@ def detail(kafka: Services, seen: Snapshot, told: Coordination, chosen: tuple[in
             if reason:
                 st.markdown(wording.plain(reason[0].upper() + reason[1:]) + ".")
             known = told.names.get(row["producer_id"])
+            with right:
+                compare_link(seen, chosen, "Compare at its first offset")
+                if marker is not None:
+                    compare_link(seen, (chosen[0], marker), "Compare at its marker")
+            # Last of all: this one must be read.
+            with session.said():
+                first = next(iter(session.window(settings, kafka, seen, *chosen, 1)), None)
             name = first.transaction if first is not None else None
             st.caption(
                 f"Producer {row['producer_id']}, epoch {row['producer_epoch']}, transactional id "
                 + (wording.plain(known) if known else "no longer remembered by any coordinator")
                 + (f". Its records call it {wording.plain(name)}." if name and "/" in name else ".")
             )
-        with right:
-            compare_link(seen, chosen, "Compare at its first offset")
-            if marker is not None:
-                compare_link(seen, (chosen[0], marker), "Compare at its marker")
 
 
 def _partitions(numbers: Sequence[int]) -> str:
@@ -321,7 +348,7 @@ def listing(seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coo
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Click a row, or a bar, to see one transaction and the way to its records.")
         said = f"{wording.count(len(listed), 'transaction')}, one row a partition. Times are UTC."
-        export.offer_table(f"{seen.bounds.topic}-transactions", lambda: listed, said, figure)
+        export.offer_table(f"{seen.bounds.topic}-transactions", lambda: listed, said, lambda: figure)
 
 
 def producers(told: Coordination) -> None:

@@ -239,7 +239,8 @@ def place(report: Report, example: Example) -> None:
     left, right = st.columns([1, 3], vertical_alignment="center")
     target = whereabouts(report, example)
     if target is None:
-        left.markdown("no place in either topic")
+        row = example.offset
+        left.markdown("no place in either topic" if row is None else f"row {row + 1:,} of the table")
     else:
         topic, partition, offset, label = target
         left.page_link(
@@ -287,7 +288,7 @@ def rest(run: Run, report: Report, text: str) -> None:
             icon=":material/download:",
             on_click="ignore",
         )
-        if not run.facts.get("database"):
+        if report.of_topic:
             st.page_link(
                 "views/compare.py",
                 label="Compare both levels of the sink",

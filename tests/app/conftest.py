@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -67,3 +69,9 @@ def texts(app: AppTest) -> str:
     """All sentences of a page, one a line, without the marks that keep Markdown from reading them."""
     found = [*app.title, *app.markdown, *app.caption, *app.info, *app.warning, *app.error, *app.success]
     return "\n".join(str(element.value).replace("\\", "") for element in found)
+
+
+def boxes(app: AppTest) -> list[str]:
+    """The texts in boxes, as a browser shows them."""
+    bodies = (element.proto.body for element in app.get("html"))
+    return [html.unescape(text) for body in bodies for text in re.findall(r"<pre[^>]*>([^<]*)</pre>", body)]

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from app.place import WINDOW
 from app.tables import FATE, OFFSET, READ_COMMITTED_GETS, READ_UNCOMMITTED_GETS
 from backend.settings import Settings, idempotent_producer_config
-from tests.app.conftest import OpenPage, texts
+from tests.app.conftest import OpenPage, boxes, texts
 from tests.kafka.topics import Writer
 from tests.runs import Finished
 from validators.finding import Fate
@@ -98,7 +98,7 @@ def test_hostile_payloads_are_shown_as_what_they_are(
         assert not app.exception
         assert "Delivered: it is in no transaction." in texts(app)
         assert "script" not in texts(app) and "onerror" not in texts(app)
-        shown[offset] = [one.value for one in app.code]
+        shown[offset] = boxes(app)
     assert [text.encode() for text in shown[0]] == [*hostile[0]]
     assert shown[1] == ["0xfffe0080"]
     assert shown[2] == ["0x00"]

@@ -88,13 +88,29 @@ def test_what_was_tried_again_is_looked_for_at_the_same_distance() -> None:
 def test_the_strip_has_a_cell_for_every_bin_and_says_what_is_in_it() -> None:
     """Story: a screen reader and a mouse ask the same cell. It names its partition, its offsets and its fates."""
     found = bins(RANGES, BOUNDS, charts.strip_columns(3))
-    figure = charts.strip(found, BOUNDS, 0, 5)
-    heat, cells, symbols, _under, lso, pointer = figure.data
+    figure = charts.strip(found, BOUNDS)
+    heat, cells, symbols, _under, lso = figure.data
     assert heat.z.shape == (3, 12) and str(heat.z.dtype) == "uint8"
     assert len(cells.x) == int((found.worst >= 0).sum()) == 17
     assert cells.text[5] == "1 aborted" and tuple(cells.customdata[5]) == (0, 5, 6)
     assert "✕" in symbols.text and "◔" in symbols.text
-    assert list(lso.customdata) == [8] and list(pointer.x) == [5]
+    assert list(lso.customdata) == [8]
+
+
+def test_the_pointer_lies_over_its_offset() -> None:
+    """Story: the page's pointer is laid over the strip, at the row and the offset of the tables; a strip that is kept
+    has it within."""
+    found = bins(RANGES, BOUNDS, charts.strip_columns(3))
+    figure = charts.strip(found, BOUNDS)
+    first, last = charts.pointer(found, 0, 0), charts.pointer(found, 2, int(found.edges[-1]) - 1)
+    rows_px = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
+    assert first.top_px == figure.layout.margin.t + rows_px / 6
+    assert last.top_px == figure.layout.margin.t + rows_px * 5 / 6
+    low, high = figure.layout.xaxis.range
+    assert first.share == (0 - low) / (high - low) and last.share == (found.edges[-1] - 1 - low) / (high - low)
+    assert (first.left_px, first.right_px) == (figure.layout.margin.l, figure.layout.margin.r)
+    kept = charts.with_pointer(figure, 0, 5)
+    assert list(kept.data[-1].x) == [5] and len(figure.data) == len(kept.data) - 1
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 16, 48, 500])
@@ -102,6 +118,11 @@ def test_a_strip_stays_small(partitions: int) -> None:
     """Story: a topic has very many partitions. The strip sends no more cells than a browser draws quickly."""
     shown = min(partitions, charts.STRIP_PARTITIONS_MAX)
     assert charts.strip_columns(partitions) * shown <= charts.STRIP_CELLS_MAX
+    bounds = Bounds("topic", tuple(PartitionBounds(p, 0, 1_000, 1_000) for p in range(shown)))
+    ranges = pd.DataFrame([(p, 0, 999, "COMMITTED", 1_000, -1, None) for p in range(shown)], columns=RANGES.columns)
+    points = charts.strip(bins(ranges, bounds, charts.strip_columns(shown)), bounds).data[1]
+    assert len(points.x) <= charts.STRIP_POINTS_MAX + shown
+    assert sum(int(end) - int(first) for _, first, end in points.customdata) >= shown * 1_000
 
 
 def test_every_fate_has_a_word_a_symbol_and_a_colour() -> None:
@@ -139,3 +160,30 @@ def test_the_look_loads_nothing_from_elsewhere() -> None:
     """Story: the dashboard runs where there is no network. Neither theme nor code names an address outside."""
     files = [ROOT / ".streamlit" / "config.toml", *sorted(Path(ROOT / "app").rglob("*.py"))]
     assert [path.name for path in files if "https://" in path.read_text(encoding="utf-8")] == []
+
+
+def test_the_pointer_of_the_timeline_lies_over_the_beginning_of_its_transaction() -> None:
+    """Story: a transaction is chosen. The pointer is in its lane, at its begin; one that is not drawn has none, nor has
+    one whose producer wrote a time that is none."""
+    rows = pd.DataFrame(
+        {
+            "partition": [0, 1, 2],
+            "first_offset": [0, 10, 20],
+            "lane": ["p0", "p1", "p2"],
+            "outcome": ["COMMITTED", "ABORTED", "COMMITTED"],
+            "first_timestamp": [1_000_000, 1_000_400, 2**62],
+            "duration_ms": [100, 600, 0],
+            "records": [1, 1, 1],
+            "producer_id": [1, 1, 1],
+        }
+    )
+    lanes = ["p0", "p1", "p2"]
+    figure = charts.timeline(rows, lanes)
+    there = charts.timeline_pointer(rows, lanes, (1, 10))
+    assert there is not None
+    low, high = (one.timestamp() * 1_000 for one in figure.layout.xaxis.range)
+    assert there.share == pytest.approx((1_000_400 - low) / (high - low))
+    lanes_px = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
+    assert there.top_px == figure.layout.margin.t + lanes_px / 2 and there.left_px == figure.layout.margin.l
+    assert charts.timeline_pointer(rows, lanes, (2, 20)) is None
+    assert charts.timeline_pointer(rows, lanes, (0, 5)) is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.place import COMMITTED, UNCOMMITTED, VIEWS, Look, needle, read_look, write_look
 from backend.kafka.browse import DATA_FATES, FOUND_MAX
 from backend.settings import READ_COMMITTED, Settings, consumer_config, idempotent_producer_config
-from tests.app.conftest import OpenPage, texts
+from tests.app.conftest import OpenPage, boxes, texts
 from tests.conftest import wait_until
 from tests.kafka.topics import Writer
 from tests.runs import Finished
@@ -159,7 +159,7 @@ def test_hostile_payloads_are_shown_as_what_they_are(
         assert not app.exception
         assert "script" not in texts(app) and "onerror" not in texts(app)
         assert app.dataframe[0].value["size"].iloc[3] == "2.0 MB"
-        shown[offset] = [one.value for one in app.code]
+        shown[offset] = boxes(app)
     assert [text.encode() for text in shown[0]] == [*hostile[0]]
     assert shown[1] == ["0xfffe0080"] and shown[2] == ["0x00"]
     assert len(shown[3][1]) < 10_000 and shown[3][1].endswith("…")

@@ -16,7 +16,7 @@ from backend.services import Services
 from backend.settings import Settings
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
-from validators.finding import Outcome
+from validators.finding import Example, Outcome
 
 
 def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
@@ -52,6 +52,35 @@ def test_a_check_that_is_violated_leads_to_where_it_shows(
     assert "6,000 of 6,000 expected outputs" in said and "20 examples of 6,000" in said
     assert any("offset" in link.value for link in app.page_link)
     assert "Faults" not in said, "a check injects none"
+
+
+def test_a_row_of_a_table_is_no_place_in_kafka(
+    open_page: OpenPage, at_home: Settings, finished: Finished, tmp_path: Path
+) -> None:
+    """Story: a table holds a row twice. The verdict says which row, and nothing on the page leads to a topic of the
+    table's name, which does not exist."""
+    history = History(at_home)
+    given = finished.report
+    twice = Example(0, 41, "numbers/0/7/0", None, "its input has an output already")
+    report = replace(
+        given,
+        balance=tuple(replace(one, markers=None) for one in given.balance),
+        findings=tuple(
+            replace(one, outcome=Outcome.VIOLATED, count=1, primary=1, examples=(twice,))
+            if one.kind == "duplicate"
+            else one
+            for one in given.findings
+        ),
+    )
+    table = history.create("run", "table", {})
+    history.remember(table.id, {"folder": str(tmp_path), "database": "sqlite:///out.db"})
+    (tmp_path / REPORT).write_text(report.to_json())
+    history.end(table.id, State.DONE, "VIOLATED", "1 duplicate.")
+    app = open_page("verdict", run=table.id)
+    assert not app.exception
+    assert "row 42 of the table" in texts(app)
+    assert not [link.value for link in app.page_link if "offset" in link.value or "Compare" in link.value]
+    history.forget(table.id)
 
 
 def test_no_report_and_a_damaged_one_are_said(open_page: OpenPage, at_home: Settings, tmp_path: Path) -> None:

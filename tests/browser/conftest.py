@@ -75,6 +75,9 @@ def written(bootstrap: str, new_topic: Callable[..., str]) -> str:
 
 def settled(window: Page) -> None:
     """Until the page's script has ended and nothing is still to be drawn."""
+    expect(window.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_have_count(1)
     expect(window.get_by_test_id("stStatusWidget")).to_have_count(0)
     expect(window.get_by_test_id("stSkeleton")).to_have_count(0)
+    # What is about to be replaced is drawn pale meanwhile.
+    expect(window.locator("[data-stale=true]")).to_have_count(0)
     expect(window.get_by_test_id("stException")).to_have_count(0)
