@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: demo test check format docs bench-scan bench-click bench-pages bench-hostile clean
+.PHONY: demo test check format docs bench bench-scan bench-click bench-pages bench-hostile clean
 
 demo:
 	@scripts/setup
@@ -22,6 +22,12 @@ format:
 docs:
 	@scripts/setup --dev
 	@.venv/bin/python -m tests.validators.kinds_table
+
+# How fast runs and verdicts are: about an hour, or three minutes with ARGS=--quick. Beside other programs with
+# ARGS="--peers DIR".
+bench:
+	@scripts/setup
+	@.venv/bin/python -m benchmarks.speed $(ARGS)
 
 # How fast batch headers are scanned, and in how much memory: 20 million records, a few minutes.
 bench-scan:

@@ -130,7 +130,8 @@ def cases(divisor: int) -> list[Case]:
 def main() -> None:
     console, errors = Console(), Console(stderr=True)
     found: list[Figures] = []
-    with tempfile.TemporaryDirectory(prefix="topicproof-bench-") as folder:
+    # Kafka may still write to its files for a moment when it is no longer needed.
+    with tempfile.TemporaryDirectory(prefix="topicproof-bench-", ignore_cleanup_errors=True) as folder:
         settings = read_settings(home=Path(folder))
         with services(settings, say=errors.print) as up:
             for case in cases(50 if "--small" in sys.argv else 1):

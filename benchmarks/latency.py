@@ -1,0 +1,127 @@
+"""How long a record takes from its produce until a read_committed consumer has what became of it, and how long before
+that a read_uncommitted one has it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from backend.errors import SetupError
+from backend.pipeline.plan import make_plan
+from backend.pipeline.run import clean, create, execute, make_context
+from backend.settings import READ_COMMITTED, READ_UNCOMMITTED, consumer_config, idempotent_producer_config
+from benchmarks.sides import PARTITIONS, Bench, streaming
+
+WARMING_S = 8
+"""Not counted: the pipeline starts meanwhile."""
+PATIENCE_S = 30
+
+
+def latencies(bench: Bench, rate: int, seconds: int, of_streams: bool = False, **plan: Any) -> list[float]:
+    """Seconds from produce to committed output, of each record after the first `WARMING_S`, that a run until stopped
+    takes, or Kafka Streams."""
+    sent, heard = _watch(bench, rate, seconds, (READ_COMMITTED,), of_streams, plan)
+    return _between(sent, heard[0], rate)
+
+
+def delays(bench: Bench, rate: int, seconds: int, **plan: Any) -> list[float]:
+    """Seconds from when read_uncommitted shows each record's output until read_committed does."""
+    _, (uncommitted, committed) = _watch(bench, rate, seconds, (READ_UNCOMMITTED, READ_COMMITTED), False, plan)
+    return _between(uncommitted, committed, rate)
+
+
+def _between(earlier: list[float], later: list[float], rate: int) -> list[float]:
+    """Raises SetupError when a record was not heard of: the slowest ones would be left out."""
+    counted = range(rate * WARMING_S, len(later))
+    if unheard := sum(not (earlier[number] and later[number]) for number in counted):
+        raise SetupError(f"{unheard:,} of {len(counted):,} records did not come within {PATIENCE_S} s.")
+    return [later[number] - earlier[number] for number in counted]
+
+
+def _watch(
+    bench: Bench, rate: int, seconds: int, levels: Sequence[str], of_streams: bool, plan: Mapping[str, Any]
+) -> tuple[list[float], list[list[float]]]:
+    """When each record was produced, and when each level showed its output."""
+    total = rate * (WARMING_S + seconds)
+    source = f"latency-{time.monotonic_ns()}"
+    bench.cluster.create_topic(source, PARTITIONS)
+    work = _streams(bench, source, total) if of_streams else _ours(bench, source, plan)
+    try:
+        with work as sink:
+            sent = [0.0] * total
+            listeners = [_Heard(bench, sink, total, level) for level in levels]
+            for heard in listeners:
+                heard.start()
+            _feed(bench, source, sent, rate)
+            for heard in listeners:
+                heard.join(PATIENCE_S)
+                heard.ended.set()
+                heard.join()
+        return sent, [heard.at for heard in listeners]
+    finally:
+        bench.cluster.delete_topics([source])
+
+
+class _Heard(threading.Thread):
+    """When each record's output came."""
+
+    def __init__(self, bench: Bench, sink: str, total: int, level: str) -> None:
+        super().__init__(daemon=True)
+        config = consumer_config(bench.services.bootstrap, bench.settings.client, "latency", level)
+        self.consumer = Consumer({**config, "fetch.wait.max.ms": 10})
+        self.consumer.assign([TopicPartition(sink, partition, 0) for partition in range(PARTITIONS)])
+        self.at = [0.0] * total
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        left = len(self.at)
+        while left and not self.ended.is_set():
+            for message in self.consumer.consume(1_000, 0.01):
+                key = message.key()
+                if message.error() is None and key is not None:
+                    self.at[int(key)] = time.monotonic()
+                    left -= 1
+        self.consumer.close()
+
+
+def _feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
+    """One record after the other, each at its time."""
+    producer = Producer({**idempotent_producer_config(bench.services.bootstrap, bench.settings.client), "linger.ms": 0})
+    began = time.monotonic()
+    for number in range(len(sent)):
+        wait = began + number / rate - time.monotonic()
+        if wait > 0:
+            time.sleep(wait)
+        sent[number] = time.monotonic()
+        producer.produce(source, b"%d" % number, b"%d" % number, partition=number % PARTITIONS)
+        producer.poll(0)
+    producer.flush(PATIENCE_S)
+
+
+@contextmanager
+def _ours(bench: Bench, source: str, plan: Mapping[str, Any]) -> Iterator[str]:
+    """A run until stopped; gives its sink."""
+    settings, services, history = bench.settings, bench.services, bench.history
+    fields = {"scenario": "squares", "source": {"topic": source}, "judged": False, "until_stopped": True}
+    run = create(settings, services, history, make_plan({**fields, "per_transaction": 10_000, **plan}))
+    stop = threading.Event()
+    context = make_context(settings, services, history, run, stop)
+    working = threading.Thread(target=execute, args=(context,), daemon=True)
+    working.start()
+    try:
+        yield str(run.facts["sink"])
+    finally:
+        stop.set()
+        working.join()
+        clean(settings, services, history, run.id)
+
+
+@contextmanager
+def _streams(bench: Bench, source: str, total: int) -> Iterator[str]:
+    with streaming(bench, source, total, "exactly_once_v2"):
+        yield f"{source}-streams"

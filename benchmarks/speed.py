@@ -1,0 +1,325 @@
+"""How fast this project is beside what a user would pick instead. Run as `make bench ARGS="--peers DIR"`.
+
+Both sides of a row work on the same topic, in turn, at least three times; the ratio of each turn counts, and of these
+the median, with the lowest and the highest beside it. Kafka and Spark are started for it and thrown away afterwards.
+Without `--peers` (a folder of other programs, which is no part of this project) only this project is measured.
+
+The speed of a pipeline is its records over the time from the first transaction that was begun to the last one that was
+committed; of Kafka Streams, over the time from its first record until it has closed. What starting costs is in "whole".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from backend.errors import TopicproofError
+from backend.services import services
+from backend.settings import ROOT, read_settings
+from benchmarks import sides
+from benchmarks.latency import delays, latencies
+from benchmarks.sides import Bench, Timed
+from benchmarks.speed_report import as_markdown, as_page
+from benchmarks.standalone import standalone
+
+RECORDS, TIMES = 4_000_000, 3
+QUICK_RECORDS = 200_000
+SIZES = (0, 200)
+"""Bytes of a value: 0 is as many as its digits, which makes a record of about 15 bytes."""
+PER_TRANSACTION = (10, 100, 1_000, 10_000)
+COSTLY = {10: 50, 100: 10}
+"""Transactions this small are measured on so many times fewer records."""
+COMMITS_MS = (1, 10, 100)
+MILLIONS = (1, 5, 20)
+LATENCY_RATE, LATENCY_S = 1_000, 20
+SINK_PARTITIONS = (1, 4, 16)
+EXECUTORS = (1, 2)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure: ours, and beside it another's where there is one. In turns that belong together."""
+
+    row: str
+    what: str
+    unit: str
+    ours: tuple[float, ...]
+    against: str = ""
+    theirs: tuple[float, ...] = ()
+    goal: str = ""
+    more: dict[str, float] = field(default_factory=dict)
+    """Further medians of ours."""
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        return tuple(mine / other for mine, other in zip(self.ours, self.theirs, strict=True)) if self.theirs else ()
+
+
+Row = Callable[[Bench, int, int], Iterator[Line]]
+"""Given how many records, and how many times."""
+
+
+def row_streams(bench: Bench, records: int, times: int) -> Iterator[Line]:
+    """Exactly-once without lineage beside Kafka Streams exactly_once_v2."""
+    for size in SIZES:
+        source = bench.source(records, size)
+        mine, theirs = [], []
+        for _ in range(times):
+            mine.append(sides.ours(bench, source, records, lineage="off"))
+            theirs += [sides.streams(bench, source, records, "exactly_once_v2")] if bench.peers else []
+        yield rates("streams", f"exactly-once, lineage off{_of(size)}", mine, "Kafka Streams EOS", theirs, ">= 1.0")
+
+
+def row_lineage(bench: Bench, records: int, times: int) -> Iterator[Line]:
+    """Exactly-once with lineage, packed and on every record, beside the same without."""
+    for size in SIZES:
+        source = bench.source(records, size)
+        found: dict[str, list[Timed]] = {"packed": [], "record": []}
+        theirs = []
+        for _ in range(times):
+            theirs.append(sides.ours(bench, source, records, lineage="off").rate)
+            for lineage, timed in found.items():
+                timed.append(sides.ours(bench, source, records, lineage=lineage))
+        for lineage, timed in found.items():
+            what = f"exactly-once, lineage {lineage}{_of(size)}"
+            yield rates("lineage", what, timed, "lineage off", theirs, ">= 0.85" if lineage == "packed" else "")
+
+
+def row_guarantees(bench: Bench, records: int, times: int) -> Iterator[Line]:
+    """Each guarantee beside at-least-once, and how long its records take at a steady rate."""
+    source = bench.source(records)
+    found: dict[str, list[Timed]] = {"exactly_once": [], "at_least_once": [], "at_most_once": []}
+    for _ in range(times):
+        for guarantee, timed in found.items():
+            timed.append(sides.ours(bench, source, records, guarantee=guarantee))
+    plain = [one.rate for one in found["at_least_once"]]
+    for guarantee in ("exactly_once", "at_most_once"):
+        goal = ">= 0.97" if guarantee == "exactly_once" else ""
+        yield rates("guarantees", f"{guarantee}, 10,000 a transaction", found[guarantee], "at_least_once", plain, goal)
+    waits: dict[str, list[list[float]]] = {guarantee: [] for guarantee in found}
+    for _ in range(times):
+        for guarantee, turns in waits.items():
+            turns.append(latencies(bench, LATENCY_RATE, LATENCY_S, guarantee=guarantee))
+    for guarantee, turns in waits.items():
+        yield waited("guarantees", f"{guarantee}, latency at {LATENCY_RATE:,} records/s", turns)
+
+
+def row_sizes(bench: Bench, records: int, times: int) -> Iterator[Line]:
+    """Records per second by records per transaction, beside Kafka Streams at commit intervals that give as many."""
+    for size in PER_TRANSACTION:
+        count = max(10_000, records // COSTLY.get(size, 1)) if size in COSTLY else records
+        source = bench.source(count)
+        timed = [sides.ours(bench, source, count, per_transaction=size, lineage="off") for _ in range(times)]
+        yield rates("sizes", f"{size:,} records a transaction", timed)
+    for commit_ms in COMMITS_MS if bench.peers else ():
+        source = bench.source(records)
+        found = [sides.streams_sized(bench, source, records, "exactly_once_v2", commit_ms) for _ in range(times)]
+        size = round(statistics.median(of for _, of in found))
+        what = f"Kafka Streams, {size:,} records a transaction (every {commit_ms} ms)"
+        yield Line("sizes", what, "records/s", tuple(rate for rate, _ in found))
+
+
+def row_verdict(bench: Bench, records: int, times: int) -> Iterator[Line]:
+    """The full verdict beside plain counts of the same readings, and beside the hand-written check."""
+    mine, counts, checks = [], [], []
+    with (
+        sides.kept(bench, bench.source(records), records) as (_, run),
+        tempfile.TemporaryDirectory(prefix="topicproof-bench-") as folder,
+    ):
+        for turn in range(times):
+            mine.append(sides.verdict(bench, run, Path(folder) / str(turn)))
+            counts.append(sides.plain_counts(bench, run))
+            checks += [sides.duckdb_check(bench, run.facts["sink"])] if bench.peers else []
+    yield Line("verdict", "full verdict", "s", tuple(mine), "plain Spark counts", tuple(counts), "<= 2")
+    if checks:
+        yield Line("verdict", "full verdict", "s", tuple(mine), "duckdb_check.py", tuple(checks), "<= 0.6")
+
+
+def row_latency(bench: Bench, _records: int, times: int) -> Iterator[Line]:
+    """From a record's produce until a read_committed consumer has its output, at a steady rate."""
+    mine, theirs = [], []
+    for _ in range(times):
+        mine.append(latencies(bench, LATENCY_RATE, LATENCY_S))
+        theirs += [latencies(bench, LATENCY_RATE, LATENCY_S, of_streams=True)] if bench.peers else []
+    for share, goal in ((0.5, "p50 <= 0.5 s"), (0.99, "p99 <= 1 s")):
+        ours, others = ([sides.percentile(one, share) for one in of] for of in (mine, theirs))
+        what = f"latency p{share * 100:.0f} at {LATENCY_RATE:,} records/s"
+        yield Line("latency", what, "s", tuple(ours), "Kafka Streams EOS" if others else "", tuple(others), goal)
+
+
+def row_first(bench: Bench, _records: int, times: int) -> Iterator[Line]:
+    """From the start of a run to its first committed transaction."""
+    source = bench.source(10_000)
+    found = [sides.ours(bench, source, 10_000, per_transaction=1_000).first_s for _ in range(times + 2)]
+    yield Line("first", "run start to first committed record, warm", "s", tuple(found[2:]), goal="<= 2")
+
+
+def row_brokers(bench: Bench, records: int, times: int) -> Iterator[Line]:
+    """On one broker and on three that each keep a replica: what a transaction costs beside at-least-once, by how many
+    partitions of the sink it writes to; what waiting for the replicas costs; and how long records are visible before
+    they are committed."""
+    records //= 4
+    with sides.three_brokers(bench) as three:
+        for at, place in ((bench, "1 broker"), (three, "3 brokers")):
+            source = at.source(records)
+            sides.ours(at, source, records)
+            for partitions in SINK_PARTITIONS:
+                found: dict[str, list[Timed]] = {"exactly_once": [], "at_least_once": [], "at_most_once": []}
+                for _ in range(times):
+                    for guarantee, timed in found.items():
+                        acks = "0" if guarantee == "at_most_once" else "all"
+                        plan = {"guarantee": guarantee, "acks": acks, "sink": {"partitions": partitions}}
+                        timed.append(sides.ours(at, source, records, lineage="off", per_transaction=1_000, **plan))
+                what = f"{partitions} partitions a transaction, {place}"
+                plain = [one.rate for one in found["at_least_once"]]
+                unanswered = [one.rate for one in found["at_most_once"]]
+                line = rates("brokers", f"exactly_once, {what}", found["exactly_once"], "at_least_once", plain)
+                # Each source partition has its own transactions, and as many of these go on at once as there are cores.
+                transactions = records / 1_000 / (os.cpu_count() or 1)
+                pairs = zip(found["exactly_once"], found["at_least_once"], strict=True)
+                dearer = statistics.median(one.seconds - other.seconds for one, other in pairs)
+                yield replace(line, more={**line.more, "ms dearer a transaction": dearer / transactions * 1_000})
+                yield rates(
+                    "brokers", f"at_least_once, {what}", found["at_least_once"], "at_most_once, acks=0", unanswered
+                )
+            seen = [delays(at, LATENCY_RATE, LATENCY_S) for _ in range(times)]
+            yield waited("brokers", f"visible before it is committed, {place}", seen)
+
+
+def row_executors(bench: Bench, records: int, times: int) -> Iterator[Line]:
+    """One executor of one core of a standalone cluster, and two."""
+    source = bench.source(records)
+    found: dict[int, list[Timed]] = {count: [] for count in EXECUTORS}
+    with ExitStack() as up:
+        clusters = {count: up.enter_context(standalone(bench, count)) for count in EXECUTORS}
+        for turn in range(times + 1):
+            for count, at in clusters.items():
+                timed = sides.ours(at, source, records, lineage="off")
+                # The first turn is not counted: each executor compiles what it is told.
+                found[count] += [timed] if turn else []
+    first = [one.rate for one in found[EXECUTORS[0]]]
+    yield rates("executors", "1 executor of 1 core", found[EXECUTORS[0]])
+    for count in EXECUTORS[1:]:
+        yield rates("executors", f"{count} executors of 1 core", found[count], "1 executor", first)
+
+
+def row_linear(bench: Bench, records: int, times: int) -> Iterator[Line]:
+    """Microseconds a record and peak memory from 1 to 20 million records, or up to `records` where that is less."""
+    for millions in MILLIONS:
+        count = millions * 1_000_000 * min(records, RECORDS) // RECORDS
+        source = bench.source(count)
+        timed = [sides.ours(bench, source, count) for _ in range(times)]
+        per_record = tuple(one.seconds / count * 1e6 for one in timed)
+        peak = max(one.peak_bytes for one in timed) / 1e6
+        yield Line("linear", f"{count:,} records", "us/record", per_record, more={"peak MB": peak})
+        if count not in (records, 10_000):
+            bench.drop(source)
+
+
+ROWS: dict[str, Row] = {
+    "streams": row_streams,
+    "lineage": row_lineage,
+    "guarantees": row_guarantees,
+    "sizes": row_sizes,
+    "verdict": row_verdict,
+    "latency": row_latency,
+    "first": row_first,
+    "linear": row_linear,
+    "brokers": row_brokers,
+    "executors": row_executors,
+}
+QUICK_ROWS = ("streams", "lineage", "first")
+
+
+def rates(
+    row: str, what: str, mine: Sequence[Timed], against: str = "", theirs: Sequence[float] = (), goal: str = ""
+) -> Line:
+    """A line of records per second, with where the processor time of a record went."""
+    more = {"whole s": statistics.median(one.whole_s for one in mine)}
+    for name in mine[0].processor_s:
+        more[f"{name} us"] = statistics.median(one.processor_s.get(name, 0) / one.records * 1e6 for one in mine)
+    rate = tuple(one.rate for one in mine)
+    return Line(row, what, "records/s", rate, against if theirs else "", tuple(theirs), goal, more)
+
+
+def waited(row: str, what: str, turns: Sequence[Sequence[float]]) -> Line:
+    """A line of seconds: the median of each turn's records, and beside it that of the slowest of a hundred."""
+    slowest = statistics.median(sides.percentile(turn, 0.99) for turn in turns)
+    return Line(row, what, "s", tuple(sides.percentile(turn, 0.5) for turn in turns), more={"p99 s": slowest})
+
+
+def _of(size: int) -> str:
+    return f", {size} bytes" if size else ""
+
+
+def measure(bench: Bench, rows: Sequence[str], records: int, times: int, say: Callable[[str], None]) -> list[Line]:
+    """The rows' figures. A peer that does not run is said, and its row left out."""
+    found: list[Line] = []
+    # Not counted: what a server is told for the first time, it compiles.
+    for count in sorted({min(records, 10_000), records}):
+        sides.ours(bench, bench.source(count), count)
+    for row in rows:
+        try:
+            for line in ROWS[row](bench, records, times):
+                found.append(line)
+                beside = f", {statistics.median(line.ratios):.2f} of {line.against}" if line.ratios else ""
+                say(f"{line.what}: {statistics.median(line.ours):,.2f} {line.unit}{beside}")
+        except (TopicproofError, OSError, subprocess.TimeoutExpired) as error:
+            say(f"Row {row} was left out: {error}")
+    return found
+
+
+def write(found: Sequence[Line], folder: Path, records: int) -> None:
+    """speed.json, speed.md and speed.html."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head = {"commit": _commit(), "cores": os.cpu_count(), "records": records}
+    lines = [{**asdict(line), "ratios": line.ratios} for line in found]
+    (folder / "speed.json").write_text(json.dumps({**head, "lines": lines}, indent=2) + "\n", encoding="utf-8")
+    (folder / "speed.md").write_text(as_markdown(lines, head), encoding="utf-8")
+    (folder / "speed.html").write_text(as_page(lines, head), encoding="utf-8")
+
+
+def _commit() -> str:
+    asked = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description="How fast, beside what a user would pick instead.")
+    options.add_argument("--peers", type=Path, help="folder of the programs to measure beside this one")
+    options.add_argument("--peers-python", default=sys.executable, help="a Python that has what its scripts import")
+    options.add_argument("--quick", action="store_true", help="few records and the main rows: under three minutes")
+    options.add_argument("--records", type=int)
+    options.add_argument("--times", type=int, default=TIMES)
+    options.add_argument("--rows", default="", help=f"only these, of {', '.join(ROWS)}")
+    options.add_argument("--out", type=Path, default=Path("artifacts/speed"), help="folder for JSON, table and page")
+    asked = options.parse_args()
+    out, errors = Console(), Console(stderr=True)
+    rows = [row for row in asked.rows.split(",") if row] or (QUICK_ROWS if asked.quick else list(ROWS))
+    if unknown := set(rows) - set(ROWS):
+        options.error(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    records = asked.records or (QUICK_RECORDS if asked.quick else RECORDS)
+    if asked.peers is None:
+        errors.print("No --peers: this project is measured alone.")
+    with tempfile.TemporaryDirectory(prefix="topicproof-bench-") as home:
+        settings = read_settings(home=Path(home))
+        with services(settings, say=errors.print) as up:
+            bench = Bench(settings, up, asked.peers, asked.peers_python)
+            found = measure(bench, rows, records, asked.times, errors.print)
+    write(found, asked.out, records)
+    out.print((asked.out / "speed.md").read_text(encoding="utf-8"), markup=False, highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()
