@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential
+from tenacity.stop import stop_base
 
 from backend.errors import (
     ClientStuck,
@@ -28,11 +29,18 @@ from backend.errors import (
 from backend.kafka.bounded import TIMEOUT_S, bounded
 from backend.settings import TRANSACTION_TIMEOUT_MS, transactional_producer_config
 
-ATTEMPTS_MAX = 6
+ENOUGH = stop_after_attempt(6)
 """How often a retriable error is retried; together with the time-outs about one minute."""
+
+PURGE_S = 0.5
+ABORT_S = 60
+"""How long an abort may take, and each of its tries."""
 
 LOOK_S = 0.2
 """How long to wait for deliveries before looking whether one has failed."""
+
+HEARD_S = 1.0
+"""How long to wait for the record that made a transaction fail."""
 
 NO_WAIT_S = 0.001
 
@@ -131,14 +139,14 @@ class TransactionalProducer:
         try:
             enqueue(self.producer, records, delivered)
         except KafkaException as error:
-            raise self._translated(error) from error
+            raise self._refused(error) from error
 
     def produce_placed(self, records: Iterable[Placed]) -> None:
         """The same for records that name their partition."""
         try:
             enqueue_placed(self.producer, records)
         except KafkaException as error:
-            raise self._translated(error) from error
+            raise self._refused(error) from error
 
     def partitions(self, topic: str) -> int:
         """How many the topic has; 0 where nobody knows it. Raises KafkaException."""
@@ -176,7 +184,9 @@ class TransactionalProducer:
             self.producer.commit_transaction(NO_WAIT_S)
 
     def abort(self) -> None:
-        self._retrying(lambda: self.producer.abort_transaction(TIMEOUT_S))
+        # Records that come back as out of sequence while the client purges are purged by the next call only; until then
+        # it waits for them (librdkafka 2.16).
+        self._retrying(lambda: self.producer.abort_transaction(PURGE_S), stop_after_delay(ABORT_S))
 
     def _commit(self) -> None:
         try:
@@ -203,10 +213,10 @@ class TransactionalProducer:
                 f"{self.transactional_id}: the Kafka client does not come back with its offset. A new one goes on."
             ) from error
 
-    def _retrying(self, call: Any) -> None:
+    def _retrying(self, call: Callable[[], Any], stop: stop_base = ENOUGH) -> None:
         retrying = Retrying(
             retry=retry_if_exception(_retriable),
-            stop=stop_after_attempt(ATTEMPTS_MAX),
+            stop=stop,
             wait=wait_exponential(0.05, max=2),
             reraise=True,
         )
@@ -215,11 +225,25 @@ class TransactionalProducer:
         except KafkaException as error:
             raise self._translated(error) from error
 
+    def _refused(self, error: KafkaException) -> Exception:
+        """Why the client takes no more records."""
+        cause: KafkaError = error.args[0]
+        return self._ended(cause) if cause.code() == KafkaError._STATE else self._translated(error)
+
+    def _ended(self, cause: KafkaError) -> SinkError:
+        """What made a transaction fail of which the client, that sends meanwhile, says no more than that its state is
+        erroneous: the record that failed is heard a moment later."""
+        deadline = time.monotonic() + HEARD_S
+        while self.failed is None and time.monotonic() < deadline:
+            self.producer.poll(LOOK_S)
+        why = self.failed or cause
+        return self._told(why) or self._aborted(why)
+
     def _translated(self, error: KafkaException) -> Exception:
         cause: KafkaError = error.args[0]
         told = self._told(cause)
         if told is None and cause.txn_requires_abort():
-            return self._aborted(cause)
+            return self._ended(cause) if cause.code() == KafkaError._STATE else self._aborted(cause)
         return told or error
 
     def _told(self, cause: KafkaError) -> SinkError | None:

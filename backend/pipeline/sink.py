@@ -416,10 +416,9 @@ class PartitionWriter:
                 self._declare(sequence, attempt, Declared.ABORTED, str(error))
                 self.receipt.aborted += 1
                 refusals += 1
-                if refusals == 1:
-                    self._start_one_by_one()
-                elif refusals >= REFUSALS_MAX:
+                if refusals >= REFUSALS_MAX:
                     self._bury(error)
+                self._start_one_by_one()
                 continue
             except (TransactionAborted, NotDelivered) as error:
                 self._declare(sequence, attempt, Declared.ABORTED, str(error))
@@ -481,11 +480,13 @@ class PartitionWriter:
         if any(fault.kind == REFUSED for fault in sink.faults):
             special["message_max_bytes"] = refused.CLIENT_TAKES_BYTES
         if self.one_by_one:
-            special["batch_num_messages"] = 1
+            # One in flight: those behind a refused record would be out of sequence, and hide why it was refused.
+            special |= {"batch_num_messages": 1, "max_in_flight_requests_per_connection": 1}
         return TransactionalProducer(sink.bootstrap, sink.client, self.name, sink.transaction_timeout_ms, **special)
 
     def _start_one_by_one(self) -> None:
-        """Go on with a producer whose batches hold one record each. Raises Fenced."""
+        """Go on with another producer whose batches hold one record each: of one that was refused a record the client
+        goes on counting behind the gap, which the brokers then refuse as well. Raises Fenced."""
         self.producer.__exit__(None, None, None)
         self.one_by_one = True
         self.producer = self._transactional()
@@ -531,9 +532,11 @@ class PartitionWriter:
             self._step(Step.PRODUCING, sequence)
             self._send(self.buffer[half:], more)
         except RecordRefused:
-            # The client itself refused it.
+            # The client itself refused it. Those before it go first: aborted while its partitions are being added, a
+            # transaction is unknown to the brokers, which is fatal to the client.
             if self.one_by_one:
                 self.refused.add(self.sending)
+            self.producer.flush()
             raise
         if self.one_by_one:
             self.producer.flush()
