@@ -153,7 +153,7 @@ def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], questio
     offsets = sink.offsets + question.source.offsets
 
     def reading(bounds: Bounds, level: Witness, name: str) -> DataFrame:
-        return keep(read(spark, options, bounds, level), (evidence / name).as_uri(), offsets)
+        return keep(read(spark, options, bounds, level), (evidence / name).as_uri(), offsets, COLUMNS)
 
     try:
         _suit(spark, offsets)

@@ -219,20 +219,22 @@ class Ledger:
 
 
 SINK_COLUMNS = (
-    *("partition", "offset", "timestamp", "fate"),
-    # By the raw log; null where it was not heard, `outcome` also where there is none.
-    *("transactional", "outcome"),
-    # By the journal.
-    *("declared", "reason"),
-    *("source_topic", "source_partition", "source_offset", "output_index", "place"),
-    *("transactional_id", "sequence", "attempt", "task", "total"),
-    # Whether read_committed saw this offset, and a hash of what read_uncommitted saw there.
-    *("visible", "content"),
-    # A hash of its key where keys keep the order, else null.
-    "key_hash",
-    # A hash of its value where a contract says what that must be, else null.
-    "value_hash",
+    "partition int, offset long, timestamp timestamp, fate string, "
+    "transactional boolean, outcome string, declared string, reason string, "
+    "source_topic string, source_partition int, source_offset long, output_index int, place string, "
+    "transactional_id string, sequence long, attempt int, task string, total long, "
+    "visible boolean, content long, key_hash long, value_hash long"
 )
+"""`transactional` and `outcome` are the raw log's: null where it was not heard, `outcome` also where there is none;
+`declared` and `reason` are the journal's. `visible`: whether read_committed saw this offset; `content`: a hash of what
+read_uncommitted saw there. `key_hash`: of its key where keys keep the order, `value_hash`: of its value where a contract
+says what that must be; else null."""
+
+WORD_COLUMNS = (
+    "partition int, word long, seen long, seen_count long, seen_content long, "
+    "covered long, transactional long, stable long, unstable long"
+)
+"""`_words` says what they are."""
 
 
 def build_ledger(
@@ -267,7 +269,7 @@ def build_ledger(
     counts = counts if counts is None else keep(counts, f"{evidence}/expected", offsets)
     aborted = source_log.aborted if source_log else None
     words, inputs, headers, ends, aborted_inputs, still_packed = _together(
-        lambda: keep(_words(committed, raw_log, sink_bounds), f"{evidence}/words", offsets),
+        lambda: keep(_words(committed, raw_log, sink_bounds), f"{evidence}/words", offsets, WORD_COLUMNS),
         lambda: _count_inputs(source, source_bounds, counts),
         lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
         lambda: _count_ends(raw_log, sink_bounds) if raw_log else {},
@@ -282,14 +284,15 @@ def build_ledger(
     records = _with_places(records, source, source_bounds, inputs.dense, counts, aborted)
     by_key = order is Order.PER_KEY
     records = records.withColumn("key_hash", F.xxhash64("key") if by_key else F.lit(None).cast("long"))
-    sink = keep(records.select(*SINK_COLUMNS), f"{evidence}/sink", offsets)
-    names = named(sink, raw_log, sink_bounds)
+    names = [column.split()[0] for column in SINK_COLUMNS.split(", ")]
+    sink = keep(records.select(*names), f"{evidence}/sink", offsets, SINK_COLUMNS)
+    told = named(sink, raw_log, sink_bounds)
     outputs = _outputs(source, source_bounds, sink, expected, counts)
     written = _written(source, source_bounds)
     cells, compared, ids, repeats_count, outputs_count, keyed, writers = _together(
         lambda: _count_cells(sink, headers),
         lambda: _count_doubts(sink, words, sink_bounds, raw_log is not None),
-        lambda: count_ids(names),
+        lambda: count_ids(told),
         lambda: _count_repeats(sink),
         lambda: _count_outputs(outputs, inputs, expected),
         lambda: sink.where(real()).select(*LINE, "key_hash").distinct().count() if by_key else 0,
@@ -314,7 +317,7 @@ def build_ledger(
     return Ledger(
         sink=sink,
         repeats=keep(repeats, f"{evidence}/repeats", offsets) if repeats_count else repeats.limit(0),
-        named=names,
+        named=told,
         outputs=outputs,
         sink_bounds=sink_bounds,
         source_bounds=source_bounds,

@@ -77,14 +77,15 @@ CHECKS = {"parquet.page.size.row.check.min": "1", "parquet.block.size.row.check.
 of 10 MB each, 100 end the server (PARQUET-99, PARQUET-2242). It looks at the first one."""
 
 
-def keep(frame: DataFrame, url: str, offsets: int) -> DataFrame:
+def keep(frame: DataFrame, url: str, offsets: int, columns: str | None = None) -> DataFrame:
     """Write `frame` as Parquet under `url` and give back what was written: computed once, and evidence from then on.
 
-    `offsets`: what the frame tells of, as in `gathered`. What an interrupted judging left there is replaced.
+    `offsets`: what the frame tells of, as in `gathered`. What an interrupted judging left there is replaced. `columns`:
+    the frame's, in Spark's words, if they are known; else Spark is asked, which analyses the frame once more.
     """
     gathered(frame, offsets).write.mode("overwrite").options(**CHECKS).parquet(url)
     # The schema is known, so that Spark need not open the files to find it out.
-    return gathered(frame.sparkSession.read.schema(frame.schema).parquet(url), offsets)
+    return gathered(frame.sparkSession.read.schema(columns or frame.schema).parquet(url), offsets)
 
 
 def gathered(frame: DataFrame, offsets: int) -> DataFrame:

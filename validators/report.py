@@ -16,7 +16,7 @@ from pyspark.sql import Row, Window
 from pyspark.sql import functions as F
 
 from validators.catalogue import VALIDATORS, Validator
-from validators.evidence import together
+from validators.evidence import COLUMNS, together
 from validators.expectation import (
     BY_CONTRACT,
     CONTRADICTIONS,
@@ -312,7 +312,7 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     found = together([rows.select(F.lit(name).alias("kind"), "*") for name, rows in every])
     if found is None:
         return {one.NAME: _Found({}) for one in validators}
-    rows = keep(found, url, ledger.sink_bounds.offsets + ledger.source_bounds.offsets)
+    rows = keep(found, url, ledger.sink_bounds.offsets + ledger.source_bounds.offsets, f"kind string, {COLUMNS}")
     counts = rows.groupBy("kind", "explained_by").count().collect()
     worst = Window.partitionBy("kind").orderBy(
         F.col("explained_by").isNotNull(),
