@@ -227,8 +227,8 @@ SINK_COLUMNS = (
 )
 """`transactional` and `outcome` are the raw log's: null where it was not heard, `outcome` also where there is none;
 `declared` and `reason` are the journal's. `visible`: whether read_committed saw this offset; `content`: a hash of what
-read_uncommitted saw there. `key_hash`: of its key where keys keep the order, `value_hash`: of its value where a contract
-says what that must be; else null."""
+read_uncommitted saw there. `key_hash`: of its key where keys keep the order, `value_hash`: of its value where a
+contract says what that must be; else null."""
 
 WORD_COLUMNS = (
     "partition int, word long, seen long, seen_count long, seen_content long, "
