@@ -7,9 +7,11 @@ the source or the sink, or of the partition of Kafka's own topic that keeps the 
 
 from __future__ import annotations
 
+from confluent_kafka import KafkaException
+
 from backend.errors import ClusterError
 from backend.kafka.bounded import TIMEOUT_S
-from backend.kafka.cluster import Cluster
+from backend.kafka.cluster import Cluster, cluster_error
 
 OWN_TOPICS = {"transactions": "__transaction_state", "offsets": "__consumer_offsets"}
 
@@ -17,10 +19,13 @@ OWN_TOPICS = {"transactions": "__transaction_state", "offsets": "__consumer_offs
 def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
     """The node that leads `topic`, or for the roles of Kafka's own topics what they keep under `key`.
 
-    Raises ClusterError when there is none at this moment.
+    Raises ClusterError when there is none at this moment, or nobody says.
     """
     name = OWN_TOPICS.get(role, topic)
-    found = cluster.admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+    try:
+        found = cluster.admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+    except KafkaException as error:
+        raise cluster_error(error, cluster.bootstrap, f"asking who leads {name}") from error
     if not found:
         raise ClusterError(f"There is no topic {name} yet, so no broker leads it.")
     partition = own_partition(key, len(found)) if role in OWN_TOPICS else 0
@@ -30,8 +35,11 @@ def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
 
 
 def how_many(cluster: Cluster) -> int:
-    """Brokers that the cluster has at this moment."""
-    return len(cluster.admin.list_topics(timeout=TIMEOUT_S).brokers)
+    """Brokers that the cluster has at this moment. Raises ClusterError."""
+    try:
+        return len(cluster.admin.list_topics(timeout=TIMEOUT_S).brokers)
+    except KafkaException as error:
+        raise cluster_error(error, cluster.bootstrap, "counting its brokers") from error
 
 
 def own_partition(key: str, partitions: int) -> int:

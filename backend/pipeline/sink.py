@@ -532,10 +532,11 @@ class PartitionWriter:
             self._step(Step.PRODUCING, sequence)
             self._send(self.buffer[half:], more)
         except RecordRefused:
-            # The client itself refused it. Those before it go first: aborted while its partitions are being added, a
-            # transaction is unknown to the brokers, which is fatal to the client.
-            if self.one_by_one:
+            # By the client itself, unless the brokers were heard to refuse one that was sent before it.
+            if self.one_by_one and self.producer.failed is None:
                 self.refused.add(self.sending)
+            # Those before it go first: aborted while its partitions are being added, a transaction is unknown to the
+            # brokers, which is fatal to the client.
             self.producer.flush()
             raise
         if self.one_by_one:

@@ -25,6 +25,7 @@ from validators.headers import LINEAGE_HEADER, REASON_HEADER
 from validators.packs import PACKED_HEADER, Pack, parse_pack
 
 RECORDS, PER_TRANSACTION = 60, 10
+MANY = 4_000
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,23 @@ def test_an_output_too_large_for_the_client_is_a_dead_letter_too(pipeline: Pipel
     pipeline.task(0, RECORDS, lambda n: b"x" * 2_000_000 if n == 25 else b"%d" % n, deadLetters=pipeline.dead_letters)
     assert pipeline.sunk() == numbers(0, RECORDS) - numbers(25, 26)
     assert [letter.value for letter in pipeline.buried()] == [f"{pipeline.source}/0/25".encode()]
+
+
+def test_an_input_is_no_dead_letter_for_one_that_was_refused_before_it(
+    pipeline: Pipeline, new_topic: Callable[..., str]
+) -> None:
+    """Story: of a large transaction the broker refuses the first record while the sink is still sending the others, so
+    that one of these hears of it first. Only the input of the refused one is a dead letter."""
+    narrow = replace(pipeline, sink=new_topic(max_message_bytes="2000"))
+    narrow.task(
+        0,
+        MANY,
+        lambda n: b"x" * 5_000 if n == 0 else b"%d" % n,
+        deadLetters=narrow.dead_letters,
+        recordsPerTransaction=str(MANY),
+    )
+    assert [letter.value for letter in narrow.buried()] == [f"{narrow.source}/0/0".encode()]
+    assert narrow.sunk() == numbers(1, MANY)
 
 
 def test_small_records_that_are_too_large_together_pass_one_by_one(
