@@ -8,6 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import session, wording
+from app.heading import heading
 from app.place import read_topic
 from app.snapshot import Snapshot
 from backend.history.store import Run
@@ -19,11 +20,11 @@ POLL_S = 2.0
 Body = Callable[[Services, Snapshot, bool], None]
 
 
-def page(settings: Settings, title: str, body: Body, follow: bool = True) -> None:
+def page(settings: Settings, title: str, body: Body, follow: bool = True, charts: bool = True) -> None:
     """The frame first; then `body(kafka, seen, live)`, again and again by itself while the topic's run goes on, unless
-    it does not `follow` that."""
+    it does not `follow` that. `charts`: whether it draws some."""
     title_slot, topic_slot, verdict_slot, button_slot = st.columns([1.1, 2.4, 0.75, 1], vertical_alignment="bottom")
-    title_slot.title(title, anchor=False)
+    heading(title, title_slot, charts)
     with session.said():
         kafka = session.kafka(settings)
         names = session.topics(settings, kafka, st.query_params.get("topic"))

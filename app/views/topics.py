@@ -471,4 +471,4 @@ def cluster(kafka: Services, _seen: Snapshot, _look: Look) -> None:
         st.caption("Click a topic to open its records.")
 
 
-topic.page(settings, "Topics", body, follow=False)
+topic.page(settings, "Topics", body, follow=False, charts=False)
