@@ -34,7 +34,7 @@ ENOUGH = stop_after_attempt(6)
 
 PURGE_S = 0.5
 ABORT_S = 60
-"""How long an abort may take, and each of its tries."""
+"""How long each try of an abort may take, and all of them."""
 
 LOOK_S = 0.2
 """How long to wait for deliveries before looking whether one has failed."""
