@@ -39,11 +39,12 @@ from validators.expected import Expect, Expected
 from validators.finding import Bounds, Guarantee, Order, Witness
 from validators.identity import Identity
 from validators.joined import join, split
-from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, Declared, SourceLog, build_ledger
+from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, Declared, Ledger, SourceLog, build_ledger
 from validators.packed import count_lost, keep_packs, packs_in, unpacked
 from validators.polled import POLLED_COLUMNS, Polled
-from validators.readings import COLUMNS, FEW_OFFSETS_MAX, gathered, keep, read
+from validators.readings import COLUMNS, FEW_OFFSETS_MAX, frame_of, gathered, keep, read
 from validators.report import Report, judge
+from validators.sound import outcomes_of
 
 SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
@@ -183,28 +184,8 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
     is computed on the way is kept in the folder `evidence`. Raises SparkError."""
     question = taken.question
     try:
-        _suit(spark, taken.offsets)
-        _narrow(spark, (taken.committed, taken.uncommitted, taken.inputs))
-        ledger = build_ledger(
-            taken.committed,
-            taken.uncommitted,
-            taken.inputs,
-            taken.sink,
-            question.source,
-            (evidence / "ledger").as_uri(),
-            raw_log=None if taken.batches is None else _raw_log(spark, taken.batches, taken.sink, taken.offsets),
-            declared=None if question.journal is None else _declared(spark, question.journal),
-            identity=question.identity,
-            expected=question.expected,
-            order=question.order,
-            agreed=question.agreed,
-            coordinator=taken.coordinator,
-            source_log=None if taken.source_batches is None else SourceLog(taken.aborted),
-            polled=None if question.polled is None else _polled(spark, question.polled),
-            doubts=taken.doubts,
-        )
         return judge(
-            ledger,
+            ledger_of(spark, taken, evidence),
             question.guarantee,
             require=question.agreed.require,
             not_processed=question.not_processed,
@@ -213,6 +194,31 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
         )
     except PySparkException as error:
         raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
+
+
+def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
+    """Everything that is judged of what was taken. Raises PySparkException."""
+    question = taken.question
+    _suit(spark, taken.offsets)
+    _narrow(spark, (taken.committed, taken.uncommitted, taken.inputs))
+    return build_ledger(
+        taken.committed,
+        taken.uncommitted,
+        taken.inputs,
+        taken.sink,
+        question.source,
+        (evidence / "ledger").as_uri(),
+        raw_log=None if taken.batches is None else _raw_log(spark, taken.batches, taken.sink, taken.offsets),
+        declared=None if question.journal is None else _declared(spark, question.journal),
+        identity=question.identity,
+        expected=question.expected,
+        order=question.order,
+        agreed=question.agreed,
+        coordinator=taken.coordinator,
+        source_log=None if taken.source_batches is None else SourceLog(taken.aborted),
+        polled=None if question.polled is None else _polled(spark, question.polled),
+        doubts=taken.doubts,
+    )
 
 
 def read_taken(spark: SparkSession, evidence: Path) -> Taken:
@@ -419,8 +425,9 @@ def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: in
     found = fates.transactions(batches, bounds)
     names = [column.split()[0] for column in TRANSACTION_COLUMNS.split(", ")]
     transactions = pa.Table.from_pandas(found[names], preserve_index=False)
-    both = _frame(spark, batches, BATCH_COLUMNS), _frame(spark, transactions, TRANSACTION_COLUMNS)
-    return RawLog(*(gathered(one, offsets) for one in both))
+    both = frame_of(spark, batches, BATCH_COLUMNS), frame_of(spark, transactions, TRANSACTION_COLUMNS)
+    frames = [gathered(one, offsets) for one in both]
+    return RawLog(frames[0], frames[1], (batches, transactions))
 
 
 def _declared(spark: SparkSession, journal: Sequence[Entry]) -> Declared:
@@ -430,20 +437,14 @@ def _declared(spark: SparkSession, journal: Sequence[Entry]) -> Declared:
     started = [entry for entry in journal if isinstance(entry, TaskStarted)]
     rows += [(entry.transactional_id, entry.sequence, 0, entry.task, "STARTED", "") for entry in started]
     table = pa.table(dict(zip(columns, zip(*rows, strict=True), strict=True))) if rows else None
-    return Declared(_frame(spark, table, DECLARED_COLUMNS), len(rows), frozenset(row[0] for row in rows))
+    ids = frozenset(row[0] for row in rows)
+    return Declared(frame_of(spark, table, DECLARED_COLUMNS), len(rows), ids, outcomes_of(rows))
 
 
 def _polled(spark: SparkSession, table: pa.Table) -> Polled:
     widths = pc.subtract(table["last_offset"], table["first_offset"])
     records = (pc.sum(widths).as_py() or 0) + table.num_rows
-    return Polled(_frame(spark, table, POLLED_COLUMNS), records)
-
-
-def _frame(spark: SparkSession, table: pa.Table | None, columns: str) -> DataFrame:
-    if table is None or table.num_rows == 0:
-        return spark.createDataFrame([], columns)
-    casts = [f"cast({name} as {kind}) as {name}" for name, kind in (one.split() for one in columns.split(", "))]
-    return spark.createDataFrame(table).selectExpr(*casts)
+    return Polled(frame_of(spark, table, POLLED_COLUMNS), records)
 
 
 def _from(bounds: Bounds, first: Mapping[int, int]) -> Bounds:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from backend.errors import SelfTestError, SparkError, UsageError
 from backend.evidence.verify import evidence_hash, evidence_in
-from backend.judge import EVIDENCE, REPORT, Taken, judge_taken, read_taken
+from backend.judge import EVIDENCE, REPORT, Taken, judge_taken, ledger_of, read_taken
 from backend.services import services
 from backend.settings import Settings
 from backend.spark import first_line, spark_session
@@ -45,7 +45,7 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     taken = read_taken(spark, evidence)
     before = Report.from_json((folder / REPORT).read_text(encoding="utf-8"))
     try:
-        sink = _told_apart(spark.read.parquet((evidence / "ledger" / "sink").as_uri()), taken)
+        sink = _told_apart(ledger_of(spark, taken, scratch / "before").sink, taken)
         injection = choose(sink, taken.question.expected, taken.question.order)
         if injection is None:
             return ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
@@ -41,6 +42,8 @@ class RawLog:
 
     batches: DataFrame
     transactions: DataFrame
+    tables: tuple[pa.Table, pa.Table]
+    """The same two."""
 
 
 class Straddle(NamedTuple):

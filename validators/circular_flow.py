@@ -52,7 +52,7 @@ def find(ledger: Ledger) -> DataFrame | None:
             said = f"It read what {_spell(writer)} wrote, and so depends on itself in a circle of {len(circle)}."
             place = (partition, offset, ledger.source_bounds.topic, source_partition, source_offset, output_index)
             rows.append((*place, _spell(reader), None, -len(circle), said))
-    return ledger.sink.sparkSession.createDataFrame(rows, COLUMNS) if rows else None
+    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
 
 def _circles(edges: Mapping[tuple[Name, Name], object]) -> list[list[Name]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from validators.evidence import COLUMNS
 
@@ -147,7 +147,7 @@ def row(each: OpenTransaction, why: str, explained_by: str | None = None) -> Row
     return Row(each.partition, each.start_offset, each.name, explained_by, each.withheld, why)
 
 
-def told(sink: DataFrame, rows: Iterable[Row]) -> DataFrame | None:
-    """The rows as evidence, None if there is none. `sink` is the ledger's, for its session."""
+def told(spark: SparkSession, rows: Iterable[Row]) -> DataFrame | None:
+    """The rows as evidence, None if there is none."""
     found = [(one.partition, one.offset, None, None, None, None, *one[2:]) for one in rows]
-    return sink.sparkSession.createDataFrame(found, COLUMNS) if found else None
+    return spark.createDataFrame(found, COLUMNS) if found else None

@@ -21,7 +21,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
 
 def find(ledger: Ledger) -> DataFrame | None:
     opened = ledger.coordinator.open if ledger.coordinator else ()
-    return told(ledger.sink, (row(each, each.why) for each in opened if each.hanging))
+    return told(ledger.spark, (row(each, each.why) for each in opened if each.hanging))
 
 
 def covered(ledger: Ledger) -> int:

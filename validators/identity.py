@@ -52,7 +52,7 @@ def _held(by: str) -> Column:
     how, _, what = by.partition(":")
     match how:
         case "header":
-            return _last_header(what)
+            return last_header(what)
         case "json":
             return F.get_json_object(F.col("value").cast("string"), what).cast("binary")
         case _:
@@ -96,7 +96,7 @@ def with_transaction(records: DataFrame) -> DataFrame:
 
 def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> DataFrame:
     """Adds the parts of a header, or nulls unless they spell its text again: the rule of validators/headers.py."""
-    records = records.withColumn("text", _last_header(header).cast("string")).withColumn("parts", F.split("text", "/"))
+    records = records.withColumn("text", last_header(header).cast("string")).withColumn("parts", F.split("text", "/"))
     parts = {name: F.get("parts", F.lit(place)).try_cast(kind) for place, (name, kind) in enumerate(types.items())}
     filled = [F.col(name) != "" if kind == "string" else F.col(name) >= 0 for name, kind in types.items()]
     valid = reduce(Column.__and__, filled, F.concat_ws("/", *types) == F.col("text"))
@@ -105,7 +105,7 @@ def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> D
     return records.withColumns(named).drop("text", "parts", "valid")
 
 
-def _last_header(name: str) -> Column:
+def last_header(name: str) -> Column:
     """The value of the header; where the name occurs twice, of the last: Kafka's own rule."""
     from_end = F.array_position(F.reverse(F.col("headers.key")), name)
     return F.try_element_at(F.col("headers.value"), -F.nullif(from_end, F.lit(0)).cast("int"))

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import reduce
-from typing import Any, NamedTuple
+from functools import cached_property, reduce
+from types import MappingProxyType
+from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from validators.agreed import Agreed
@@ -32,6 +32,7 @@ from validators.balance import (
     count_headers,
     words_of_batches,
 )
+from validators.cell import Cell
 from validators.coordinator import Coordinator
 from validators.expected import Expect, Expected, outputs_of, record
 from validators.finding import Balance, Bounds, Fate, Order, PartitionBounds, Transactions, Witness
@@ -41,7 +42,8 @@ from validators.named import NAME, TransactionalId, count_ids, named
 from validators.offsets import between, bits, bound, holds, look_up, minus, word
 from validators.packed import has_packs
 from validators.polled import Polled
-from validators.readings import keep
+from validators.readings import frame_of, keep
+from validators.sound import NAMED_COLUMNS, Outcomes, prove, together
 
 DECLARED_COLUMNS = "transactional_id string, sequence long, attempt int, task string, outcome string, reason string"
 """The journal's transactions: `outcome` is what the worker was told, 'COMMITTED' or 'ABORTED'; else it is unknown.
@@ -77,34 +79,6 @@ REAL = (Place.INPUT, Place.BEFORE, Place.AFTER)
 """Places of records that have an input; only these can repeat one another or stand in order."""
 
 
-class Cell(NamedTuple):
-    """Counts of one sink partition and one source partition. `source_partition` is None for records without input."""
-
-    partition: int
-    source_partition: int | None
-    committed: int
-    aborted: int
-    pending: int
-    never_transactional: int
-    """Committed records that were in no transaction, by the raw log."""
-    heard: int
-    """Committed records whose transaction's outcome the raw log or the journal tells."""
-    unstable: int
-    """Committed records whose transaction the raw log says was aborted."""
-    last_source_offset: int | None
-    """Of its committed records, the highest."""
-    straddling: int
-    """Records in a sparse batch that straddles the start of the bounds."""
-    endless: int
-    """Committed records of a transaction that no marker ends."""
-    of_aborted: int
-    """Committed records whose input was aborted."""
-    at_inputs: int
-    """Committed records that are an expected output of an input of the judged range."""
-    revoked: int
-    """Committed records of a transaction that the raw log or the journal says was aborted."""
-
-
 @dataclass(frozen=True)
 class Declared:
     """What the journal tells."""
@@ -113,6 +87,8 @@ class Declared:
     """With `DECLARED_COLUMNS`."""
     count: int
     transactional_ids: frozenset[str]
+    outcomes: Outcomes
+    """What `rows` say, by `outcomes_of`."""
 
 
 @dataclass(frozen=True)
@@ -125,19 +101,15 @@ class SourceLog:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Everything that is judged. The frames are Parquet already, where nothing else is said; the facts are counted."""
+    """Everything that is judged. The facts are counted; the frames are computed where they are used, which is where the
+    facts show something odd."""
 
-    sink: DataFrame
-    """One row per record of the read_uncommitted reading, with `SINK_COLUMNS`."""
-    repeats: DataFrame
-    """The later copies among the committed records with an input: partition, offset, copies (how many there are in
-    all), first_partition, first_offset (where the first one is)."""
+    records: Callable[[], DataFrame]
+    """Gives `sink`."""
     named: DataFrame
-    """The transactions that the records' headers name, one row a partition: the columns of validators/named.py. It is
-    computed from `sink` where it is used, which is where `ids` shows something odd."""
-    outputs: DataFrame
-    """The outputs that must be there, of the inputs of the judged range: source_partition, source_offset, output_index.
-    A row may occur twice."""
+    """The transactions that the records' headers name, one row a partition: the columns of validators/named.py."""
+    wanted: DataFrame | None
+    """`outputs`; None: as many as were produced."""
     sink_bounds: Bounds
     source_bounds: Bounds
     """The judged range: from `start` to `lso` of each partition; the source itself ends at `hw`."""
@@ -153,6 +125,8 @@ class Ledger:
     """Of `named`, by transactional id."""
     ends: Mapping[str, int]
     """The raw log's transactions by outcome, each once a partition that it wrote to."""
+    sound: bool
+    """Whether it was proved that nothing is odd (validators/sound.py), so that the lines stand in order too."""
     hidden: int
     """Records that the raw log commits and read_committed did not deliver."""
     repeats_count: int
@@ -185,6 +159,28 @@ class Ledger:
     evidence: str
     """URL of the folder where the frames are kept."""
     took_s: float
+
+    @cached_property
+    def sink(self) -> DataFrame:
+        """One row per record of the read_uncommitted reading, with `SINK_COLUMNS`; Parquet."""
+        return self.records()
+
+    @cached_property
+    def repeats(self) -> DataFrame:
+        """The later copies among the committed records with an input: partition, offset, copies (how many there are in
+        all), first_partition, first_offset (where the first one is); Parquet."""
+        offsets = self.sink_bounds.offsets + self.source_bounds.offsets
+        return keep(_repeats(self.sink), f"{self.evidence}/repeats", offsets)
+
+    @property
+    def outputs(self) -> DataFrame:
+        """The outputs that must be there, of the inputs of the judged range: source_partition, source_offset,
+        output_index. A row may occur twice."""
+        return _produced(self.sink) if self.wanted is None else self.wanted
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.written.sparkSession
 
     @property
     def committed(self) -> int:
@@ -264,46 +260,6 @@ def build_ledger(
     (validators/packed.py). `doubts`: why else not to trust them, in clauses.
     """
     began = time.monotonic()
-    offsets = sink_bounds.offsets + source_bounds.offsets
-    counts = expected.counts(source, source_bounds)
-    counts = counts if counts is None else keep(counts, f"{evidence}/expected", offsets)
-    aborted = source_log.aborted if source_log else None
-    words, inputs, headers, ends, aborted_inputs, still_packed = _together(
-        lambda: keep(_words(committed, raw_log, sink_bounds), f"{evidence}/words", offsets, WORD_COLUMNS),
-        lambda: _count_inputs(source, source_bounds, counts),
-        lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
-        lambda: _count_ends(raw_log, sink_bounds) if raw_log else {},
-        lambda: aborted.count() if aborted is not None else 0,
-        lambda: raw_log is None and has_packs(uncommitted),
-    )
-    uncommitted = uncommitted.withColumns({"held": agreed.match.of_sink(), "value_hash": _value_hash(agreed)})
-    records = _with_fates(uncommitted, words, sink_bounds, raw_log is not None)
-    records = _with_declared(with_transaction(records), declared)
-    records = with_input(records, source, source_bounds.topic, identity, counts, agreed.match, aborted)
-    records = with_numbered_input(records, source_bounds)
-    records = _with_places(records, source, source_bounds, inputs.dense, counts, aborted)
-    by_key = order is Order.PER_KEY
-    records = records.withColumn("key_hash", F.xxhash64("key") if by_key else F.lit(None).cast("long"))
-    names = [column.split()[0] for column in SINK_COLUMNS.split(", ")]
-    sink = keep(records.select(*names), f"{evidence}/sink", offsets, SINK_COLUMNS)
-    told = named(sink, raw_log, sink_bounds)
-    outputs = _outputs(source, source_bounds, sink, expected, counts)
-    written = _written(source, source_bounds)
-    cells, compared, ids, repeats_count, outputs_count, keyed, writers = _together(
-        lambda: _count_cells(sink, headers),
-        lambda: _count_doubts(sink, words, sink_bounds, raw_log is not None),
-        lambda: count_ids(told),
-        lambda: _count_repeats(sink),
-        lambda: _count_outputs(outputs, inputs, expected),
-        lambda: sink.where(real()).select(*LINE, "key_hash").distinct().count() if by_key else 0,
-        lambda: _count_writers(written) if inputs.headed else {},
-    )
-    counted, hidden = compared
-    doubts = (
-        *(["lineage is packed, and only the raw log, which was not heard, tells whose it is."] * still_packed),
-        *doubts,
-    )
-    balance = tuple(_balance(one, cells, headers, raw_log is not None) for one in sink_bounds.partitions)
     heard = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
     others = {
         Witness.RAW_LOG: raw_log,
@@ -313,42 +269,208 @@ def build_ledger(
         Witness.READER: polled,
     }
     heard |= {witness for witness, account in others.items() if account is not None}
-    repeats = _repeats(sink)
+    given = _Given(
+        *(committed, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, declared, identity, expected),
+        *(agreed, order, source_log.aborted if source_log else None),
+    )
+    found = _shortly(given) or _at_length(given)
+    balance = tuple(_balance(one, found.cells, found.headers, raw_log is not None) for one in sink_bounds.partitions)
     return Ledger(
-        sink=sink,
-        repeats=keep(repeats, f"{evidence}/repeats", offsets) if repeats_count else repeats.limit(0),
-        named=told,
-        outputs=outputs,
+        records=found.records,
+        named=found.named,
+        wanted=found.wanted,
         sink_bounds=sink_bounds,
         source_bounds=source_bounds,
         raw_log=raw_log,
         coordinator=coordinator,
         heard=frozenset(heard),
-        cells=cells,
-        headers=headers,
-        ids=ids,
-        ends=ends,
-        hidden=hidden,
-        repeats_count=repeats_count,
-        inputs_count=inputs.judged,
-        aborted_inputs=aborted_inputs,
+        cells=found.cells,
+        headers=found.headers,
+        ids=found.ids,
+        ends=found.ends,
+        sound=found.sound,
+        hidden=found.hidden,
+        repeats_count=found.repeats_count,
+        inputs_count=found.inputs.judged,
+        aborted_inputs=found.aborted_inputs,
         journaled=declared.transactional_ids if declared is not None else frozenset(),
-        written=written,
-        written_count=sum(writers.values()),
-        writers=frozenset(writers),
+        written=found.written,
+        written_count=sum(found.writers.values()),
+        writers=frozenset(found.writers),
         polled=polled,
-        outputs_count=outputs_count,
+        outputs_count=found.outputs_count,
         expected=expected,
         agreed=agreed,
         values=_values(source, source_bounds, agreed),
         order=order,
-        lines=keyed if by_key else sum(cell.source_partition is not None and cell.committed > 0 for cell in cells),
+        lines=found.lines,
         balance=balance,
-        transactions=_transactions(ids, ends),
-        doubts=(*doubts, *_doubts(counted, inputs, balance)),
+        transactions=_transactions(found.ids, found.ends),
+        doubts=(*found.doubts, *doubts, *_doubts(found.doubted, found.inputs, balance)),
         evidence=evidence,
         took_s=time.monotonic() - began,
     )
+
+
+class _Given(NamedTuple):
+    """What is counted."""
+
+    committed: DataFrame
+    uncommitted: DataFrame
+    source: DataFrame
+    sink_bounds: Bounds
+    source_bounds: Bounds
+    evidence: str
+    raw_log: RawLog | None
+    declared: Declared | None
+    identity: Identity
+    expected: Expected
+    agreed: Agreed
+    order: Order
+    aborted: DataFrame | None
+    """The source's aborted records, where there are any."""
+
+    @property
+    def offsets(self) -> int:
+        return self.sink_bounds.offsets + self.source_bounds.offsets
+
+
+class _Counted(NamedTuple):
+    """What was counted, by fields of the ledger."""
+
+    records: Callable[[], DataFrame]
+    named: DataFrame
+    wanted: DataFrame | None
+    cells: tuple[Cell, ...]
+    headers: Mapping[int, Headers]
+    ids: tuple[TransactionalId, ...]
+    ends: Mapping[str, int]
+    inputs: Inputs
+    written: DataFrame
+    writers: Mapping[str, int]
+    outputs_count: int
+    lines: int
+    sound: bool = False
+    hidden: int = 0
+    repeats_count: int = 0
+    aborted_inputs: int = 0
+    doubted: Mapping[Doubt, int] = MappingProxyType({})
+    doubts: tuple[str, ...] = ()
+
+
+def _shortly(given: _Given) -> _Counted | None:
+    """The counts of a topic in which nothing is odd, by validators/sound.py. None where something is, or where more is
+    expected than that each input has an output of its own, in order."""
+    expected = given.expected
+    simple = given.identity is Identity.LINEAGE and given.aborted is None and expected.count is None
+    if not simple or given.order is not Order.PER_SOURCE_PARTITION or given.raw_log is None:
+        return None
+    outcomes = given.declared.outcomes if given.declared else None
+    bounds = given.sink_bounds, given.source_bounds
+    sound = prove(given.committed, given.uncommitted, given.source, *bounds, given.raw_log, outcomes, _content())
+    if sound is None:
+        return None
+
+    def records() -> DataFrame:
+        words = _keep_words(given)
+        inputs = _count_inputs(given.source, given.source_bounds, None)
+        return _keep_sink(given, words, inputs.dense, None)
+
+    written = _written(given.source, given.source_bounds)
+    width = sum(one.lso - one.start for one in given.source_bounds.partitions)
+    inputs = Inputs(sound.inputs, 0, sound.inputs == width, sound.inputs, 0, sound.headed)
+    any_number = expected.kind is Expect.ZERO_OR_ONE
+    return _Counted(
+        records=records,
+        named=frame_of(given.source.sparkSession, sound.named, NAMED_COLUMNS),
+        wanted=None if any_number else _wanted(given.source, given.source_bounds, None),
+        cells=sound.cells,
+        headers=sound.headers,
+        ids=sound.ids,
+        ends=sound.ends,
+        inputs=inputs,
+        written=written,
+        writers=_count_writers(written) if inputs.headed else {},
+        outputs_count=sound.produced if any_number else sound.inputs,
+        lines=_count_lines(sound.cells),
+        sound=True,
+    )
+
+
+def _at_length(given: _Given) -> _Counted:
+    """The counts of any topic: each record is looked at, with everything that is known of it beside it."""
+    _, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, *_ = given
+    expected, aborted = given.expected, given.aborted
+    counts = expected.counts(source, source_bounds)
+    counts = counts if counts is None else keep(counts, f"{evidence}/expected", given.offsets)
+    words, inputs, headers, ends, aborted_inputs, still_packed = together(
+        lambda: _keep_words(given),
+        lambda: _count_inputs(source, source_bounds, counts),
+        lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
+        lambda: _count_ends(raw_log, sink_bounds) if raw_log else {},
+        lambda: aborted.count() if aborted is not None else 0,
+        lambda: raw_log is None and has_packs(uncommitted),
+    )
+    sink = _keep_sink(given, words, inputs.dense, counts)
+    told = named(sink, raw_log, sink_bounds)
+    any_number = counts is None and expected.kind is Expect.ZERO_OR_ONE
+    by_key = given.order is Order.PER_KEY
+    written = _written(source, source_bounds)
+    cells, compared, ids, repeats_count, outputs_count, keyed, writers = together(
+        lambda: _count_cells(sink, headers),
+        lambda: _count_doubts(sink, words, sink_bounds, raw_log is not None),
+        lambda: count_ids(told),
+        lambda: _count_repeats(sink),
+        lambda: _count_outputs(_produced(sink)) if any_number else inputs.outputs,
+        lambda: sink.where(real()).select(*LINE, "key_hash").distinct().count() if by_key else 0,
+        lambda: _count_writers(written) if inputs.headed else {},
+    )
+    return _Counted(
+        records=lambda: sink,
+        named=told,
+        wanted=None if any_number else _wanted(source, source_bounds, counts),
+        cells=cells,
+        headers=headers,
+        ids=ids,
+        ends=ends,
+        inputs=inputs,
+        written=written,
+        writers=writers,
+        outputs_count=outputs_count,
+        lines=keyed if by_key else _count_lines(cells),
+        hidden=compared[1],
+        repeats_count=repeats_count,
+        aborted_inputs=aborted_inputs,
+        doubted=compared[0],
+        doubts=(PACKED,) * still_packed,
+    )
+
+
+PACKED = "lineage is packed, and only the raw log, which was not heard, tells whose it is."
+
+
+def _keep_words(given: _Given) -> DataFrame:
+    words = _words(given.committed, given.raw_log, given.sink_bounds)
+    return keep(words, f"{given.evidence}/words", given.offsets, WORD_COLUMNS)
+
+
+def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame | None) -> DataFrame:
+    """The sink's records, with `SINK_COLUMNS`. `dense` and `counts` as in `_with_places`."""
+    agreed, source, bounds, aborted = given.agreed, given.source, given.source_bounds, given.aborted
+    records = given.uncommitted.withColumns({"held": agreed.match.of_sink(), "value_hash": _value_hash(agreed)})
+    records = _with_fates(records, words, given.sink_bounds, given.raw_log is not None)
+    records = _with_declared(with_transaction(records), given.declared)
+    records = with_input(records, source, bounds.topic, given.identity, counts, agreed.match, aborted)
+    records = with_numbered_input(records, bounds)
+    records = _with_places(records, source, bounds, dense, counts, aborted)
+    by_key = given.order is Order.PER_KEY
+    records = records.withColumn("key_hash", F.xxhash64("key") if by_key else F.lit(None).cast("long"))
+    names = [column.split()[0] for column in SINK_COLUMNS.split(", ")]
+    return keep(records.select(*names), f"{given.evidence}/sink", given.offsets, SINK_COLUMNS)
+
+
+def _count_lines(cells: Sequence[Cell]) -> int:
+    return sum(cell.source_partition is not None and cell.committed > 0 for cell in cells)
 
 
 def real() -> Column:
@@ -372,12 +494,6 @@ def is_hidden() -> Column:
     """Whether the raw log commits a row of the sink that read_committed did not deliver."""
     stable = ~F.col("transactional") | (F.col("outcome") == Fate.COMMITTED.value)
     return F.coalesce((F.col("fate") != Fate.PENDING.value) & ~F.col("visible") & stable, F.lit(False))
-
-
-def _together(*questions: Callable[[], Any]) -> list[Any]:
-    """The answers to questions that do not need each other, asked at the same time: small jobs leave cores idle."""
-    with ThreadPoolExecutor(len(questions)) as pool:
-        return [answer.result() for answer in [pool.submit(question) for question in questions]]
 
 
 class Inputs(NamedTuple):
@@ -430,14 +546,9 @@ def _values(source: DataFrame, bounds: Bounds, agreed: Agreed) -> DataFrame | No
     )
 
 
-def _outputs(
-    source: DataFrame, bounds: Bounds, sink: DataFrame, expected: Expected, counts: DataFrame | None
-) -> DataFrame:
+def _wanted(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> DataFrame:
     if counts is not None:
         return outputs_of(counts)
-    if expected.kind is Expect.ZERO_OR_ONE:
-        # Those that were produced, whatever became of them: of the others nobody knows whether they were filtered out.
-        return sink.where(F.col("place") == Place.INPUT.value).select(*LINEAGE)
     return source.where(between("partition", "offset", bounds, "lso")).select(
         F.col("partition").alias("source_partition"),
         F.col("offset").alias("source_offset"),
@@ -445,9 +556,12 @@ def _outputs(
     )
 
 
-def _count_outputs(outputs: DataFrame, inputs: Inputs, expected: Expected) -> int:
-    if expected.kind is not Expect.ZERO_OR_ONE or expected.count is not None:
-        return inputs.outputs
+def _produced(sink: DataFrame) -> DataFrame:
+    """The outputs that there are, whatever became of them: nobody knows whether the others were filtered out."""
+    return sink.where(F.col("place") == Place.INPUT.value).select(*LINEAGE)
+
+
+def _count_outputs(outputs: DataFrame) -> int:
     words = outputs.groupBy("source_partition", word("source_offset").alias("word")).agg(
         F.bit_count(bits("source_offset")).alias("outputs")
     )

@@ -23,7 +23,7 @@ TIMEOUT_MS = 60_000
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    return told(ledger.sink, (row(each, _why(each), _cause(each)) for each in _stalls(ledger)))
+    return told(ledger.spark, (row(each, _why(each), _cause(each)) for each in _stalls(ledger)))
 
 
 def covered(ledger: Ledger) -> int:

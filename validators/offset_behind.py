@@ -27,7 +27,7 @@ def find(ledger: Ledger) -> DataFrame | None:
             why = f"The group's offset is {offset}, and input {after - 1} has its output: it would be processed again."
             place = (ledger.source_bounds.topic, partition, offset, None)
             rows.append((None, None, *place, None, None, after - offset, why))
-    return ledger.sink.sparkSession.createDataFrame(rows, COLUMNS) if rows else None
+    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
 
 def covered(ledger: Ledger) -> int:

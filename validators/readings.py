@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from functools import reduce
 
+import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -72,6 +74,8 @@ def end_of(bounds: PartitionBounds, level: Witness) -> int:
             raise ValueError(f"{level} is not an isolation level.")
 
 
+ARROW_TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
+
 CHECKS = {"parquet.page.size.row.check.min": "1", "parquet.block.size.row.check.min": "1"}
 """Parquet looks how much it holds in memory when it has 100 rows, and from then on when they are likely to be too many:
 of 10 MB each, 100 end the server (PARQUET-99, PARQUET-2242). It looks at the first one."""
@@ -92,3 +96,14 @@ def gathered(frame: DataFrame, offsets: int) -> DataFrame:
     """`frame` in one partition where it tells of few offsets: Spark then shuffles nothing, which for so few records
     takes longer than everything else."""
     return frame.coalesce(1) if offsets <= FEW_OFFSETS_MAX else frame
+
+
+def frame_of(spark: SparkSession, rows: pa.Table | pd.DataFrame | None, columns: str) -> DataFrame:
+    """A frame with these columns, in Spark's words, of a table that has them; of None, an empty one."""
+    names = [one.split() for one in columns.split(", ")]
+    if rows is None or len(rows) == 0:
+        return spark.createDataFrame([], columns)
+    schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in names])
+    if isinstance(rows, pd.DataFrame):
+        return spark.createDataFrame(pa.Table.from_pandas(rows, schema, preserve_index=False))
+    return spark.createDataFrame(rows.select(schema.names).cast(schema))

@@ -26,7 +26,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     heard = ledger.coordinator or NONE
     decided = (row(each, each.why) for each in heard.open if each.stuck)
     waiting = (Row(None, None, each.holders[0].name, None, 0, each.why) for each in heard.unstable if each.stuck)
-    return told(ledger.sink, (*decided, *waiting))
+    return told(ledger.spark, (*decided, *waiting))
 
 
 def covered(ledger: Ledger) -> int:

@@ -26,6 +26,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from validators import readings
@@ -44,7 +45,9 @@ from validators.headers import (
 from validators.identity import Identity
 from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, ONE_TO_ONE, Declared, Ledger, SourceLog, build_ledger
 from validators.polled import POLLED_COLUMNS, Polled
+from validators.readings import ARROW_TYPES
 from validators.report import Report, judge
+from validators.sound import outcomes_of
 
 SOURCE, SINK = "numbers", "squares"
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -126,10 +129,11 @@ class History:
                 for (name, sequence), outcome in declared.items()
             ]
             ids = frozenset(name for name, _ in declared)
-            journal = Declared(spark.createDataFrame(rows, DECLARED_COLUMNS), len(rows), ids)
+            journal = Declared(spark.createDataFrame(rows, DECLARED_COLUMNS), len(rows), ids, outcomes_of(rows))
         raw = RawLog(
             spark.createDataFrame(self.batches, BATCH_COLUMNS),
             spark.createDataFrame(self.transactions, TRANSACTION_COLUMNS),
+            (table_of(self.batches, BATCH_COLUMNS), table_of(self.transactions, TRANSACTION_COLUMNS)),
         )
         return build_ledger(
             committed=spark.createDataFrame(self.committed, readings.COLUMNS),
@@ -224,6 +228,11 @@ def side_by_side(histories: Iterable[History]) -> History:
             for name in ("committed", "uncommitted", "source", "aborted", "polled", "batches", "transactions")
         ),
     )
+
+
+def table_of(rows: Sequence[tuple[Any, ...]], columns: str) -> pa.Table:
+    schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in map(str.split, columns.split(", "))])
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
 def _polled(session: str, text: str, partition: int, start: int, end: int) -> Iterator[tuple[Any, ...]]:

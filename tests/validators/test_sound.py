@@ -1,0 +1,193 @@
+"""The short way to what a ledger counts, beside the long one that looks at each record."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.validators.history import History, history
+from validators import ledger as long_way
+from validators.expected import Expect, Expected
+from validators.finding import Guarantee, Order
+from validators.identity import Identity
+from validators.ledger import Ledger
+from validators.report import judge
+
+JOURNAL = {("a-0", 1): "COMMITTED", ("a-0", 2): "ABORTED:at random", ("a-0", 3): "COMMITTED"}
+HEALTHY = "0 1 C 2 A 2 3 C"
+COUNTED = (
+    *("sink_bounds", "heard", "headers", "ends", "hidden", "repeats_count", "inputs_count", "aborted_inputs"),
+    *("journaled", "written_count", "writers", "outputs_count", "lines", "balance", "transactions", "doubts"),
+)
+
+
+def at_length(monkeypatch: pytest.MonkeyPatch, made: History, spark: SparkSession, folder: Path, **more: Any) -> Ledger:
+    with monkeypatch.context() as patch:
+        patch.setattr(long_way, "_shortly", lambda _given: None)
+        return made.ledger(spark, folder, **more)
+
+
+def rows(ledger: Ledger) -> list[tuple[Any, ...]]:
+    found = ledger.named.collect()
+    return sorted((tuple(row[name] for name in sorted(ledger.named.columns)) for row in found), key=str)
+
+
+def assert_the_same(short: Ledger, long: Ledger) -> None:
+    assert short.sound, "this is about the short way"
+    assert not long.sound
+    for name in COUNTED:
+        assert getattr(short, name) == getattr(long, name), name
+    assert set(short.cells) == set(long.cells)
+    assert sorted(short.ids) == sorted(long.ids)
+    assert rows(short) == rows(long)
+    assert short.sink.orderBy("partition", "offset").collect() == long.sink.orderBy("partition", "offset").collect()
+    reports = [replace(judge(one, Guarantee.EXACTLY_ONCE), took_s=0) for one in (short, long)]
+    assert reports[0] == reports[1]
+
+
+def two_producers(seed: int) -> History:
+    """Some hundred inputs of two source partitions by two producers to three partitions of the sink, some of their
+    transactions aborted and then repeated."""
+    draw = random.Random(seed)
+    lines: list[list[str]] = [[], [], []]
+    left = {"a": list(range(150)), "b": list(range(90))}
+    while any(left.values()):
+        turns: list[tuple[int, list[str]]] = []
+        for source, (producer, inputs) in enumerate(left.items()):
+            if not inputs:
+                continue
+            # Each transaction has records in every partition, so that it has the same number in all of them.
+            width = draw.randint(3, 20)
+            taken = inputs if len(inputs) < width + 3 else inputs[:width]
+            end = draw.choice("CCA")
+            if end == "C":
+                del inputs[: len(taken)]
+            written: dict[int, list[str]] = {}
+            for offset in taken:
+                partition = offset % 3
+                written.setdefault(partition, []).append(f"{producer}:{source}.{offset}")
+            turns += [(partition, [*tokens, f"{producer}:{end}"]) for partition, tokens in written.items()]
+        # Records of both stand between each other, each producer's in turn.
+        while turns:
+            at = draw.randrange(len(turns))
+            partition, tokens = turns[at]
+            lines[partition].append(tokens.pop(0))
+            turns = [turn for turn in turns if turn[1]]
+    return history(*(" ".join(line) for line in lines), inputs=[150, 90])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_both_ways_count_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    made = two_producers(seed)
+    assert_the_same(made.ledger(spark, tmp_path), at_length(monkeypatch, made, spark, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("made", "more"),
+    {
+        "a journal says why": (history(HEALTHY, inputs=4), {"declared": JOURNAL}),
+        "a journal knows one of them": (history(HEALTHY, inputs=4), {"declared": {("a-0", 1): "COMMITTED"}}),
+        "inputs without an output": (history("0 C 2 A 3 C", inputs=5), {}),
+        "inputs that may be filtered out": (
+            history("0 C 2 A 3 C", inputs=5),
+            {"expected": Expected(Expect.ZERO_OR_ONE)},
+        ),
+        "inputs that others wrote": (history("0 1 C", inputs=2, writers={(0, 1): "c1"}), {}),
+        "a source with holes": (history("0 2 C", inputs=3, holes=[(0, 1)]), {}),
+        "a sink that begins later": (history("0 C 1 2 3 C", inputs=[4], judged=[(1, 4)], start=2), {}),
+    }.values(),
+)
+def test_a_topic_in_which_nothing_is_odd_is_counted_shortly(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: History, more: dict[str, Any]
+) -> None:
+    assert_the_same(made.ledger(spark, tmp_path, **more), at_length(monkeypatch, made, spark, tmp_path, **more))
+
+
+ODD = {
+    "a duplicate": history("0 1 C 1 2 C", inputs=3),
+    "a duplicate in one transaction": history("0 1 1 2 C", inputs=3),
+    "two swapped": history("0 2 1 3 C", inputs=4),
+    "two swapped over transactions": history("2 3 C 0 1 C", inputs=4),
+    "two swapped far apart": history(" ".join(f"{n}" for n in (*range(70, 140), *range(70))) + " C", inputs=140),
+    "an aborted one seen": history("0 1* A 0 1 C", inputs=2),
+    "a committed one not seen": history("0 1~ C", inputs=2),
+    "one in no transaction": history("0 1! C", inputs=2),
+    "one of an open transaction": history("0 C 1", inputs=2),
+    "no lineage": history("0 ? C", inputs=2),
+    "no name": history("0 1@ C", inputs=2),
+    "another's name": history("0 1@2 C", inputs=2),
+    "one name in two transactions": history("0 C 1@1 C", inputs=2),
+    "a torn one": history("0 1%5 C", inputs=2),
+    "an input that is not there": history("0 7 C", inputs=2),
+    "an input before the judged range": history("0 1 C", inputs=[2], judged=[(1, 2)]),
+    "an input in a hole": history("0 1 C", inputs=2, holes=[(0, 1)]),
+    "an aborted input": history("0 1 C", inputs=2, aborted=[(0, 1)]),
+    "a second output": history("0 0#1 C", inputs=1),
+    "a lost sequence": history("0 1^ C", inputs=2),
+    "something gone": history("0 _ 1 C", inputs=2),
+    "something gone from a batch": history("0 x 1 C", inputs=2),
+    "two ends": history("0 A C 0 C", inputs=1),
+    "an older epoch": history("a1:0 a1:C a:1 a:C", inputs=2),
+}
+
+
+class LookedAtEachRecord(Exception):
+    """What the long way is replaced by where only the choice between the two is tested."""
+
+
+@pytest.fixture
+def no_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_length(_given: object) -> None:
+        raise LookedAtEachRecord
+
+    monkeypatch.setattr(long_way, "_at_length", at_length)
+
+
+@pytest.mark.usefixtures("no_long_way")
+@pytest.mark.parametrize("made", ODD.values(), ids=ODD)
+def test_whatever_is_odd_is_looked_at_record_by_record(spark: SparkSession, tmp_path: Path, made: History) -> None:
+    with pytest.raises(LookedAtEachRecord):
+        made.ledger(spark, tmp_path)
+
+
+@pytest.mark.usefixtures("no_long_way")
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"raw_log": False},
+        {"declared": {("a-0", 2): "COMMITTED"}},
+        {"identity": Identity.KEY},
+        {"order": Order.NONE},
+        {"order": Order.PER_KEY},
+    ],
+    ids=str,
+)
+def test_what_a_proof_cannot_tell_is_not_proved(spark: SparkSession, tmp_path: Path, more: dict[str, Any]) -> None:
+    made = history(HEALTHY, inputs=4)
+    assert made.ledger(spark, tmp_path).sound
+    with pytest.raises(LookedAtEachRecord):
+        made.ledger(spark, tmp_path, **more)
+
+
+@pytest.mark.usefixtures("no_long_way")
+def test_a_reading_of_other_content_is_not_trusted(spark: SparkSession, tmp_path: Path) -> None:
+    made = history(HEALTHY, inputs=4)
+    made.committed[0] = (*made.committed[0][:4], b"other", *made.committed[0][5:])
+    with pytest.raises(LookedAtEachRecord):
+        made.ledger(spark, tmp_path)
+
+
+@pytest.mark.usefixtures("no_long_way")
+def test_an_offset_that_was_read_twice_is_not_trusted(spark: SparkSession, tmp_path: Path) -> None:
+    for reading in ("committed", "uncommitted", "source"):
+        made = history(HEALTHY, inputs=4)
+        getattr(made, reading).append(getattr(made, reading)[0])
+        with pytest.raises(LookedAtEachRecord):
+            made.ledger(spark, tmp_path)
