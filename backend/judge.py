@@ -40,7 +40,7 @@ from validators.finding import Bounds, Guarantee, Order, Witness
 from validators.identity import Identity
 from validators.joined import join, split
 from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, Declared, Ledger, SourceLog, build_ledger
-from validators.packed import count_lost, keep_packs, packs_in, unpacked
+from validators.packed import keep_packs, packs_in, unpacked
 from validators.polled import POLLED_COLUMNS, Polled
 from validators.readings import COLUMNS, FEW_OFFSETS_MAX, frame_of, gathered, keep, read
 from validators.report import Report, judge
@@ -56,10 +56,6 @@ COMMITTED, UNCOMMITTED, INPUTS = "sink-read_committed", "sink-read_uncommitted",
 BATCHES, JOURNAL, COUNTS, TAKEN = "sink-raw_log.parquet", "journal.jsonl", "expected-counts", "taken.json"
 PACKS, SOURCE_PACKS = "sink-packs", "source-packs"
 SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
-LOST = (
-    "records without lineage, because the first record of their pack, which has it for all, is no longer in the topic "
-    "or cannot be read"
-)
 VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python")
 
 
@@ -111,6 +107,10 @@ class Taken:
     """The aborted records of the source; None where its raw log shows none."""
     doubts: tuple[str, ...] = ()
     """Why the readings are not to be trusted, in clauses."""
+    packs: Path | None = None
+    """Where the sink's lineage is packed, the folder that says where (validators/packed.py)."""
+    source_packs: Path | None = None
+    """The same of the source's, where its records are outputs themselves."""
 
     @property
     def offsets(self) -> int:
@@ -172,7 +172,7 @@ def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], questio
             _aborted(spark, options, question.source, source_batches.result(), inputs.result(), evidence, offsets),
         )
         try:
-            return _unpacked(spark, taken, evidence)
+            return _with_packs(taken, evidence)
         except OSError as error:
             raise EvidenceError(f"The evidence in {evidence} cannot be written: {error.strerror}.") from error
     except PySparkException as error:
@@ -201,10 +201,14 @@ def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
     question = taken.question
     _suit(spark, taken.offsets)
     _narrow(spark, (taken.committed, taken.uncommitted, taken.inputs))
+    inputs = taken.inputs
+    if taken.source_packs is not None:
+        # What wrote the inputs is asked of each of them.
+        inputs = keep(unpacked(inputs, taken.source_packs), (evidence / "ledger" / "inputs").as_uri(), taken.offsets)
     return build_ledger(
         taken.committed,
         taken.uncommitted,
-        taken.inputs,
+        inputs,
         taken.sink,
         question.source,
         (evidence / "ledger").as_uri(),
@@ -218,6 +222,7 @@ def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
         source_log=None if taken.source_batches is None else SourceLog(taken.aborted),
         polled=None if question.polled is None else _polled(spark, question.polled),
         doubts=taken.doubts,
+        packs=taken.packs,
     )
 
 
@@ -252,6 +257,7 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
             pq.read_table(evidence / SOURCE_BATCHES) if (evidence / SOURCE_BATCHES).exists() else None,
             reading(ABORTED) if (evidence / ABORTED).exists() else None,
             tuple(said.get("doubts", ())),
+            *((evidence / name if (evidence / name).exists() else None) for name in (PACKS, SOURCE_PACKS)),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EvidenceError(f"The evidence in {evidence} cannot be read: {first_line(error)}") from error
@@ -380,41 +386,34 @@ def _aborted(
     return keep(lost.select(*inputs.columns), (evidence / ABORTED).as_uri(), offsets)
 
 
-def _unpacked(spark: SparkSession, taken: Taken, evidence: Path) -> Taken:
-    """The same, where lineage is packed with the headers that each record would have had on its own.
-
-    Where the packs lie stays in the evidence.
-    """
+def _with_packs(taken: Taken, evidence: Path) -> Taken:
+    """The same, with where the packs lie, kept, where lineage is packed."""
     assert taken.batches is not None and taken.source_batches is not None
-    packs, source_packs = evidence / PACKS, evidence / SOURCE_PACKS
     with ThreadPoolExecutor(2) as pool:
-        sink = pool.submit(_keep_packs, taken.uncommitted, evidence / UNCOMMITTED, taken.batches, packs)
-        source = pool.submit(_keep_packs, taken.inputs, evidence / INPUTS, taken.source_batches, source_packs)
-    wanted = {COMMITTED: packs, UNCOMMITTED: packs} if sink.result() else {}
-    wanted |= {INPUTS: source_packs} if source.result() else {}
+        sink = pool.submit(_keep_packs, taken.uncommitted, evidence / UNCOMMITTED, taken.batches, evidence / PACKS)
+        folder = evidence / SOURCE_PACKS
+        source = pool.submit(_keep_packs, taken.inputs, evidence / INPUTS, taken.source_batches, folder)
+    return replace(taken, packs=sink.result(), source_packs=source.result())
+
+
+def with_headers(taken: Taken, folder: Path) -> Taken:
+    """The same, with headers of its own for each record, kept in the folder; unchanged where no lineage is packed."""
     readings = {COMMITTED: taken.committed, UNCOMMITTED: taken.uncommitted, INPUTS: taken.inputs}
-    if not wanted:
-        return taken
-    _narrow(spark, [readings[name] for name in wanted])
-
-    def replaced(name: str) -> DataFrame:
-        where = evidence / f"{name}-unpacked"
-        keep(unpacked(readings[name], wanted[name]), where.as_uri(), taken.offsets)
-        shutil.rmtree(evidence / name)
-        where.rename(evidence / name)
-        return _kept(spark, evidence / name, taken.offsets)
-
-    with ThreadPoolExecutor(len(wanted)) as pool:
-        readings |= dict(zip(wanted, pool.map(replaced, wanted), strict=True))
-    lost = count_lost(readings[COMMITTED], packs) if COMMITTED in wanted else 0
-    doubts = (f"{LOST}: {lost:,}.",) if lost else ()
-    committed, uncommitted, inputs = readings[COMMITTED], readings[UNCOMMITTED], readings[INPUTS]
-    return replace(taken, committed=committed, uncommitted=uncommitted, inputs=inputs, doubts=doubts)
+    _narrow(taken.inputs.sparkSession, list(readings.values()))
+    for name, packs in ((COMMITTED, taken.packs), (UNCOMMITTED, taken.packs), (INPUTS, taken.source_packs)):
+        if packs is not None:
+            whole = unpacked(readings[name], packs)
+            readings[name] = keep(whole, (folder / f"{name}-unpacked").as_uri(), taken.offsets, COLUMNS)
+    committed, uncommitted, inputs = readings.values()
+    return replace(taken, committed=committed, uncommitted=uncommitted, inputs=inputs, packs=None, source_packs=None)
 
 
-def _keep_packs(reading: DataFrame, kept: Path, batches: pa.Table, folder: Path) -> bool:
-    """Whether there are packs; they lie in transactions, so that other topics need not be looked at."""
-    return bool(pc.any(batches["transactional"]).as_py()) and packs_in(kept) and keep_packs(reading, batches, folder)
+def _keep_packs(reading: DataFrame, kept: Path, batches: pa.Table, folder: Path) -> Path | None:
+    """Where it is said where the packs lie; None where there are none. They lie in transactions, so that other topics
+    need not be looked at."""
+    if not pc.any(batches["transactional"]).as_py() or not packs_in(kept):
+        return None
+    return folder if keep_packs(reading, batches, folder) else None
 
 
 def _kept(spark: SparkSession, reading: Path, offsets: int) -> DataFrame:

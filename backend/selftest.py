@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from backend.errors import SelfTestError, SparkError, UsageError
 from backend.evidence.verify import evidence_hash, evidence_in
-from backend.judge import EVIDENCE, REPORT, Taken, judge_taken, ledger_of, read_taken
+from backend.judge import EVIDENCE, REPORT, Taken, judge_taken, ledger_of, read_taken, with_headers
 from backend.services import services
 from backend.settings import Settings
 from backend.spark import first_line, spark_session
@@ -42,9 +42,9 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     Raises SelfTestError when an injection is not found exactly once; EvidenceError, SparkError.
     """
     evidence, scratch = folder / EVIDENCE, folder / SCRATCH
-    taken = read_taken(spark, evidence)
     before = Report.from_json((folder / REPORT).read_text(encoding="utf-8"))
     try:
+        taken = with_headers(read_taken(spark, evidence), scratch)
         sink = _told_apart(ledger_of(spark, taken, scratch / "before").sink, taken)
         injection = choose(sink, taken.question.expected, taken.question.order)
         if injection is None:

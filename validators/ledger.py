@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, reduce
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -40,9 +41,9 @@ from validators.identity import Identity, with_input, with_transaction
 from validators.joined import with_numbered_input
 from validators.named import NAME, TransactionalId, count_ids, named
 from validators.offsets import between, bits, bound, holds, look_up, minus, word
-from validators.packed import has_packs
+from validators.packed import count_lost, has_packs, unpacked
 from validators.polled import Polled
-from validators.readings import frame_of, keep
+from validators.readings import COLUMNS, frame_of, keep
 from validators.sound import NAMED_COLUMNS, Outcomes, prove, together
 
 DECLARED_COLUMNS = "transactional_id string, sequence long, attempt int, task string, outcome string, reason string"
@@ -250,14 +251,15 @@ def build_ledger(
     source_log: SourceLog | None = None,
     polled: Polled | None = None,
     doubts: Sequence[str] = (),
+    packs: Path | None = None,
 ) -> Ledger:
     """The ledger of a sink and its source.
 
     `committed` and `uncommitted` are the sink's readings, `source` is the source's read_committed reading; all three
     are read more than once, so they should be kept ones. `source_bounds` is the judged range: an input counts from
     `start` to below `lso`. `evidence` is the URL of a folder for what is computed
-    here; what an interrupted judging left there is replaced. Where lineage is packed, readings are unpacked already
-    (validators/packed.py). `doubts`: why else not to trust them, in clauses.
+    here; what an interrupted judging left there is replaced. `doubts`: why else not to trust the readings,
+    in clauses. `packs`: where the sink's lineage is packed, the folder that says where (validators/packed.py).
     """
     began = time.monotonic()
     heard = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
@@ -271,7 +273,7 @@ def build_ledger(
     heard |= {witness for witness, account in others.items() if account is not None}
     given = _Given(
         *(committed, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, declared, identity, expected),
-        *(agreed, order, source_log.aborted if source_log else None),
+        *(agreed, order, source_log.aborted if source_log else None, packs),
     )
     found = _shortly(given) or _at_length(given)
     balance = tuple(_balance(one, found.cells, found.headers, raw_log is not None) for one in sink_bounds.partitions)
@@ -329,6 +331,7 @@ class _Given(NamedTuple):
     order: Order
     aborted: DataFrame | None
     """The source's aborted records, where there are any."""
+    packs: Path | None
 
     @property
     def offsets(self) -> int:
@@ -367,14 +370,16 @@ def _shortly(given: _Given) -> _Counted | None:
         return None
     outcomes = given.declared.outcomes if given.declared else None
     bounds = given.sink_bounds, given.source_bounds
-    sound = prove(given.committed, given.uncommitted, given.source, *bounds, given.raw_log, outcomes, _content())
+    sound = prove(
+        *(given.committed, given.uncommitted, given.source, *bounds, given.raw_log, outcomes, _content(), given.packs)
+    )
     if sound is None:
         return None
 
     def records() -> DataFrame:
-        words = _keep_words(given)
+        whole, _ = _unpacked(given)
         inputs = _count_inputs(given.source, given.source_bounds, None)
-        return _keep_sink(given, words, inputs.dense, None)
+        return _keep_sink(whole, _keep_words(whole), inputs.dense, None)
 
     written = _written(given.source, given.source_bounds)
     width = sum(one.lso - one.start for one in given.source_bounds.partitions)
@@ -399,6 +404,7 @@ def _shortly(given: _Given) -> _Counted | None:
 
 def _at_length(given: _Given) -> _Counted:
     """The counts of any topic: each record is looked at, with everything that is known of it beside it."""
+    given, lost = _unpacked(given)
     _, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, *_ = given
     expected, aborted = given.expected, given.aborted
     counts = expected.counts(source, source_bounds)
@@ -442,11 +448,33 @@ def _at_length(given: _Given) -> _Counted:
         repeats_count=repeats_count,
         aborted_inputs=aborted_inputs,
         doubted=compared[0],
-        doubts=(PACKED,) * still_packed,
+        doubts=(*lost, *(PACKED,) * still_packed),
     )
 
 
 PACKED = "lineage is packed, and only the raw log, which was not heard, tells whose it is."
+
+
+LOST = (
+    "records without lineage, because the first record of their pack, which has it for all, is no longer in the topic "
+    "or cannot be read"
+)
+
+
+def _unpacked(given: _Given) -> tuple[_Given, tuple[str, ...]]:
+    """The same with headers of its own for each record, kept; and a doubt where some have none any more."""
+    if given.packs is None:
+        return given, ()
+    packs, evidence = given.packs, given.evidence
+
+    def whole(reading: DataFrame, name: str) -> DataFrame:
+        return keep(unpacked(reading, packs), f"{evidence}/{name}", given.offsets, COLUMNS)
+
+    committed, uncommitted = together(
+        lambda: whole(given.committed, "committed"), lambda: whole(given.uncommitted, "uncommitted")
+    )
+    lost = count_lost(committed, packs)
+    return given._replace(committed=committed, uncommitted=uncommitted), (f"{LOST}: {lost:,}.",) * bool(lost)
 
 
 def _keep_words(given: _Given) -> DataFrame:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,19 +77,20 @@ def prove(
     raw_log: RawLog,
     declared: Outcomes | None,
     content: Column,
+    packs: Path | None = None,
 ) -> Sound | None:
-    """None unless nothing is odd. `content` is a hash of a record's content."""
+    """None unless nothing is odd. `content` is a hash of a record's content; `packs` as in `pieces_of`."""
     log = sound_log(*raw_log.tables, sink_bounds)
     if log is None:
         return None
-    seen, found, inputs = together(
-        lambda: words_of(committed, content),
-        lambda: pieces_of(uncommitted, content),
-        lambda: words_of(source, content),
+    few = sink_bounds.offsets + source_bounds.offsets
+    seen, pieces, inputs = together(
+        lambda: whole_words(words_of(committed, content, few)),
+        lambda: pieces_of(uncommitted, content, few, packs),
+        lambda: whole_words(words_of(source, content, few)),
     )
-    if found is None or not (_once(seen) and _once(found[1]) and _once(inputs)):
+    if pieces is None or not (_once(seen) and _once(pieces) and _once(inputs)):
         return None
-    pieces, contents = found
     spread = _spread(pieces, log)
     places = _origins(pieces, source_bounds)
     names = [parse_transaction(text) for text in pieces.names]
@@ -96,7 +98,7 @@ def prove(
         return None
     stable = log.transactions["stable"].to_numpy(bool)[spread.transaction]
     sound = (
-        _seen_as_told(pieces, contents, seen, stable)
+        _seen_as_told(pieces, seen, stable)
         and _within(pieces.partition, spread.first, spread.last, sink_bounds, "hw")
         and _within(inputs.partition, *_ends(inputs), source_bounds, "lso")
         and _at_inputs(pieces, places, inputs)
@@ -151,7 +153,19 @@ class _Spread(NamedTuple):
     transaction: Ints
 
 
-def _once(words: Words) -> bool:
+def whole_words(words: Words) -> Words:
+    """The same, in one row for each word."""
+    begins = _begins(words.partition, words.word)
+    if begins.size == words.word.size:
+        return words
+    bits, content = (
+        one.reduceat(of, begins) for one, of in ((np.bitwise_or, words.bits), (np.bitwise_xor, words.content))
+    )
+    counted, headed = (np.add.reduceat(one, begins) for one in (words.counted, words.headed))
+    return Words(words.partition[begins], words.word[begins], bits, counted, content, headed)
+
+
+def _once(words: Words | Pieces) -> bool:
     """Whether each offset was read once; the rows may be parts of words."""
     if not np.array_equal(np.bitwise_count(words.bits.view(np.uint64)), words.counted):
         return False
@@ -208,16 +222,14 @@ def _origins(pieces: Pieces, source: Bounds) -> Ints | None:
     first = {part.topic: part.first for part in source.parts} or {source.topic: 0}
     found = []
     for origin in pieces.origins:
-        topic, _, rest = origin.partition(b"/")
-        partition, _, index = rest.partition(b"/")
-        lineage = parse_lineage(b"%b/%b/0/%b" % (topic, partition, index))
+        lineage = parse_lineage(origin)
         if lineage is None or lineage.topic not in first or lineage.output_index:
             return None
         found.append(first[lineage.topic] + lineage.partition)
     return np.array(found, np.int64)[pieces.origin] if found else np.empty(0, np.int64)
 
 
-def _seen_as_told(pieces: Pieces, contents: Words, seen: Words, stable: Flags) -> bool:
+def _seen_as_told(pieces: Pieces, seen: Words, stable: Flags) -> bool:
     """Whether read_committed saw what the log says is committed, and nothing else, with the same content."""
     told = pieces.bits[stable], pieces.partition[stable], pieces.word[stable]
     begins = _begins(told[1], told[2])
@@ -227,7 +239,7 @@ def _seen_as_told(pieces: Pieces, contents: Words, seen: Words, stable: Flags) -
         return True
     if not np.array_equal(np.bitwise_or.reduceat(told[0], begins), seen.bits):
         return False
-    return np.array_equal(np.bitwise_xor.reduceat(contents.content[stable], begins), seen.content)
+    return np.array_equal(np.bitwise_xor.reduceat(pieces.content[stable], begins), seen.content)
 
 
 def _ends(words: Words) -> tuple[Ints, Ints]:

@@ -23,9 +23,10 @@ from backend.errors import EvidenceError, UsageError
 from backend.evidence.manifest import MANIFEST, Payloads, read_manifest, require_unchanged, write_manifest
 from backend.evidence.verify import evidence_in
 from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
+from validators.packs import PACKED_HEADER
 
 DIGEST_BYTES = 16
-OURS = (LINEAGE_HEADER, TRANSACTION_HEADER)
+OURS = (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)
 """Headers of our own pipelines name places and transactions, and no content."""
 CONTENT = ("content", "seen_content")
 """Columns with hashes of content, which only judging needs."""

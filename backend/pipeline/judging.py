@@ -19,10 +19,12 @@ from backend.judge import (
     INPUTS,
     UNCOMMITTED,
     Question,
+    Taken,
     conclude,
     empty,
     judge_topics,
     read_taken,
+    with_headers,
 )
 from backend.judge_table import judge_table
 from backend.kafka import rawlog
@@ -113,9 +115,19 @@ def stage_folder(folder: Path, stage: str) -> Path:
 
 def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Report:
     """The last sink against the first source. Rests on what the stages were judged by: nothing is read twice."""
+    empty(context.folder / EVIDENCE)
+    with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
+        whole = _joined(context, spark, until, Path(scratch))
+    return conclude(spark, whole, context.folder, _papers(context))
+
+
+def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) -> Taken:
+    """What the last sink and the first source are judged by, in the run's evidence."""
     evidence = context.folder / EVIDENCE
-    empty(evidence)
-    taken = [read_taken(spark, stage_folder(context.folder, names.stage) / EVIDENCE) for _, names in context.stages]
+    taken = [
+        with_headers(read_taken(spark, stage_folder(context.folder, names.stage) / EVIDENCE), scratch / names.stage)
+        for _, names in context.stages
+    ]
     first, last = taken[0], taken[-1]
     between = [(one.question.source.topic, one.inputs) for one in reversed(taken[1:])]
 
@@ -136,7 +148,7 @@ def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Re
         expected=Expected(chosen.expect, chosen.count),
         not_processed=not_processed,
     )
-    whole = replace(
+    return replace(
         last,
         question=question,
         committed=keep(up(last.committed), (evidence / COMMITTED).as_uri(), last.offsets),
@@ -145,7 +157,6 @@ def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Re
         source_batches=first.source_batches,
         aborted=None if first.aborted is None else keep(first.aborted, (evidence / ABORTED).as_uri(), first.offsets),
     )
-    return conclude(spark, whole, context.folder, _papers(context))
 
 
 def carried_through(context: Context, spark: SparkSession, source: Bounds, until: Until = Until.COMMITTED) -> Bounds:
