@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from math import isqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +14,13 @@ from pyspark.sql import SparkSession
 
 from backend.evidence.verify import verify
 from backend.history.store import History
+from backend.judge import EVIDENCE, ledger_of, read_taken
 from backend.pipeline.judging import Until, carried_through, judged_range
 from backend.pipeline.run import make_context
 from backend.selftest import self_test
 from backend.services import Services
 from backend.settings import Settings
+from tests.both_ways import assert_both_ways_count_the_same
 from tests.runs import SMALL, Finished, read_all, run_to_end
 from validators.finding import Outcome
 from validators.headers import TRANSACTION_HEADER
@@ -60,6 +64,17 @@ def test_a_packed_run_is_exact_under_faults(settings: Settings, cluster: Service
     assert 0 < named[PACKED_HEADER] < plan["records"] / 10
     if plan is not REFUSED:
         assert named == {PACKED_HEADER: named[PACKED_HEADER], TRANSACTION_HEADER: named[PACKED_HEADER]}
+
+
+@pytest.mark.parametrize("lineage", ["record", "packed"])
+def test_a_run_with_aborts_and_crashes_is_counted_shortly(
+    settings: Settings, cluster: Services, spark_sessions: Callable[[], SparkSession], tmp_path: Path, lineage: str
+) -> None:
+    """Story: a run's evidence is judged again, by the short way, and then record by record: it counts the same."""
+    done, spark, turns = run_to_end(settings, cluster, **SMALL, lineage=lineage), spark_sessions(), count()
+    taken = read_taken(spark, done.run.folder(settings) / EVIDENCE)
+    assert (taken.packs is not None) == (lineage == "packed")
+    assert_both_ways_count_the_same(lambda: ledger_of(spark, taken, tmp_path / str(next(turns))))
 
 
 def test_a_packed_chain_is_judged_from_end_to_end(

@@ -10,15 +10,14 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from backend.judge import COMMITTED, UNCOMMITTED, Question, judge_taken, judge_topics, read_taken, take
+from backend.judge import Question, judge_taken, judge_topics, read_taken, take, with_headers
 from backend.kafka.rawlog import fetch_bounds
-from backend.settings import READ_COMMITTED, idempotent_producer_config, spark_source_options
+from backend.settings import idempotent_producer_config
 from tests.kafka.topics import delete_below
 from tests.packs import write_broken
-from validators.finding import Outcome, Witness
+from validators.finding import Outcome
 from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from validators.packs import PACKED_HEADER
-from validators.readings import keep, read
 from validators.report import Report
 
 NewTopic = Callable[..., str]
@@ -58,10 +57,11 @@ def test_what_is_wrong_is_found_as_with_headers_on_every_record(
         write_broken(bootstrap, sink, source, packed)
         reports.append(judge_topics(spark, bootstrap, {}, replace(question, sink=sink), folder))
         taken = read_taken(spark, folder / "evidence")
+        whole = with_headers(taken, folder / "whole")
         headers.append(
             [
                 sorted((row.offset, one.key, bytes(one.value)) for row in reading.collect() for one in row.headers)
-                for reading in (taken.committed, taken.uncommitted)
+                for reading in (whole.committed, whole.uncommitted)
             ]
         )
         assert told(judge_taken(spark, taken, folder / "again")) == told(reports[-1])
@@ -86,7 +86,7 @@ def test_records_whose_pack_has_lost_its_head_make_the_verdict_unknown(
     report = judge_topics(spark, bootstrap, {}, Question(fetch_bounds(bootstrap, {}, source), sink), tmp_path)
     assert report.verdict is Outcome.UNKNOWN
     assert "the first record of their pack" in report.why and "6" in report.why
-    taken = read_taken(spark, tmp_path / "evidence")
+    taken = with_headers(read_taken(spark, tmp_path / "evidence"), tmp_path / "whole")
     names = {row.offset: {one.key for one in row.headers} for row in taken.committed.collect()}
     assert {offset for offset, found in names.items() if LINEAGE_HEADER not in found} == set(range(2, 8))
 
@@ -99,14 +99,8 @@ def test_without_the_raw_log_packed_lineage_is_unknown(
     write_broken(bootstrap, sink, source, packed=True)
     question = Question(fetch_bounds(bootstrap, {}, source), sink)
     taken = take(spark, bootstrap, {}, question, tmp_path)
-    options = spark_source_options(bootstrap, {}, READ_COMMITTED)
-    raw = {
-        level: keep(read(spark, options, taken.sink, level), (tmp_path / f"raw-{name}").as_uri(), taken.offsets)
-        for level, name in ((Witness.READ_COMMITTED, COMMITTED), (Witness.READ_UNCOMMITTED, UNCOMMITTED))
-    }
-    committed, uncommitted = raw[Witness.READ_COMMITTED], raw[Witness.READ_UNCOMMITTED]
-    unheard = replace(taken, committed=committed, uncommitted=uncommitted, batches=None)
+    unheard = replace(taken, batches=None, packs=None)
     report = judge_taken(spark, unheard, tmp_path / "again")
     assert report.verdict is Outcome.UNKNOWN
     assert "lineage is packed, and only the raw log, which was not heard, tells whose it is" in report.why
-    assert PACKED_HEADER in {one.key for row in committed.collect() for one in row.headers}
+    assert PACKED_HEADER in {one.key for row in taken.committed.collect() for one in row.headers}

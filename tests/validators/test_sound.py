@@ -1,53 +1,23 @@
-"""The short way to what a ledger counts, beside the long one that looks at each record."""
+"""What is proved shortly, and what is not."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.both_ways import assert_both_ways_count_the_same
 from tests.validators.history import History, history
 from validators import ledger as long_way
 from validators.expected import Expect, Expected
-from validators.finding import Guarantee, Order
+from validators.finding import Order
 from validators.identity import Identity
-from validators.ledger import Ledger
-from validators.report import judge
 
 JOURNAL = {("a-0", 1): "COMMITTED", ("a-0", 2): "ABORTED:at random", ("a-0", 3): "COMMITTED"}
 HEALTHY = "0 1 C 2 A 2 3 C"
-COUNTED = (
-    *("sink_bounds", "heard", "headers", "ends", "hidden", "repeats_count", "inputs_count", "aborted_inputs"),
-    *("journaled", "written_count", "writers", "outputs_count", "lines", "balance", "transactions", "doubts"),
-)
-
-
-def at_length(monkeypatch: pytest.MonkeyPatch, made: History, spark: SparkSession, folder: Path, **more: Any) -> Ledger:
-    with monkeypatch.context() as patch:
-        patch.setattr(long_way, "_shortly", lambda _given: None)
-        return made.ledger(spark, folder, **more)
-
-
-def rows(ledger: Ledger) -> list[tuple[Any, ...]]:
-    found = ledger.named.collect()
-    return sorted((tuple(row[name] for name in sorted(ledger.named.columns)) for row in found), key=str)
-
-
-def assert_the_same(short: Ledger, long: Ledger) -> None:
-    assert short.sound, "this is about the short way"
-    assert not long.sound
-    for name in COUNTED:
-        assert getattr(short, name) == getattr(long, name), name
-    assert set(short.cells) == set(long.cells)
-    assert sorted(short.ids) == sorted(long.ids)
-    assert rows(short) == rows(long)
-    assert short.sink.orderBy("partition", "offset").collect() == long.sink.orderBy("partition", "offset").collect()
-    reports = [replace(judge(one, Guarantee.EXACTLY_ONCE), took_s=0) for one in (short, long)]
-    assert reports[0] == reports[1]
 
 
 def two_producers(seed: int) -> History:
@@ -82,11 +52,9 @@ def two_producers(seed: int) -> History:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_both_ways_count_the_same(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_both_ways_count_the_same(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     made = two_producers(seed)
-    assert_the_same(made.ledger(spark, tmp_path), at_length(monkeypatch, made, spark, tmp_path))
+    assert_both_ways_count_the_same(lambda: made.ledger(spark, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -105,9 +73,9 @@ def test_both_ways_count_the_same(
     }.values(),
 )
 def test_a_topic_in_which_nothing_is_odd_is_counted_shortly(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: History, more: dict[str, Any]
+    spark: SparkSession, tmp_path: Path, made: History, more: dict[str, Any]
 ) -> None:
-    assert_the_same(made.ledger(spark, tmp_path, **more), at_length(monkeypatch, made, spark, tmp_path, **more))
+    assert_both_ways_count_the_same(lambda: made.ledger(spark, tmp_path, **more))
 
 
 ODD = {

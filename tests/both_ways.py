@@ -1,0 +1,53 @@
+"""The short way to what a ledger counts, beside the long one that looks at each record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from validators import ledger as ways
+from validators.finding import Guarantee
+from validators.ledger import Ledger
+from validators.report import judge
+
+COUNTED = (
+    *("sink_bounds", "heard", "headers", "ends", "hidden", "repeats_count", "inputs_count", "aborted_inputs"),
+    *("journaled", "written_count", "writers", "outputs_count", "lines", "balance", "transactions", "doubts"),
+)
+
+
+def rows(ledger: Ledger) -> list[tuple[Any, ...]]:
+    found = ledger.named.collect()
+    return sorted((tuple(row[name] for name in sorted(ledger.named.columns)) for row in found), key=str)
+
+
+def assert_the_same(short: Ledger, long: Ledger) -> None:
+    assert short.sound, "this is about the short way"
+    assert not long.sound
+    for name in COUNTED:
+        assert getattr(short, name) == getattr(long, name), name
+    assert set(short.cells) == set(long.cells)
+    assert sorted(short.ids) == sorted(long.ids)
+    assert rows(short) == rows(long)
+    assert short.sink.orderBy("partition", "offset").collect() == long.sink.orderBy("partition", "offset").collect()
+    reports = [replace(judge(one, Guarantee.EXACTLY_ONCE), took_s=0) for one in (short, long)]
+    assert reports[0] == reports[1]
+
+
+@contextmanager
+def no_short_way() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ways, "_shortly", lambda _given: None)
+        yield
+
+
+def assert_both_ways_count_the_same(ledger: Callable[[], Ledger]) -> None:
+    """`ledger` builds it anew each time, with evidence of its own."""
+    short = ledger()
+    with no_short_way():
+        long = ledger()
+    assert_the_same(short, long)
