@@ -148,6 +148,10 @@ class EmbeddedSpark:
             # Spark broadcasts Parquet by its compressed size, which is far from what it takes in memory.
             "spark.sql.autoBroadcastJoinThreshold": "-1",
             "spark.sql.streaming.stopTimeout": "30s",
+            # Spark's default asks `stat` and `chmod`, processes of their own, for each file of a checkpoint: two a batch.
+            "spark.sql.streaming.checkpointFileManagerClass": (
+                "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+            ),
             "spark.speculation": "false",
             "spark.log.level": "WARN",
             # A verdict takes a good hundred generated classes; the default of 100 would compile them anew each time.
