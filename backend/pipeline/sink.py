@@ -74,8 +74,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, pairwise, repeat
@@ -257,11 +256,7 @@ class PartitionWriter:
         with ExitStack() as stack:
             stack.callback(self.consumer.close)
             stack.callback(lambda: self.producer.__exit__(None, None, None))
-            with ThreadPoolExecutor(1) as pool:
-                # A client's first question to its group takes 60 ms, and so does a producer's start: one beside the
-                # other. What is answered before the take-over counts for nothing.
-                pool.submit(self._meet_group)
-                self.producer.__enter__()
+            self.producer.__enter__()
             if self.sink.injects and self.sink.journal:
                 # Only what injects faults needs to remember across tasks; it pays with one read of the journal.
                 self.entries = read_journal(self.sink.bootstrap, self.sink.client, self.sink.journal)
@@ -312,11 +307,6 @@ class PartitionWriter:
         if self.journal is not None:
             self.journal.flush()
         return self.receipt
-
-    def _meet_group(self) -> None:
-        # What is wrong says the question that counts.
-        with suppress(KafkaException):
-            self.consumer.committed([TopicPartition(*self.source)], timeout=TIMEOUT_S)
 
     def _committed(self) -> tuple[int, int]:
         """The next offset to process and the sequence of the last committed transaction (0 for a floor)."""
