@@ -148,7 +148,7 @@ class EmbeddedSpark:
             # Spark broadcasts Parquet by its compressed size, which is far from what it takes in memory.
             "spark.sql.autoBroadcastJoinThreshold": "-1",
             "spark.sql.streaming.stopTimeout": "30s",
-            # Spark's default asks `stat` and `chmod`, processes of their own, for each file of a checkpoint: two a batch.
+            # For each file of a checkpoint, two a batch, Spark's default starts `stat` and `chmod`.
             "spark.sql.streaming.checkpointFileManagerClass": (
                 "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
             ),
