@@ -3,6 +3,7 @@ with each. Nothing here knows Streamlit or Kafka."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -54,6 +55,8 @@ _TOP_PX, _RIGHT_PX, _AXIS_PX = 4, 8, 30
 _LEGEND_PX, _DATES_PX = 34, 44
 """Above and below the lanes of the timeline."""
 _ROWS_PX_MIN = 62
+POINTED_SHARE = 0.1
+"""How far into a cell of the matrix its pointer stands: before what the cell says."""
 
 
 def strip_columns(partitions: int) -> int:
@@ -270,7 +273,7 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
     figure.update_layout(
         height=_LEGEND_PX + _lanes_px(lanes) + _DATES_PX,
         # Fixed, so that the pointer finds its place.
-        margin={"l": _lanes_left_px(lanes), "r": _RIGHT_PX, "t": _LEGEND_PX, "b": _DATES_PX},
+        margin={"l": _names_px(lanes), "r": _RIGHT_PX, "t": _LEGEND_PX, "b": _DATES_PX},
         legend={
             "orientation": "h",
             # Within the figure's own margin: beside the plot it would push that down.
@@ -312,7 +315,7 @@ def timeline_pointer(rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int
     lane = list(lanes).index(here["lane"].iloc[0])
     return Pointer(
         top_px=_LEGEND_PX + _lanes_px(lanes) * (lane + 0.5) / max(2, len(lanes)),
-        left_px=_lanes_left_px(lanes),
+        left_px=_names_px(lanes),
         right_px=_RIGHT_PX,
         share=(int(here["first_timestamp"].iloc[0]) - low) / (high - low),
         size_px=13,
@@ -340,8 +343,9 @@ def _lanes_px(lanes: Sequence[str]) -> int:
     return LANE_PX * max(2, len(lanes))
 
 
-def _lanes_left_px(lanes: Sequence[str]) -> int:
-    return 12 + 7 * max(len(lane) for lane in lanes)
+def _names_px(names: Sequence[str]) -> int:
+    """What the longest of the names beside an axis takes."""
+    return 12 + 7 * max(len(name) for name in names)
 
 
 def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:
@@ -412,6 +416,8 @@ VERDICT_MARKS: Mapping[str, tuple[str, str]] = {
 }
 """Colour and symbol of a verdict."""
 TREND_PX = 300
+_TITLE_WIDE = "0,000,000"
+"""What the axis of the trend has room for, beside its title, where its figures are no longer than that."""
 
 
 def trend(frame: pd.DataFrame, measure: str) -> go.Figure:
@@ -440,12 +446,13 @@ def trend(frame: pd.DataFrame, measure: str) -> go.Figure:
             )
     figure.update_layout(
         height=TREND_PX,
-        margin={"l": 0, "r": 8, "t": 8, "b": 0},
+        # Fixed: a browser lays a chart out again and again until it has found the room that its labels take.
+        margin={"l": _names_px([_TITLE_WIDE, f"{frame['figure'].max():,.0f}"]), "r": 8, "t": 34, "b": 54},
         showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+        legend={"orientation": "h", "yref": "container", "x": 0, "y": 0.99, "yanchor": "top"},
     )
-    figure.update_xaxes(fixedrange=True, title="started (UTC)")
-    figure.update_yaxes(fixedrange=True, title=measure, tickformat=",", rangemode="tozero")
+    figure.update_xaxes(fixedrange=True, automargin=False, title="started (UTC)")
+    figure.update_yaxes(fixedrange=True, automargin=False, title=measure, tickformat=",", rangemode="tozero")
     return figure
 
 
@@ -459,10 +466,17 @@ CELL_COLOURS: Mapping[str, str] = {
 CELL_INK: Mapping[str, str] = {"exact": "#FFFFFF"}
 """Of the text on it, where that is not dark."""
 CELL_PX = 27
-_HEAD_PX = 30
 
 
-def matrix(frame: pd.DataFrame, guarantees: Sequence[str], chosen: tuple[str, str] | None) -> go.Figure:
+HEADS_DEGREES = 30
+
+
+def _heads_px(names: Sequence[str]) -> int:
+    """What the longest of the slanting names above an axis takes."""
+    return 24 + round(7 * max(len(name) for name in names) * math.sin(math.radians(HEADS_DEGREES)))
+
+
+def matrix(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
     """Faults as rows, guarantees as columns. `frame` has one row a cell: fault, guarantee, kind (of CELL_COLOURS),
     label and hover; its order is that of the rows. Each cell's `customdata` is guarantee and fault."""
     faults = list(dict.fromkeys(frame["fault"]))
@@ -496,33 +510,46 @@ def matrix(frame: pd.DataFrame, guarantees: Sequence[str], chosen: tuple[str, st
         selected={"marker": {"opacity": 0}},
         hovertemplate="%{x} · %{y}<br>%{customdata[2]}<extra></extra>",
     )
-    if chosen is not None and chosen[0] in guarantees and chosen[1] in faults:
-        column, row = guarantees.index(chosen[0]), faults.index(chosen[1])
-        figure.add_shape(
-            type="rect",
-            x0=column - 0.49,
-            x1=column + 0.49,
-            y0=row - 0.46,
-            y1=row + 0.46,
-            line={"color": "#CC79A7", "width": 3},
-        )
     figure.update_layout(
-        height=_HEAD_PX + CELL_PX * max(2, len(faults)),
-        margin={"l": 0, "r": 0, "t": _HEAD_PX, "b": 0},
+        height=_heads_px(guarantees) + CELL_PX * max(2, len(faults)),
+        # Fixed, so that the pointer finds its place.
+        margin={"l": _names_px(faults), "r": 0, "t": _heads_px(guarantees), "b": 0},
         showlegend=False,
         dragmode=False,
         hovermode="closest",
         clickmode="event+select",
     )
     figure.update_yaxes(
-        type="category", categoryarray=faults, range=[len(faults) - 0.5, -0.5], fixedrange=True, showgrid=False
+        type="category",
+        categoryarray=faults,
+        range=[len(faults) - 0.5, -0.5],
+        fixedrange=True,
+        automargin=False,
+        showgrid=False,
     )
     figure.update_xaxes(
         type="category",
         categoryarray=list(guarantees),
         range=[-0.5, len(guarantees) - 0.5],
         side="top",
+        tickangle=HEADS_DEGREES,
         fixedrange=True,
+        automargin=False,
         showgrid=False,
     )
     return figure
+
+
+def matrix_pointer(frame: pd.DataFrame, guarantees: Sequence[str], chosen: tuple[str, str]) -> Pointer | None:
+    """Where the matrix has a cell, by guarantee and fault; None where it has none."""
+    faults = list(dict.fromkeys(frame["fault"]))
+    if chosen[0] not in guarantees or chosen[1] not in faults:
+        return None
+    column, row = guarantees.index(chosen[0]), faults.index(chosen[1])
+    return Pointer(
+        top_px=_heads_px(guarantees) + CELL_PX * (row + 0.5),
+        left_px=_names_px(faults),
+        right_px=0,
+        share=(column + POINTED_SHARE) / len(guarantees),
+        size_px=11,
+    )

@@ -74,19 +74,26 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
             guarantee, fault = list(points[0]["customdata"])[:2]
             go(str(guarantee), str(fault))
 
-    place = (chosen.guarantee, chosen.fault) if chosen is not None else None
-    figure = charts.matrix(cells.frame(results), guarantees, place)
-    st.plotly_chart(
-        figure,
-        key="matrix",
-        on_select=clicked,
-        selection_mode="points",
-        config=export.PICTURE_ONLY,
-        alt="Every guarantee under every fault; the table below says the same.",
-    )
+    frame = cells.frame(results)
+    figure = charts.matrix(frame, guarantees)
+    here = charts.matrix_pointer(frame, guarantees, (chosen.guarantee, chosen.fault)) if chosen is not None else None
+    with st.container(gap=None):
+        # Not in the chart: a browser would draw all of it anew to mark another cell.
+        st.html(here.html() if here is not None else "<div></div>")
+        st.plotly_chart(
+            figure,
+            key="matrix",
+            on_select=clicked,
+            selection_mode="points",
+            config=export.PICTURE_ONLY,
+            alt="Every guarantee under every fault; the table below says the same.",
+        )
     legend = " · ".join(f"{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}" for kind in charts.CELL_COLOURS)
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption(f"{legend}. *hidden*: records of aborted transactions, which nobody gets who reads committed.")
+        st.caption(
+            f"{legend} · ◇ shown beside it. *hidden*: records of aborted transactions, which nobody gets who reads "
+            "committed."
+        )
         said = f"{wording.count(len(results), 'cell')}: expected, found, and what proves each fault."
         export.offer_table("matrix", lambda: cells.table(results), said, lambda: figure)
 

@@ -52,10 +52,11 @@ def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
     frame = cells.frame(cells.ordered(reversed(EVERY)))  # type: ignore[arg-type]
     assert frame["label"].tolist() == ["✓ exact", "✓ 200 hidden", "▲ 200 duplicates", "‼ 1 phantoms"]
     columns = cells.guarantees(EVERY)
-    figure = charts.matrix(frame, columns, ("at_least_once", "abort"))
+    figure = charts.matrix(frame, columns)
     heat, points = figure.data
     assert heat.z.shape == (2, 3) and [tuple(one[:2]) for one in points.customdata][2] == ("at_least_once", "abort")
-    assert len(figure.layout.shapes) == 1
+    pointers = [charts.matrix_pointer(frame, columns, place) for place in (tuple(points.customdata[2][:2]), ("x", "y"))]
+    assert pointers[0] is not None and 1 / 3 < pointers[0].share < 1 / 2 and pointers[1] is None
 
 
 def test_the_results_are_a_chart_and_a_table_with_a_cell_by_its_address(
