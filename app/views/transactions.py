@@ -62,10 +62,12 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     chart_slot, detail_slot = st.container(), st.container()
     chosen = selection.chosen
     if chosen is not None:
-        # Who has clicked waits for this, and not for the chart to be drawn again.
-        told = standing(kafka, seen, open_slot)
+        # Who has clicked waits for this, and neither for the coordinators nor for the chart to be drawn again.
         with detail_slot:
-            detail(kafka, seen, told, chosen)
+            row, told_slot = detail(seen, chosen)
+        told = standing(kafka, seen, open_slot)
+        with told_slot:
+            explain(kafka, seen, told, chosen, row)
     with chart_slot:
         figure = timeline(seen, selection, shown, len(fitting), skip, live)
     if chosen is None:
@@ -253,8 +255,8 @@ def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting:
     return figure
 
 
-def detail(kafka: Services, seen: Snapshot, told: Coordination, chosen: tuple[int, int]) -> None:
-    """One transaction: who, where, how it ended, and the ways to its records."""
+def detail(seen: Snapshot, chosen: tuple[int, int]) -> tuple[dict[Any, Any], DeltaGenerator]:
+    """One transaction: where, how it ended, and the ways to its records. Gives its row, and where `explain` goes."""
     found = seen.transactions
     of = (found["partition"] == chosen[0]) & (found["first_offset"] == chosen[1])
     row: dict[Any, Any] = transactions.timed(found[of], int(time.time() * 1000)).to_dict("records")[0]
@@ -273,24 +275,29 @@ def detail(kafka: Services, seen: Snapshot, told: Coordination, chosen: tuple[in
                 f"Began {wording.moment_of_ms(row['first_timestamp'])}, "
                 f"{'open for' if marker is None else 'took'} {wording.span(row['duration_ms'])}."
             )
-            opened = next((one for one in told.opened if (one.partition, one.start_offset) == chosen), None)
-            reason = transactions.why(row["outcome"], opened, told.reasons.get(chosen))
-            if reason:
-                st.markdown(wording.plain(reason[0].upper() + reason[1:]) + ".")
-            known = told.names.get(row["producer_id"])
-            with right:
-                compare_link(seen, chosen, "Compare at its first offset")
-                if marker is not None:
-                    compare_link(seen, (chosen[0], marker), "Compare at its marker")
-            # Last of all: this one must be read.
-            with session.said():
-                first = next(iter(session.window(settings, kafka, seen, *chosen, 1)), None)
-            name = first.transaction if first is not None else None
-            st.caption(
-                f"Producer {row['producer_id']}, epoch {row['producer_epoch']}, transactional id "
-                + (wording.plain(known) if known else "no longer remembered by any coordinator")
-                + (f". Its records call it {wording.plain(name)}." if name and "/" in name else ".")
-            )
+            told_slot = st.container(gap="small")
+        with right:
+            compare_link(seen, chosen, "Compare at its first offset")
+            if marker is not None:
+                compare_link(seen, (chosen[0], marker), "Compare at its marker")
+    return row, told_slot
+
+
+def explain(kafka: Services, seen: Snapshot, told: Coordination, chosen: tuple[int, int], row: dict[Any, Any]) -> None:
+    """Why it ended so, and who wrote it."""
+    opened = next((one for one in told.opened if (one.partition, one.start_offset) == chosen), None)
+    reason = transactions.why(row["outcome"], opened, told.reasons.get(chosen))
+    if reason:
+        st.markdown(wording.plain(reason[0].upper() + reason[1:]) + ".")
+    known = told.names.get(row["producer_id"])
+    with session.said():
+        first = next(iter(session.window(settings, kafka, seen, *chosen, 1)), None)
+    name = first.transaction if first is not None else None
+    st.caption(
+        f"Producer {row['producer_id']}, epoch {row['producer_epoch']}, transactional id "
+        + (wording.plain(known) if known else "no longer remembered by any coordinator")
+        + (f". Its records call it {wording.plain(name)}." if name and "/" in name else ".")
+    )
 
 
 def _partitions(numbers: Sequence[int]) -> str:
