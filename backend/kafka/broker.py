@@ -186,15 +186,11 @@ class EmbeddedKafka:
     def pids(self) -> list[int]:
         return [node.process.pid for node in self.nodes if node.process is not None]
 
-    def _node_of(self, port: int) -> int | None:
-        """Whose process has this local port."""
+    def _node_of(self, port: int, front: int) -> int | None:
+        """Whose process has the connection from this local port to that one."""
         for node in self.nodes:
-            with suppress(psutil.Error):
-                if node.process is not None and any(
-                    one.laddr and one.laddr.port == port
-                    for one in psutil.Process(node.process.pid).net_connections("tcp")
-                ):
-                    return node.node
+            if node.process is not None and connects(node.process.pid, port, front):
+                return node.node
         return None
 
     def _cluster_id(self) -> str:
@@ -301,6 +297,16 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+def connects(pid: int, port: int, to: int) -> bool:
+    """Whether a process has a connection from this local port to that one. Its own port alone does not tell: several
+    connections, to different ports, may have the same."""
+    with suppress(psutil.Error):
+        for one in psutil.Process(pid).net_connections("tcp"):
+            if one.laddr and one.raddr and (one.laddr.port, one.raddr.port) == (port, to):
+                return True
+    return False
 
 
 def end_process(process: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_S) -> None:

@@ -21,10 +21,10 @@ Ends = tuple[int | None, int]
 
 
 class Links(threading.Thread):
-    """The links of one cluster, in a thread of their own. `node_of` says whose process a local port belongs to, None
-    for one that is no broker's."""
+    """The links of one cluster, in a thread of their own. `node_of` says whose process has the connection from a local
+    port to another, None for one that is no broker's."""
 
-    def __init__(self, node_of: Callable[[int], int | None]) -> None:
+    def __init__(self, node_of: Callable[[int, int], int | None]) -> None:
         super().__init__(name="links", daemon=True)
         self.node_of = node_of
         self.apart: set[int] = set()
@@ -74,7 +74,8 @@ class Links(threading.Thread):
         """Hand a connection's bytes on until either side ends it, or it is cut."""
         task = asyncio.current_task()
         assert task is not None
-        ends: Ends = (await asyncio.to_thread(self.node_of, writer.get_extra_info("peername")[1]), node)
+        ports = (writer.get_extra_info(name)[1] for name in ("peername", "sockname"))
+        ends: Ends = (await asyncio.to_thread(self.node_of, *ports), node)
         self.open[task] = ends
         try:
             # Who cannot be told may be the one that is cut off: it comes again.
