@@ -345,7 +345,7 @@ def _lanes_px(lanes: Sequence[str]) -> int:
 
 def _names_px(names: Sequence[str]) -> int:
     """What the longest of the names beside an axis takes."""
-    return 12 + 7 * max(len(name) for name in names)
+    return 12 + round(6.2 * max(len(name) for name in names))
 
 
 def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:
@@ -497,19 +497,24 @@ def matrix(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
         xgap=3,
         ygap=3,
     )
-    figure.add_scatter(
-        x=frame["guarantee"],
-        y=frame["fault"],
-        text=frame["label"],
-        customdata=frame[["guarantee", "fault", "hover"]],
-        mode="markers+text",
-        textfont={"color": [CELL_INK.get(kind, "#111111") for kind in frame["kind"]], "size": 12},
-        # An invisible point a cell: heat maps cannot be selected.
-        marker={"opacity": 0, "size": CELL_PX - 4, "symbol": "square"},
-        unselected={"marker": {"opacity": 0}, "textfont": {"color": None}},
-        selected={"marker": {"opacity": 0}},
-        hovertemplate="%{x} · %{y}<br>%{customdata[2]}<extra></extra>",
-    )
+    inks = frame["kind"].map(lambda kind: CELL_INK.get(kind, "#111111"))
+    for ink in inks.unique():
+        own = frame[inks == ink]
+        # Chosen or not, a cell says the same in the same colour; a chart can be told one for all of a trace only.
+        alike = {"marker": {"opacity": 0}, "textfont": {"color": ink}}
+        figure.add_scatter(
+            x=own["guarantee"],
+            y=own["fault"],
+            text=own["label"],
+            customdata=own[["guarantee", "fault", "hover"]],
+            mode="markers+text",
+            textfont={"color": ink, "size": 11},
+            # An invisible point a cell: heat maps cannot be selected.
+            marker={"opacity": 0, "size": CELL_PX - 4, "symbol": "square"},
+            unselected=alike,
+            selected=alike,
+            hovertemplate="%{x} · %{y}<br>%{customdata[2]}<extra></extra>",
+        )
     figure.update_layout(
         height=_heads_px(guarantees) + CELL_PX * max(2, len(faults)),
         # Fixed, so that the pointer finds its place.

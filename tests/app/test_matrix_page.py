@@ -53,9 +53,11 @@ def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
     assert frame["label"].tolist() == ["✓ exact", "✓ 200 hidden", "▲ 200 duplicates", "‼ 1 phantoms"]
     columns = cells.guarantees(EVERY)
     figure = charts.matrix(frame, columns)
-    heat, points = figure.data
-    assert heat.z.shape == (2, 3) and [tuple(one[:2]) for one in points.customdata][2] == ("at_least_once", "abort")
-    pointers = [charts.matrix_pointer(frame, columns, place) for place in (tuple(points.customdata[2][:2]), ("x", "y"))]
+    heat, *inks = figure.data
+    places = [tuple(one[:2]) for points in inks for one in points.customdata]
+    assert heat.z.shape == (2, 3) and sorted(places) == sorted(zip(frame["guarantee"], frame["fault"], strict=True))
+    assert all(one.unselected.textfont.color == one.textfont.color for one in inks)
+    pointers = [charts.matrix_pointer(frame, columns, place) for place in (("at_least_once", "abort"), ("x", "y"))]
     assert pointers[0] is not None and 1 / 3 < pointers[0].share < 1 / 2 and pointers[1] is None
 
 
