@@ -466,14 +466,12 @@ CELL_COLOURS: Mapping[str, str] = {
 CELL_INK: Mapping[str, str] = {"exact": "#FFFFFF"}
 """Of the text on it, where that is not dark."""
 CELL_PX = 27
-
-
 HEADS_DEGREES = 30
 
 
 def _heads_px(names: Sequence[str]) -> int:
     """What the longest of the slanting names above an axis takes."""
-    return 24 + round(7 * max(len(name) for name in names) * math.sin(math.radians(HEADS_DEGREES)))
+    return 24 + round(_names_px(names) * math.sin(math.radians(HEADS_DEGREES)))
 
 
 def matrix(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
@@ -552,7 +550,7 @@ def matrix_pointer(frame: pd.DataFrame, guarantees: Sequence[str], chosen: tuple
         return None
     column, row = guarantees.index(chosen[0]), faults.index(chosen[1])
     return Pointer(
-        top_px=_heads_px(guarantees) + CELL_PX * (row + 0.5),
+        top_px=_heads_px(guarantees) + CELL_PX * max(2, len(faults)) * (row + 0.5) / len(faults),
         left_px=_names_px(faults),
         right_px=0,
         share=(column + POINTED_SHARE) / len(guarantees),
