@@ -257,7 +257,8 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
             base=_moments(own["first_timestamp"]),
             orientation="h",
             name=f"{word.symbol} {word.word} ({len(own):,})",
-            customdata=own[["partition", "first_offset", "records", "duration_ms", "producer_id"]],
+            # As objects: of numbers alone a browser makes arrays that come back from a click as something else.
+            customdata=own[["partition", "first_offset", "records", "duration_ms", "producer_id"]].to_numpy(object),
             marker={
                 "color": colour,
                 # An outline keeps what is too short for the axis visible.

@@ -9,6 +9,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import charts, export, session, tables, topic, wording
+from app.clickable import clickable
 from app.payload import payload, verbatim
 from app.place import (
     BOTH,
@@ -105,16 +106,8 @@ def overview(seen: Snapshot, place: Place, live: bool) -> export.Chart:
             go(replace(place, partition=partition, offset=offset, record=offset))
 
     strip = charts.strip(found, bounds)
-    with st.container(gap=None):
-        st.html(charts.pointer(found, place.partition, place.record).html())
-        st.plotly_chart(
-            strip,
-            key="strip",
-            on_select=clicked,
-            selection_mode="points",
-            config=export.PICTURE_ONLY,
-            alt=f"Fates of the offsets of {place.topic}, one row a partition. The table of the balance says the same.",
-        )
+    alt = f"Fates of the offsets of {place.topic}, one row a partition. The table of the balance says the same."
+    clickable(strip, charts.pointer(found, place.partition, place.record), "strip", clicked, alt)
     hidden = len(seen.bounds.partitions) - len(bounds.partitions)
     st.caption(
         f"Bounds taken {seen.taken_at:%H:%M:%S} UTC, "

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app import cells, charts, export, session, wording
+from app.clickable import clickable
 from backend.errors import TopicproofError
 from backend.launch import start_matrix, start_run
 from backend.matrix import RESULTS, Result, read_results
@@ -77,17 +78,7 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
     frame = cells.frame(results)
     figure = charts.matrix(frame, guarantees)
     here = charts.matrix_pointer(frame, guarantees, (chosen.guarantee, chosen.fault)) if chosen is not None else None
-    with st.container(gap=None):
-        # Not in the chart: a browser would draw all of it anew to mark another cell.
-        st.html(here.html() if here is not None else "<div></div>")
-        st.plotly_chart(
-            figure,
-            key="matrix",
-            on_select=clicked,
-            selection_mode="points",
-            config=export.PICTURE_ONLY,
-            alt="Every guarantee under every fault; the table below says the same.",
-        )
+    clickable(figure, here, "matrix", clicked, "Every guarantee under every fault; the table below says the same.")
     legend = " · ".join(f"{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}" for kind in charts.CELL_COLOURS)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(

@@ -13,6 +13,7 @@ from plotly.graph_objects import Figure
 from streamlit.delta_generator import DeltaGenerator
 
 from app import charts, export, session, topic, transactions, wording
+from app.clickable import clickable
 from app.place import Selection, read_selection, write_selection
 from app.session import Coordination
 from app.snapshot import Snapshot
@@ -208,16 +209,8 @@ def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting:
 
     figure = charts.timeline(drawn, lanes)
     here = charts.timeline_pointer(drawn, lanes, selection.chosen) if selection.chosen is not None else None
-    with st.container(gap=None):
-        st.html(here.html() if here is not None else "<div></div>")
-        st.plotly_chart(
-            figure,
-            key="timeline",
-            on_select=clicked,
-            selection_mode="points",
-            config=export.PICTURE_ONLY,
-            alt=f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table says the same.",
-        )
+    alt = f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table says the same."
+    clickable(figure, here, "timeline", clicked, alt)
     which = (
         f"All {wording.count(fitting, 'transaction')} that fit are drawn and listed"
         if len(shown) == fitting

@@ -72,8 +72,8 @@ def test_a_click_on_the_strip_and_on_a_row_is_an_address(address: str, window: P
 
 
 def test_from_a_transaction_and_a_record_to_compare(address: str, window: Page, written: str, artifacts: Path) -> None:
-    """Story: somebody sees an open transaction on top of the timeline, picks a bar, then finds an aborted record by its
-    key and follows the link: Compare says why nobody who reads committed gets it."""
+    """Story: somebody sees an open transaction on top of the timeline, picks it in the table, then a bar, then finds an
+    aborted record by its key and follows the link: Compare says why nobody who reads committed gets it."""
     window.goto(f"{address}/transactions?topic={written}")
     expect(window.get_by_text("withholds 50 records of partition 0")).to_be_visible()
     bars = window.locator(".stPlotlyChart .barlayer .point")
@@ -87,6 +87,13 @@ def test_from_a_transaction_and_a_record_to_compare(address: str, window: Page, 
     expect(window.get_by_role("link", name="Compare at its first offset")).to_be_visible()
     settled(window)
     window.screenshot(path=artifacts / "transaction.png", full_page=True)
+    window.goto(f"{address}/transactions?topic={written}")
+    expect(bars).to_have_count(9)
+    settled(window)
+    # Plotly lays what hears the pointer over its bars.
+    bars.first.click(force=True)
+    window.wait_for_url("**/transactions?*transaction=*")
+    expect(window.get_by_role("link", name="Compare at its first offset")).to_be_visible()
 
     window.get_by_role("link", name="Topics").click()
     expect(window.get_by_role("heading", name="Topics", level=1)).to_be_visible()
