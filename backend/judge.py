@@ -1,6 +1,7 @@
 """From two topics to a report: bounds once, the readings, the raw log, the ledger, the verdict, the evidence.
 
-Each stage is computed once and handed on; nothing after the readings asks Kafka again.
+Each stage is computed once and handed on; nothing after the readings asks Kafka again. Without payloads
+in the evidence, readings are folded as they come and never kept, as long as nothing is odd.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -22,10 +23,13 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from backend.errors import ClusterError, EvidenceError, SparkError
+from backend.evidence.folded import keep_folded, read_folded
 from backend.evidence.folder import REPORT as REPORT
 from backend.evidence.folder import complete
+from backend.evidence.manifest import Payloads
 from backend.kafka import fates, rawlog
 from backend.kafka.coordinator import ask_open_transactions
 from backend.kafka.unstable import ask_unstable_offsets
@@ -39,18 +43,32 @@ from validators.expected import Expect, Expected
 from validators.finding import Bounds, Guarantee, Order, Witness
 from validators.identity import Identity
 from validators.joined import join, split
-from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, Declared, Ledger, SourceLog, build_ledger
+from validators.ledger import (
+    DECLARED_COLUMNS,
+    NOTHING_MORE,
+    Declared,
+    Ledger,
+    ReadingsNeeded,
+    SourceLog,
+    build_ledger,
+    content,
+    proved_ledger,
+)
 from validators.packed import keep_packs, packs_in, unpacked
+from validators.pieces import folded_pieces, words_of
 from validators.polled import POLLED_COLUMNS, Polled
 from validators.readings import COLUMNS, FEW_OFFSETS_MAX, frame_of, gathered, keep, read
 from validators.report import Report, judge
-from validators.sound import outcomes_of
+from validators.sound import Folded, outcomes_of, spans_of
+from validators.sound_log import sound_log
 
 SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
 BYTES_AT_ONCE = 32 * 1024 * 1024
 ROWS_AT_ONCE = 4_096
 """Spark's own default."""
+ARROW_ROWS, ROWS_FOLDED_AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch", 60_000
+"""Of what is folded, a record has neither key nor value: so many take some megabytes."""
 EVIDENCE = "evidence"
 COMMITTED, UNCOMMITTED, INPUTS = "sink-read_committed", "sink-read_uncommitted", "source-read_committed"
 BATCHES, JOURNAL, COUNTS, TAKEN = "sink-raw_log.parquet", "journal.jsonl", "expected-counts", "taken.json"
@@ -89,15 +107,22 @@ class Question:
 _HINTS = get_type_hints(Question)
 
 
-@dataclass(frozen=True)
-class Taken:
-    """All that a verdict rests on, taken from Kafka once. The frames are kept readings."""
+class Readings(NamedTuple):
+    """Kept ones."""
 
-    question: Question
-    sink: Bounds
     committed: DataFrame
     uncommitted: DataFrame
     inputs: DataFrame
+
+
+@dataclass(frozen=True)
+class Taken:
+    """All that a verdict rests on, taken from Kafka once."""
+
+    question: Question
+    sink: Bounds
+    readings: Readings | Folded
+    """Folded ones where nothing is odd and no payloads are kept."""
     batches: pa.Table | None
     """The sink's raw log; None: it has none, being no topic."""
     coordinator: Coordinator | None
@@ -117,6 +142,28 @@ class Taken:
         """Of source and sink together."""
         return self.sink.offsets + self.question.source.offsets
 
+    @property
+    def kept(self) -> Readings:
+        """Raises EvidenceError where there are no records to look at."""
+        if isinstance(self.readings, Folded):
+            raise EvidenceError(
+                f"The evidence on {self.question.sink} was kept without payloads, as sets of offsets only, and this "
+                "needs the records. Judge the topics again with --payloads all."
+            )
+        return self.readings
+
+    @property
+    def committed(self) -> DataFrame:
+        return self.kept.committed
+
+    @property
+    def uncommitted(self) -> DataFrame:
+        return self.kept.uncommitted
+
+    @property
+    def inputs(self) -> DataFrame:
+        return self.kept.inputs
+
 
 def judge_topics(
     spark: SparkSession,
@@ -125,31 +172,85 @@ def judge_topics(
     question: Question,
     folder: Path,
     papers: Mapping[str, Any] | None = None,
+    payloads: Payloads = Payloads.ALL,
 ) -> Report:
     """Judge a sink topic against its source, and write `report.json` and the evidence into `folder`.
 
-    `papers` go into the evidence as well, by file name: the plan, the contract.
+    `papers` go into the evidence as well, by file name: the plan, the contract. With `payloads` none the readings are
+    not kept as long as nothing is odd, which takes less than half the time; else the evidence has them whole, and
+    backend/evidence/copy.py takes out of it what is not wanted.
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
     empty(evidence)
+    if payloads is Payloads.NONE and _provable(question):
+        try:
+            return conclude(spark, take_folded(spark, bootstrap, client, question), folder, papers, payloads)
+        except ReadingsNeeded:
+            empty(evidence)
     return conclude(spark, take(spark, bootstrap, client, question, evidence), folder, papers)
 
 
-def conclude(spark: SparkSession, taken: Taken, folder: Path, papers: Mapping[str, Any] | None = None) -> Report:
-    """The report on what was taken, in `folder`; the readings are kept in its evidence already."""
+def conclude(
+    spark: SparkSession,
+    taken: Taken,
+    folder: Path,
+    papers: Mapping[str, Any] | None = None,
+    payloads: Payloads = Payloads.ALL,
+) -> Report:
+    """The report on what was taken, in `folder`; the readings are kept in its evidence already, if at all. `payloads`:
+    what these have. Raises ReadingsNeeded where folded ones do not tell enough."""
     evidence = folder / EVIDENCE
     keep_taken(taken, evidence)
     report = judge_taken(spark, taken, evidence)
-    complete(evidence, report, papers or {})
+    complete(evidence, report, papers or {}, payloads)
     _write(folder / REPORT, report.to_json())
     return report
 
 
+def _provable(question: Question) -> bool:
+    """Whether what is asked can be proved from folded readings (validators/sound.py)."""
+    simple = question.identity is Identity.LINEAGE and question.expected.count is None
+    return simple and question.order is Order.PER_SOURCE_PARTITION and question.agreed.value is None
+
+
+def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question) -> Taken:
+    """As `take`, but nothing is kept: Spark folds the records as they come. Raises ReadingsNeeded where that will not
+    do, and as `take`."""
+    sink = _sink_bounds(bootstrap, client, question)
+    options = spark_source_options(bootstrap, client, READ_COMMITTED)
+    offsets = sink.offsets + question.source.offsets
+    source = read(spark, options, question.source, Witness.READ_COMMITTED)
+    committed, uncommitted = (
+        read(spark, options, sink, level) for level in (Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED)
+    )
+    try:
+        _suit(spark, offsets, folding=True)
+        with ThreadPoolExecutor(3) as pool:
+            batches = pool.submit(_scan, bootstrap, client, sink)
+            source_batches = pool.submit(_scan, bootstrap, client, question.source)
+            coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
+            # One job after the other: each has a task for every partition, and side by side they only contend.
+            inputs = words_of(source, F.lit(0).cast("long"), offsets)
+            log = sound_log(batches.result(), _transactions(batches.result(), sink), sink)
+            if log is None or _has_aborted(source_batches.result(), question.source):
+                raise ReadingsNeeded
+            pieces = folded_pieces(uncommitted, content(), offsets, spans_of(log))
+            seen = words_of(committed, content(), offsets)
+    except PySparkException as error:
+        raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
+    folded = Folded(seen, pieces, inputs)
+    return Taken(question, sink, folded, batches.result(), coordinator.result(), source_batches.result())
+
+
+def _sink_bounds(bootstrap: str, client: Mapping[str, str], question: Question) -> Bounds:
+    topics = (question.sink, *question.also)
+    return _from(join([settled_bounds(bootstrap, client, topic) for topic in topics]), question.sink_from)
+
+
 def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question, evidence: Path) -> Taken:
     """Bounds first, then everything within them. The readings are kept in the folder `evidence`."""
-    topics = (question.sink, *question.also)
-    sink = _from(join([settled_bounds(bootstrap, client, topic) for topic in topics]), question.sink_from)
+    sink = _sink_bounds(bootstrap, client, question)
     options = spark_source_options(bootstrap, client, READ_COMMITTED)
     offsets = sink.offsets + question.source.offsets
 
@@ -167,7 +268,7 @@ def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], questio
             source_batches = pool.submit(_scan, bootstrap, client, question.source)
             coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
         taken = Taken(
-            *(question, sink, committed.result(), uncommitted.result(), inputs.result()),
+            *(question, sink, Readings(committed.result(), uncommitted.result(), inputs.result())),
             *(batches.result(), coordinator.result(), source_batches.result()),
             _aborted(spark, options, question.source, source_batches.result(), inputs.result(), evidence, offsets),
         )
@@ -181,7 +282,7 @@ def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], questio
 
 def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
     """The verdict on what was taken, whether a moment ago or, from the evidence, long ago. Asks nobody but Spark; what
-    is computed on the way is kept in the folder `evidence`. Raises SparkError."""
+    is computed on the way is kept in the folder `evidence`. Raises SparkError; ReadingsNeeded as `conclude`."""
     question = taken.question
     try:
         return judge(
@@ -197,8 +298,10 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
 
 
 def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
-    """Everything that is judged of what was taken. Raises PySparkException."""
+    """Everything that is judged of what was taken. Raises PySparkException; ReadingsNeeded as `conclude`."""
     question = taken.question
+    if isinstance(taken.readings, Folded):
+        return _proved(spark, taken, taken.readings, evidence)
     _suit(spark, taken.offsets)
     _narrow(spark, (taken.committed, taken.uncommitted, taken.inputs))
     inputs = taken.inputs
@@ -226,6 +329,26 @@ def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
     )
 
 
+def _proved(spark: SparkSession, taken: Taken, folded: Folded, evidence: Path) -> Ledger:
+    question = taken.question
+    # No record is looked at any more, only batches and transactions.
+    _suit(spark, 0)
+    raw_log = None if taken.batches is None else _raw_log(spark, taken.batches, taken.sink, 0)
+    log = None if raw_log is None else sound_log(*raw_log.tables, taken.sink)
+    if raw_log is None or log is None:
+        raise ReadingsNeeded
+    return proved_ledger(
+        *(spark, folded, log, raw_log, taken.sink, question.source, (evidence / "ledger").as_uri()),
+        declared=None if question.journal is None else _declared(spark, question.journal),
+        coordinator=taken.coordinator,
+        expected=question.expected,
+        agreed=question.agreed,
+        source_log=None if taken.source_batches is None else SourceLog(taken.aborted),
+        polled=None if question.polled is None else _polled(spark, question.polled),
+        doubts=taken.doubts,
+    )
+
+
 def read_taken(spark: SparkSession, evidence: Path) -> Taken:
     """What `judge_topics` kept in the folder `evidence`. Raises EvidenceError when it cannot be read."""
 
@@ -249,9 +372,9 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
         return Taken(
             question,
             sink,
-            reading(COMMITTED),
-            reading(UNCOMMITTED),
-            reading(INPUTS),
+            read_folded(evidence)
+            if said.get("folded")
+            else Readings(reading(COMMITTED), reading(UNCOMMITTED), reading(INPUTS)),
             pq.read_table(evidence / BATCHES) if said.get("raw_log", True) else None,
             TypeAdapter(Coordinator | None).validate_python(said["coordinator"]),
             pq.read_table(evidence / SOURCE_BATCHES) if (evidence / SOURCE_BATCHES).exists() else None,
@@ -278,11 +401,14 @@ def keep_taken(taken: Taken, evidence: Path) -> None:
         "coordinator": asdict(taken.coordinator) if taken.coordinator else None,
         "raw_log": taken.batches is not None,
         "doubts": taken.doubts,
+        "folded": isinstance(taken.readings, Folded),
     }
     _write(evidence / TAKEN, json.dumps(said, indent=2, ensure_ascii=False))
     if isinstance(expected.count, DataFrame):
         keep(expected.count, (evidence / COUNTS).as_uri(), taken.offsets)
     try:
+        if isinstance(taken.readings, Folded):
+            keep_folded(taken.readings, evidence)
         if taken.batches is not None:
             pq.write_table(taken.batches, evidence / BATCHES)
         if taken.source_batches is not None:
@@ -309,8 +435,13 @@ def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bou
         time.sleep(SETTLE_STEP_S)
 
 
-def _suit(spark: SparkSession, offsets: int) -> None:
-    """Let Spark interpret its expressions where compiling them would take longer than all the records do."""
+def _suit(spark: SparkSession, offsets: int, folding: bool = False) -> None:
+    """Let Spark interpret its expressions where compiling them would take longer than all the records do, and hand over
+    more rows at once where these are folded."""
+    if folding:
+        spark.conf.set(ARROW_ROWS, ROWS_FOLDED_AT_ONCE)
+    else:
+        spark.conf.unset(ARROW_ROWS)
     small = offsets <= FEW_OFFSETS_MAX
     spark.conf.set("spark.sql.codegen.wholeStage", str(not small).lower())
     spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if small else "FALLBACK")
@@ -378,12 +509,16 @@ def _aborted(
     offsets: int,
 ) -> DataFrame | None:
     """The aborted records of the judged range, kept; None where the raw log shows no aborted transaction."""
-    if not (fates.transactions(batches, source)["outcome"] == "ABORTED").any():
+    if not _has_aborted(batches, source):
         return None
     judged = replace(source, partitions=tuple(replace(p, hw=p.lso) for p in source.partitions))
     every = read(spark, options, judged, Witness.READ_UNCOMMITTED)
     lost = every.join(inputs.select("partition", "offset"), ["partition", "offset"], "left_anti")
     return keep(lost.select(*inputs.columns), (evidence / ABORTED).as_uri(), offsets)
+
+
+def _has_aborted(batches: pa.Table, bounds: Bounds) -> bool:
+    return bool((fates.transactions(batches, bounds)["outcome"] == "ABORTED").any())
 
 
 def _with_packs(taken: Taken, evidence: Path) -> Taken:
@@ -404,8 +539,7 @@ def with_headers(taken: Taken, folder: Path) -> Taken:
         if packs is not None:
             whole = unpacked(readings[name], packs)
             readings[name] = keep(whole, (folder / f"{name}-unpacked").as_uri(), taken.offsets, COLUMNS)
-    committed, uncommitted, inputs = readings.values()
-    return replace(taken, committed=committed, uncommitted=uncommitted, inputs=inputs, packs=None, source_packs=None)
+    return replace(taken, readings=Readings(*readings.values()), packs=None, source_packs=None)
 
 
 def _keep_packs(reading: DataFrame, kept: Path, batches: pa.Table, folder: Path) -> Path | None:
@@ -420,10 +554,13 @@ def _kept(spark: SparkSession, reading: Path, offsets: int) -> DataFrame:
     return gathered(spark.read.schema(COLUMNS).parquet(reading.as_uri()), offsets)
 
 
-def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int) -> RawLog:
-    found = fates.transactions(batches, bounds)
+def _transactions(batches: pa.Table, bounds: Bounds) -> pa.Table:
     names = [column.split()[0] for column in TRANSACTION_COLUMNS.split(", ")]
-    transactions = pa.Table.from_pandas(found[names], preserve_index=False)
+    return pa.Table.from_pandas(fates.transactions(batches, bounds)[names], preserve_index=False)
+
+
+def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int) -> RawLog:
+    transactions = _transactions(batches, bounds)
     both = frame_of(spark, batches, BATCH_COLUMNS), frame_of(spark, transactions, TRANSACTION_COLUMNS)
     frames = [gathered(one, offsets) for one in both]
     return RawLog(frames[0], frames[1], (batches, transactions))

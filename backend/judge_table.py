@@ -18,7 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from backend.errors import SinkError
-from backend.judge import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, Taken, conclude, empty
+from backend.judge import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, Readings, Taken, conclude, empty
 from backend.kafka.cluster import Cluster
 from backend.pipeline.database_sink import LINEAGE, connect_database, rows_of, shown
 from backend.settings import READ_COMMITTED, spark_source_options
@@ -65,7 +65,7 @@ def judge_table(
         run=run,
         not_processed=not_processed,
     )
-    taken = Taken(question, sink, committed, uncommitted, inputs, batches=None, coordinator=None)
+    taken = Taken(question, sink, Readings(committed, uncommitted, inputs), batches=None, coordinator=None)
     return conclude(spark, taken, folder, papers)
 
 

@@ -25,10 +25,12 @@ from validators.identity import Identity
 from validators.readings import keep
 from validators.report import Report
 from validators.selftest import Caught, choose, compare, inject
+from validators.sound import Folded
 
 SCRATCH = "self-test"
 NOTHING_TO_INJECT_INTO = (
-    "no transaction has four committed outputs that differ, or none of the kinds that would be injected is judged"
+    "no transaction has four committed outputs that differ, none of the kinds that would be injected is judged, or the "
+    "evidence was kept without payloads"
 )
 KEPT = "self-test.json"
 """In a run's folder: what was caught, and in which evidence."""
@@ -36,24 +38,27 @@ KEPT = "self-test.json"
 
 def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     """What was caught of each injection, for the report and the evidence in `folder`; which stay as they are. Nothing
-    when there is nothing to inject into: no transaction holds four committed outputs that can be told apart, or the
-    contract requires none of the kinds that would be injected.
+    when there is nothing to inject into: no transaction holds four committed outputs that can be told apart, the
+    contract requires none of the kinds that would be injected, or there are folded readings only.
 
     Raises SelfTestError when an injection is not found exactly once; EvidenceError, SparkError.
     """
     evidence, scratch = folder / EVIDENCE, folder / SCRATCH
     before = Report.from_json((folder / REPORT).read_text(encoding="utf-8"))
     try:
-        taken = with_headers(read_taken(spark, evidence), scratch)
+        taken = read_taken(spark, evidence)
+        if isinstance(taken.readings, Folded):
+            return ()
+        taken = with_headers(taken, scratch)
         sink = _told_apart(ledger_of(spark, taken, scratch / "before").sink, taken)
         injection = choose(sink, taken.question.expected, taken.question.order)
         if injection is None:
             return ()
-        copies = replace(
-            taken,
+        injected = taken.kept._replace(
             committed=keep(inject(taken.committed, injection), (scratch / "committed").as_uri(), taken.offsets),
             uncommitted=keep(inject(taken.uncommitted, injection), (scratch / "uncommitted").as_uri(), taken.offsets),
         )
+        copies = replace(taken, readings=injected)
         caught = compare(before, judge_taken(spark, copies, scratch), injection)
     except PySparkException as error:
         raise SparkError(f"The self-test failed: {first_line(error)}") from error

@@ -45,12 +45,30 @@ class Sink:
                 offsets = np.array([one for _, one in pack], np.int64)
                 made = Pack(self.source, partition, offsets, np.zeros(offsets.size, np.int64))
                 headers = [] if n else [(PACKED_HEADER, format_pack(made)), (TRANSACTION_HEADER, said)]
-            key, value = b"%d-%d" % (partition, offset), b"%d" % offset
+            key, value = b"%d-%d" % (partition, offset), b"said-%d" % offset
             self.producers[who].produce(self.topic, value, key, partition=0, headers=[*headers, ("own", b"%d" % n)])
         self.producers[who].flush()
 
     def end(self, who: str, commit: bool = True) -> None:
         (self.producers[who].commit_transaction if commit else self.producers[who].abort_transaction)(10)
+
+
+def write_healthy(bootstrap: str, topic: str, source: str, packed: bool) -> None:
+    """From two partitions with inputs 0 to 7: each once and in order, by two producers who take turns; the second half
+    of one is aborted once before."""
+    sink = Sink(bootstrap, topic, source, packed)
+    halves = [[(partition, offset) for offset in range(first, first + 4)] for first in (0, 4) for partition in (0, 1)]
+    for turns in (halves[:2], halves[2:3], halves[2:]):
+        who = [("a", "b")[pack[0][0]] for pack in turns]
+        for one in who:
+            sink.begin(one)
+        for first, end in ((0, 1), (1, 3), (3, 4)):
+            for one, pack in zip(who, turns, strict=True):
+                sink.write(one, pack, first, end)
+        for one in who:
+            sink.end(one, commit=len(who) == 2)
+    for producer in sink.producers.values():
+        producer.close()
 
 
 def write_broken(bootstrap: str, topic: str, source: str, packed: bool) -> None:

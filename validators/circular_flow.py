@@ -33,7 +33,7 @@ Name = tuple[object, ...]
 def find(ledger: Ledger) -> DataFrame | None:
     """One row per transaction in a circle, at its first record that has an input of another one of the circle."""
     both = {one.transactional_id for one in ledger.ids} & ledger.writers
-    if not both:
+    if not both or ledger.written is None:
         return None
     flow = (
         ledger.sink.where(real() & F.col("transactional_id").isin(*both))

@@ -44,7 +44,8 @@ from validators.offsets import between, bits, bound, holds, look_up, minus, word
 from validators.packed import count_lost, has_packs, unpacked
 from validators.polled import Polled
 from validators.readings import COLUMNS, frame_of, keep
-from validators.sound import NAMED_COLUMNS, Outcomes, prove, together
+from validators.sound import NAMED_COLUMNS, Folded, Outcomes, Sound, fold, prove, together
+from validators.sound_log import SoundLog, sound_log
 
 DECLARED_COLUMNS = "transactional_id string, sequence long, attempt int, task string, outcome string, reason string"
 """The journal's transactions: `outcome` is what the worker was told, 'COMMITTED' or 'ABORTED'; else it is unknown.
@@ -76,6 +77,10 @@ class Place(StrEnum):
     """No lineage, another topic, a partition or an offset that does not exist."""
 
 
+class ReadingsNeeded(Exception):
+    """Something is odd, or more is asked than folded readings tell: each record has to be looked at."""
+
+
 REAL = (Place.INPUT, Place.BEFORE, Place.AFTER)
 """Places of records that have an input; only these can repeat one another or stand in order."""
 
@@ -105,8 +110,9 @@ class Ledger:
     """Everything that is judged. The facts are counted; the frames are computed where they are used, which is where the
     facts show something odd."""
 
+    spark: SparkSession
     records: Callable[[], DataFrame]
-    """Gives `sink`."""
+    """Gives `sink`. Raises ReadingsNeeded where only folded readings are there."""
     named: DataFrame
     """The transactions that the records' headers name, one row a partition: the columns of validators/named.py."""
     wanted: DataFrame | None
@@ -136,9 +142,9 @@ class Ledger:
     """Records of the judged range that were aborted in the source; 0 where its log was not heard."""
     journaled: frozenset[str]
     """The transactional ids that the journal names."""
-    written: DataFrame
+    written: DataFrame | None
     """The inputs whose headers name the transaction that wrote them: source_partition, source_offset, writer (a struct
-    of validators/named.py, NAME)."""
+    of validators/named.py, NAME); None where it is known that there are none."""
     written_count: int
     writers: frozenset[str]
     """The transactional ids of `written`."""
@@ -178,10 +184,6 @@ class Ledger:
         """The outputs that must be there, of the inputs of the judged range: source_partition, source_offset,
         output_index. A row may occur twice."""
         return _produced(self.sink) if self.wanted is None else self.wanted
-
-    @property
-    def spark(self) -> SparkSession:
-        return self.written.sparkSession
 
     @property
     def committed(self) -> int:
@@ -262,30 +264,100 @@ def build_ledger(
     in clauses. `packs`: where the sink's lineage is packed, the folder that says where (validators/packed.py).
     """
     began = time.monotonic()
-    heard = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
-    others = {
-        Witness.RAW_LOG: raw_log,
-        Witness.JOURNAL: declared,
-        Witness.COORDINATOR: coordinator,
-        Witness.SOURCE_LOG: source_log,
-        Witness.READER: polled,
-    }
-    heard |= {witness for witness, account in others.items() if account is not None}
     given = _Given(
         *(committed, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, declared, identity, expected),
         *(agreed, order, source_log.aborted if source_log else None, packs),
     )
     found = _shortly(given) or _at_length(given)
-    balance = tuple(_balance(one, found.cells, found.headers, raw_log is not None) for one in sink_bounds.partitions)
+    others = _Others(raw_log, declared, coordinator, source_log, polled)
+    values = _values(source, source_bounds, agreed)
+    asked = _Asked(sink_bounds, source_bounds, evidence, expected, agreed, order)
+    return _ledger(source.sparkSession, found, asked, others, values, doubts, began)
+
+
+def proved_ledger(
+    spark: SparkSession,
+    folded: Folded,
+    log: SoundLog,
+    raw_log: RawLog,
+    sink_bounds: Bounds,
+    source_bounds: Bounds,
+    evidence: str,
+    declared: Declared | None = None,
+    coordinator: Coordinator | None = None,
+    expected: Expected = ONE_TO_ONE,
+    agreed: Agreed = NOTHING_MORE,
+    source_log: SourceLog | None = None,
+    polled: Polled | None = None,
+    doubts: Sequence[str] = (),
+) -> Ledger:
+    """The ledger of folded readings (validators/sound.py, `fold`), for matching by lineage and order per source
+    partition; else as `build_ledger`. Raises ReadingsNeeded where something is odd, or more is asked than they tell."""
+    began = time.monotonic()
+    outcomes = declared.outcomes if declared else None
+    told = agreed.value is not None or expected.count is not None or (source_log is not None and source_log.aborted)
+    sound = None if told else prove(folded, log, raw_log.tables[0], sink_bounds, source_bounds, outcomes)
+    # A header may name the transaction that wrote an input.
+    if sound is None or sound.headed:
+        raise ReadingsNeeded
+
+    def records() -> DataFrame:
+        raise ReadingsNeeded
+
+    found = _proved(sound, spark, source_bounds, expected.kind, records)
+    others = _Others(raw_log, declared, coordinator, source_log, polled)
+    asked = _Asked(sink_bounds, source_bounds, evidence, expected, agreed, Order.PER_SOURCE_PARTITION)
+    return _ledger(spark, found, asked, others, None, doubts, began)
+
+
+class _Others(NamedTuple):
+    """Who else is heard beside the readings; None who is not."""
+
+    raw_log: RawLog | None
+    declared: Declared | None
+    coordinator: Coordinator | None
+    source_log: SourceLog | None
+    polled: Polled | None
+
+    def heard(self) -> frozenset[Witness]:
+        witnesses = Witness.RAW_LOG, Witness.JOURNAL, Witness.COORDINATOR, Witness.SOURCE_LOG, Witness.READER
+        told = {witness for witness, account in zip(witnesses, self, strict=True) if account is not None}
+        return frozenset(told | {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED})
+
+
+class _Asked(NamedTuple):
+    """What is to be judged, and where."""
+
+    sink_bounds: Bounds
+    source_bounds: Bounds
+    evidence: str
+    expected: Expected
+    agreed: Agreed
+    order: Order
+
+
+def _ledger(
+    spark: SparkSession,
+    found: _Counted,
+    asked: _Asked,
+    others: _Others,
+    values: DataFrame | None,
+    doubts: Sequence[str],
+    began: float,
+) -> Ledger:
+    raw_log, declared = others.raw_log, others.declared
+    bounds = asked.sink_bounds.partitions
+    balance = tuple(_balance(one, found.cells, found.headers, raw_log is not None) for one in bounds)
     return Ledger(
+        spark=spark,
         records=found.records,
         named=found.named,
         wanted=found.wanted,
-        sink_bounds=sink_bounds,
-        source_bounds=source_bounds,
+        sink_bounds=asked.sink_bounds,
+        source_bounds=asked.source_bounds,
         raw_log=raw_log,
-        coordinator=coordinator,
-        heard=frozenset(heard),
+        coordinator=others.coordinator,
+        heard=others.heard(),
         cells=found.cells,
         headers=found.headers,
         ids=found.ids,
@@ -299,17 +371,17 @@ def build_ledger(
         written=found.written,
         written_count=sum(found.writers.values()),
         writers=frozenset(found.writers),
-        polled=polled,
+        polled=others.polled,
         outputs_count=found.outputs_count,
-        expected=expected,
-        agreed=agreed,
-        values=_values(source, source_bounds, agreed),
-        order=order,
+        expected=asked.expected,
+        agreed=asked.agreed,
+        values=values,
+        order=asked.order,
         lines=found.lines,
         balance=balance,
         transactions=_transactions(found.ids, found.ends),
         doubts=(*found.doubts, *doubts, *_doubts(found.doubted, found.inputs, balance)),
-        evidence=evidence,
+        evidence=asked.evidence,
         took_s=time.monotonic() - began,
     )
 
@@ -349,7 +421,7 @@ class _Counted(NamedTuple):
     ids: tuple[TransactionalId, ...]
     ends: Mapping[str, int]
     inputs: Inputs
-    written: DataFrame
+    written: DataFrame | None
     writers: Mapping[str, int]
     outputs_count: int
     lines: int
@@ -368,11 +440,12 @@ def _shortly(given: _Given) -> _Counted | None:
     simple = given.identity is Identity.LINEAGE and given.aborted is None and expected.count is None
     if not simple or given.order is not Order.PER_SOURCE_PARTITION or given.raw_log is None:
         return None
+    log = sound_log(*given.raw_log.tables, given.sink_bounds)
+    if log is None:
+        return None
+    folded = fold(given.committed, given.uncommitted, given.source, log, content(), given.offsets)
     outcomes = given.declared.outcomes if given.declared else None
-    bounds = given.sink_bounds, given.source_bounds
-    sound = prove(
-        *(given.committed, given.uncommitted, given.source, *bounds, given.raw_log, outcomes, _content(), given.packs)
-    )
+    sound = prove(folded, log, given.raw_log.tables[0], given.sink_bounds, given.source_bounds, outcomes)
     if sound is None:
         return None
 
@@ -381,22 +454,32 @@ def _shortly(given: _Given) -> _Counted | None:
         inputs = _count_inputs(given.source, given.source_bounds, None)
         return _keep_sink(whole, _keep_words(whole), inputs.dense, None)
 
+    found = _proved(sound, given.source.sparkSession, given.source_bounds, expected.kind, records)
     written = _written(given.source, given.source_bounds)
-    width = sum(one.lso - one.start for one in given.source_bounds.partitions)
-    inputs = Inputs(sound.inputs, 0, sound.inputs == width, sound.inputs, 0, sound.headed)
-    any_number = expected.kind is Expect.ZERO_OR_ONE
+    return found._replace(
+        wanted=None if expected.kind is Expect.ZERO_OR_ONE else _wanted(given.source, given.source_bounds, None),
+        written=written,
+        writers=_count_writers(written) if sound.headed else {},
+    )
+
+
+def _proved(
+    sound: Sound, spark: SparkSession, source_bounds: Bounds, expect: Expect, records: Callable[[], DataFrame]
+) -> _Counted:
+    """What was proved of inputs that have no headers."""
+    width = sum(one.lso - one.start for one in source_bounds.partitions)
     return _Counted(
         records=records,
-        named=frame_of(given.source.sparkSession, sound.named, NAMED_COLUMNS),
-        wanted=None if any_number else _wanted(given.source, given.source_bounds, None),
+        named=frame_of(spark, sound.named, NAMED_COLUMNS),
+        wanted=None,
         cells=sound.cells,
         headers=sound.headers,
         ids=sound.ids,
         ends=sound.ends,
-        inputs=inputs,
-        written=written,
-        writers=_count_writers(written) if inputs.headed else {},
-        outputs_count=sound.produced if any_number else sound.inputs,
+        inputs=Inputs(sound.inputs, 0, sound.inputs == width, sound.inputs, 0, sound.headed),
+        written=None,
+        writers={},
+        outputs_count=sound.produced if expect is Expect.ZERO_OR_ONE else sound.inputs,
         lines=_count_lines(sound.cells),
         sound=True,
     )
@@ -596,8 +679,9 @@ def _count_outputs(outputs: DataFrame) -> int:
     return int(words.agg(F.coalesce(F.sum("outputs"), F.lit(0))).collect()[0][0])
 
 
-def _content() -> Column:
-    """The offset is in it, so that the contents of two offsets cannot be exchanged unnoticed."""
+def content() -> Column:
+    """A hash of a record's content. The offset is in it, so that the contents of two offsets cannot be exchanged
+    unnoticed."""
     return F.xxhash64("offset", "key", "value", "headers")
 
 
@@ -610,7 +694,7 @@ def _words(committed: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> Data
     seen = committed.groupBy("partition", word("offset").alias("word")).agg(
         bits("offset").alias("seen"),
         F.count("*").alias("seen_count"),
-        F.bit_xor(_content()).alias("seen_content"),
+        F.bit_xor(content()).alias("seen_content"),
     )
     if raw_log is None:
         return seen.withColumns({name: F.lit(None).cast("long") for name in RAW_SETS})
@@ -622,7 +706,7 @@ RAW_SETS = ("covered", "transactional", "stable", "unstable")
 
 def _with_fates(uncommitted: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool) -> DataFrame:
     """Adds fate, visible, content, transactional and outcome; drops the value."""
-    records = uncommitted.withColumns({"content": _content(), "word": word("offset")}).drop("value")
+    records = uncommitted.withColumns({"content": content(), "word": word("offset")}).drop("value")
     sets = words.select("partition", "word", "seen", *(F.col(name).alias(f"{name}_set") for name in RAW_SETS))
     records = look_up(records, sets, ["partition", "word"], bounds.offsets)
     visible = holds("seen", "offset")

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
-from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER, Lineage, format_lineage
+from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from validators.packs import HEADS, PACKED_HEADER, Pack, lay, parse_pack
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -112,31 +112,6 @@ def _unpacker(folder: str) -> Callable[[Iterator[Columns]], Iterator[pa.Array]]:
     return unpack
 
 
-class Packs:
-    """Those of a folder of `keep_packs`."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.known: dict[int, _Packs] = {}
-
-    def fill(
-        self,
-        partition: Ints,
-        offset: Ints,
-        origin: Ints,
-        at: Ints,
-        name: Ints,
-        origins: list[bytes],
-        names: list[bytes],
-    ) -> None:
-        """Say of records that are in packs where they come from: which of `origins` (a lineage with 0 for its offset),
-        which source offset and which of `names` (of transactions). New ones are appended to either list."""
-        for number in np.unique(partition).tolist():
-            if number not in self.known:
-                self.known[number] = _Packs(self.folder, number)
-            self.known[number].fill(np.flatnonzero(partition == number), offset, origin, at, name, origins, names)
-
-
 class _Packs:
     """Those of one partition."""
 
@@ -186,26 +161,6 @@ class _Packs:
         ordered = whole.take(pa.array(np.argsort(owners, kind="stable")))
         return pa.ListArray.from_arrays(offsets_of, ordered, mask=nothing).cast(HEADERS_TYPE)
 
-    def fill(
-        self, rows: Ints, offset: Ints, origin: Ints, at: Ints, name: Ints, origins: list[bytes], names: list[bytes]
-    ) -> None:
-        if not self.first.size:
-            return
-        segments = np.searchsorted(self.first, offset[rows], "right") - 1
-        inside = (segments >= 0) & (offset[rows] <= self.last[segments])
-        rows, segments = rows[inside], segments[inside]
-        heads, positions = self.head[segments], self.position[segments] + offset[rows] - self.first[segments]
-        for head in np.unique(heads).tolist():
-            pack = self._parsed(head)
-            own, where = rows[heads == head], positions[heads == head]
-            at[own] = pack.offsets[where]
-            indices = pack.indices[where]
-            for index in np.unique(indices).tolist():
-                begins = Lineage(pack.topic, pack.partition, 0, index)
-                origin[own[indices == index]] = _place(origins, format_lineage(begins))
-            transaction = self.transactions[head].as_py()
-            name[own] = -1 if transaction is None else _place(names, transaction)
-
     def _parsed(self, head: int) -> Pack:
         pack = parse_pack(self.packed[head].as_py())
         assert pack is not None, "a pack that cannot be read has no segment"
@@ -223,13 +178,6 @@ class _Packs:
             for row, offset, index in places:
                 found[row] = b"%b%d/%d" % (begins, offset, index)
         return pa.array(found, pa.binary())
-
-
-def _place(texts: list[bytes], text: bytes) -> int:
-    """Where it is in the list; it is appended if it is not."""
-    if text not in texts:
-        texts.append(text)
-    return texts.index(text)
 
 
 def _entries(name: str, values: pa.Array) -> pa.StructArray:

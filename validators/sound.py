@@ -1,40 +1,36 @@
 """The short way: what a ledger counts, where it can be proved that nothing is odd.
 
-Most topics are as they should be. Then Spark need only group each reading once, by words of 64 offsets
+Most topics are as they should be. Then Spark need only fold each reading once, to words of 64 offsets
 (validators/pieces.py); fates, transactions, order and repeats are arithmetic on the bits of these words, beside the raw
-log and the journal.
+log and the journal. So a proof can be repeated from the folded readings alone, which hold no key and no value.
 
 Whatever is odd, if only by a bit, ends the proof: None, and the long way (validators/ledger.py) looks at each record
 and says what it is. So nothing that is found ever rests on this file; tests/validators/test_sound.py compares what both
 ways count.
-
-That a piece stands in order needs no look at its records. It has as many offsets a as source offsets b, and the sum of
-their products a * b is the greatest if both ascend together, and only then (the rearrangement inequality).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
-from validators.balance import Headers, RawLog
+from validators.balance import Headers
 from validators.cell import Cell
 from validators.finding import Bounds, Fate
 from validators.headers import Transaction, parse_lineage, parse_transaction
 from validators.named import NAME, TransactionalId
 from validators.offsets import WORD
-from validators.pieces import Pieces, Words, pieces_of, words_of
-from validators.sound_log import SoundLog, sound_log
-
-PIECES_AT_ONCE = 65_536
-"""So many are looked at bit by bit, which takes about 100 MB."""
+from validators.pieces import Pieces, Spans, Words, as_pieces, first_of, folded_pieces, last_of, words_of
+from validators.sound_log import SoundLog
+from validators.unpacked_pieces import with_lineage
 
 Outcomes = Mapping[tuple[str, int, int, str], tuple[str | None, str | None]]
 """What the journal declares and its reason, by the name of a transaction."""
@@ -68,42 +64,64 @@ class Sound(NamedTuple):
     """With `NAMED_COLUMNS`."""
 
 
+class Folded(NamedTuple):
+    """The readings, folded."""
+
+    seen: Words
+    """What read_committed saw of the sink."""
+    pieces: pa.Table
+    """With `PIECES`: what read_uncommitted saw of it."""
+    inputs: Words
+
+
+def fold(
+    committed: DataFrame, uncommitted: DataFrame, source: DataFrame, log: SoundLog, content: Column, offsets: int
+) -> Folded:
+    """Each reading is read once. `content` is a hash of a record's content; `offsets`: how many, of source and sink
+    together."""
+    seen, pieces, inputs = together(
+        lambda: words_of(committed, content, offsets),
+        lambda: folded_pieces(uncommitted, content, offsets, spans_of(log)),
+        lambda: words_of(source, F.lit(0).cast("long"), offsets),
+    )
+    return Folded(seen, pieces, inputs)
+
+
+def spans_of(log: SoundLog) -> Spans:
+    found = {}
+    for partition in np.unique(log.partition).tolist():
+        own = slice(*np.searchsorted(log.partition, [partition, partition + 1]).tolist())
+        found[partition] = log.base[own], log.transaction[own]
+    return found
+
+
 def prove(
-    committed: DataFrame,
-    uncommitted: DataFrame,
-    source: DataFrame,
+    folded: Folded,
+    log: SoundLog,
+    batches: pa.Table,
     sink_bounds: Bounds,
     source_bounds: Bounds,
-    raw_log: RawLog,
     declared: Outcomes | None,
-    content: Column,
-    packs: Path | None = None,
 ) -> Sound | None:
-    """None unless nothing is odd. `content` is a hash of a record's content; `packs` as in `pieces_of`."""
-    log = sound_log(*raw_log.tables, sink_bounds)
-    if log is None:
-        return None
-    few = sink_bounds.offsets + source_bounds.offsets
-    seen, pieces, inputs = together(
-        lambda: whole_words(words_of(committed, content, few)),
-        lambda: pieces_of(uncommitted, content, few, packs),
-        lambda: whole_words(words_of(source, content, few)),
-    )
+    """None unless nothing is odd. `batches`: the sink's raw log."""
+    table = with_lineage(folded.pieces, batches)
+    pieces = None if table is None else as_pieces(table)
+    seen, inputs = whole_words(folded.seen), whole_words(folded.inputs)
     if pieces is None or not (_once(seen) and _once(pieces) and _once(inputs)):
         return None
-    spread = _spread(pieces, log)
     places = _origins(pieces, source_bounds)
     names = [parse_transaction(text) for text in pieces.names]
-    if spread is None or places is None or None in names:
+    if not pieces.ordered.all() or (pieces.transaction < 0).any() or places is None or None in names:
         return None
-    stable = log.transactions["stable"].to_numpy(bool)[spread.transaction]
+    spread = _spread(pieces)
+    stable = log.transactions["stable"].to_numpy(bool)[pieces.transaction]
     sound = (
         _seen_as_told(pieces, seen, stable)
         and _within(pieces.partition, spread.first, spread.last, sink_bounds, "hw")
-        and _within(inputs.partition, *_ends(inputs), source_bounds, "lso")
+        and _within(inputs.partition, *_ends(inputs.word, inputs.bits), source_bounds, "lso")
         and _at_inputs(pieces, places, inputs)
         and _inputs_of(pieces, places, stable) == pieces.counted[stable].sum()
-        and _in_order(pieces.partition[stable], places[stable], *(one[stable] for one in spread[:4]))
+        and _in_order(pieces.partition[stable], places[stable], *(one[stable] for one in spread))
     )
     if not sound:
         return None
@@ -144,13 +162,12 @@ def together(*questions: Callable[[], Any]) -> list[Any]:
 
 
 class _Spread(NamedTuple):
-    """By piece: its first and last offset, the source offsets of these, and the row of its transaction in the log."""
+    """By piece: its first and last offset, and the source offsets of these."""
 
     first: Ints
     last: Ints
     first_input: Ints
     last_input: Ints
-    transaction: Ints
 
 
 def whole_words(words: Words) -> Words:
@@ -184,37 +201,14 @@ def _begins(*keys: Ints) -> Ints:
     return np.concatenate(([0], np.flatnonzero(changes) + 1))
 
 
-def _members(words: Ints) -> tuple[Ints, Ints]:
-    """The bits of these words: of which word, and which bit."""
-    flags = np.unpackbits(words.astype("<i8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
-    rows, places = np.nonzero(flags)
-    return rows, places
+def _spread(pieces: Pieces) -> _Spread:
+    """Of pieces that stand in order."""
+    return _Spread(*_ends(pieces.word, pieces.bits), *_ends(pieces.source_word, pieces.source_bits))
 
 
-def _spread(pieces: Pieces, log: SoundLog) -> _Spread | None:
-    """None where a piece is out of order, or not within one transaction of the log."""
-    if not np.array_equal(np.bitwise_count(pieces.source_bits.view(np.uint64)), pieces.counted):
-        return None
-    found: list[tuple[Ints, ...]] = [tuple(np.empty(0, np.int64) for _ in _Spread._fields)]
-    for partition in np.unique(pieces.partition).tolist():
-        low, high = np.searchsorted(pieces.partition, [partition, partition + 1]).tolist()
-        own = slice(*np.searchsorted(log.partition, [partition, partition + 1]).tolist())
-        base, transaction = log.base[own], log.transaction[own]
-        for begin in range(low, high, PIECES_AT_ONCE):
-            some = slice(begin, min(begin + PIECES_AT_ONCE, high))
-            (rows, places), (_, inputs) = _members(pieces.bits[some]), _members(pieces.source_bits[some])
-            starts = _begins(rows)
-            ends = np.append(starts[1:], rows.size) - 1
-            offsets = pieces.word[some][rows] * WORD + places
-            batches = np.searchsorted(base, offsets, "right") - 1
-            of = transaction[np.maximum(batches, 0)]
-            lowest, highest = np.minimum.reduceat(of, starts), np.maximum.reduceat(of, starts)
-            ordered = np.add.reduceat(places * inputs, starts) == pieces.moment[some]
-            if not (ordered.all() and (batches >= 0).all() and (lowest >= 0).all() and (lowest == highest).all()):
-                return None
-            source = pieces.source_word[some] * WORD
-            found.append((offsets[starts], offsets[ends], source + inputs[starts], source + inputs[ends], lowest))
-    return _Spread(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+def _ends(word: Ints, bits: Ints) -> tuple[Ints, Ints]:
+    """The first and the last offset of each word."""
+    return word * WORD + first_of(bits), word * WORD + last_of(bits)
 
 
 def _origins(pieces: Pieces, source: Bounds) -> Ints | None:
@@ -240,16 +234,6 @@ def _seen_as_told(pieces: Pieces, seen: Words, stable: Flags) -> bool:
     if not np.array_equal(np.bitwise_or.reduceat(told[0], begins), seen.bits):
         return False
     return np.array_equal(np.bitwise_xor.reduceat(pieces.content[stable], begins), seen.content)
-
-
-def _ends(words: Words) -> tuple[Ints, Ints]:
-    """The first and the last offset of each word."""
-    if not words.bits.size:
-        return words.bits, words.bits
-    rows, places = _members(words.bits)
-    starts = _begins(rows)
-    offsets = words.word[rows] * WORD + places
-    return offsets[starts], offsets[np.append(starts[1:], rows.size) - 1]
 
 
 def _within(partitions: Ints, first: Ints, last: Ints, bounds: Bounds, end: str) -> bool:
@@ -309,7 +293,7 @@ def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: SoundLog) -> pd.
     no other in its partition, and all of its records are there."""
     rows = pd.DataFrame(
         {
-            "number": spread.transaction,
+            "number": pieces.transaction,
             "partition": pieces.partition,
             "name": pieces.name,
             "records": pieces.counted,

@@ -26,7 +26,6 @@ from backend.commands.options import (
     OffsetsForced,
     Out,
     Partitions,
-    PayloadsKept,
     PerTransaction,
     PlanFile,
     Rate,
@@ -173,7 +172,10 @@ def check(
         bool, typer.Option("--self-test", help="Also show that faults injected into copies of the readings are caught.")
     ] = False,
     folder: Out = None,
-    payloads: PayloadsKept = Payloads.ALL,
+    payloads: Annotated[
+        Payloads,
+        typer.Option(help="Keys, values and headers in --out: as read, as digests; none: kept nowhere, and faster."),
+    ] = Payloads.ALL,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
@@ -185,6 +187,8 @@ def check(
     `topicproof check --contract contracts/squares.yaml`
     """
     given = {"source": source, "sink": sink, "identity": identity, "guarantee": guarantee}
+    if self_tested and payloads is Payloads.NONE:
+        raise UsageError("--self-test needs the records, which --payloads none does not keep. Leave one of them out.")
     agreed, fields = _agreed(contract, {name: str(value) for name, value in given.items() if value is not None})
     settings = settings_of(bootstrap, config, brokers)
     if folder is not None:
@@ -195,14 +199,16 @@ def check(
         cluster.check()
         papers = {"contract.yaml": contract.read_text(encoding="utf-8")} if contract is not None else {}
         name = contract.name if contract is not None else None
-        report = runs_of.check(settings, found, history, question_of(agreed, fields, cluster), papers, name)
+        question = question_of(agreed, fields, cluster)
+        report = runs_of.check(settings, found, history, question, papers, name, payloads)
         if self_tested and report.run is not None:
             with spark_session(found.spark_remote) as spark:
                 caught = self_test(spark, history.get(report.run).folder(settings))
             kinds = ", ".join(one.kind for one in caught)
             say(f"self-test: {kinds} caught, each once" if kinds else f"self-test: {NOTHING_TO_INJECT_INTO}")
     if folder is not None and report.run is not None:
-        copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, folder, payloads)
+        kept = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
+        copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, folder, kept)
     _conclude(report, json_, warned=bool(report.warnings))
 
 

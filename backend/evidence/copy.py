@@ -58,6 +58,19 @@ def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.AL
     return write_manifest(target, manifest.run, manifest.verdict, payloads, original)
 
 
+def without_payloads(evidence: Path) -> None:
+    """Put a copy without payloads in the evidence's place, unless it has none already. Raises EvidenceError."""
+    if read_manifest(evidence).payloads is Payloads.NONE:
+        return
+    bare = evidence.with_name(f"{evidence.name}-bare")
+    copy_evidence(evidence, bare, Payloads.NONE)
+    try:
+        shutil.rmtree(evidence)
+        bare.rename(evidence)
+    except OSError as error:
+        raise EvidenceError(f"The evidence in {evidence} cannot be replaced: {error.strerror}.") from error
+
+
 def copy_all(folder: Path, target: Path, payloads: Payloads = Payloads.ALL) -> None:
     """The evidence of a run's folder: one straight into `target`, of several each where it lies. Raises as above."""
     found = evidence_in(folder)

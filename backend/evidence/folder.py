@@ -19,14 +19,14 @@ from typing import Any
 from backend.errors import EvidenceError
 from backend.evidence.findings import gather
 from backend.evidence.junit import JUNIT, write_junit
-from backend.evidence.manifest import write_manifest
+from backend.evidence.manifest import Payloads, write_manifest
 from backend.evidence.page import PAGE, write_page
 from validators.report import Report
 
 REPORT = "report.json"
 
 
-def complete(folder: Path, report: Report, papers: Mapping[str, Any]) -> str:
+def complete(folder: Path, report: Report, papers: Mapping[str, Any], payloads: Payloads = Payloads.ALL) -> str:
     """Write what is missing beside what judging left; gives the manifest's hash. `papers`: by file name, texts as they
     are, everything else as JSON. Raises EvidenceError."""
     made_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
@@ -40,4 +40,4 @@ def complete(folder: Path, report: Report, papers: Mapping[str, Any]) -> str:
         write_page(folder / PAGE, report, f"{made_at.replace('T', ' ')} UTC")
     except OSError as error:
         raise EvidenceError(f"The evidence in {folder} cannot be written: {error.strerror}.") from error
-    return write_manifest(folder, report.run, report.verdict)
+    return write_manifest(folder, report.run, report.verdict, payloads)

@@ -21,6 +21,7 @@ from backend.evidence.manifest import (
     read_manifest,
 )
 from backend.judge import EVIDENCE, judge_taken, read_taken
+from validators.ledger import ReadingsNeeded
 from validators.report import Report
 
 
@@ -105,7 +106,13 @@ def verify(spark: SparkSession, evidence: Path) -> Verified:
         return looked
     said = read_report(evidence)
     with tempfile.TemporaryDirectory(prefix="topicproof-verify-") as scratch:
-        found = judge_taken(spark, read_taken(spark, evidence), Path(scratch))
+        try:
+            found = judge_taken(spark, read_taken(spark, evidence), Path(scratch))
+        except ReadingsNeeded as error:
+            raise EvidenceError(
+                f"What {evidence} holds of the readings does not prove the report again, and the records are not in "
+                "it: it was kept without payloads. Judge the topics again."
+            ) from error
     return Verified(evidence, looked.manifest, looked.hash, (), said, found, tuple(contradictions(said, found)))
 
 

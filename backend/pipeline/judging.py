@@ -19,6 +19,7 @@ from backend.judge import (
     INPUTS,
     UNCOMMITTED,
     Question,
+    Readings,
     Taken,
     conclude,
     empty,
@@ -151,9 +152,11 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
     return replace(
         last,
         question=question,
-        committed=keep(up(last.committed), (evidence / COMMITTED).as_uri(), last.offsets),
-        uncommitted=keep(up(last.uncommitted), (evidence / UNCOMMITTED).as_uri(), last.offsets),
-        inputs=keep(first.inputs, (evidence / INPUTS).as_uri(), first.offsets),
+        readings=Readings(
+            committed=keep(up(last.committed), (evidence / COMMITTED).as_uri(), last.offsets),
+            uncommitted=keep(up(last.uncommitted), (evidence / UNCOMMITTED).as_uri(), last.offsets),
+            inputs=keep(first.inputs, (evidence / INPUTS).as_uri(), first.offsets),
+        ),
         source_batches=first.source_batches,
         aborted=None if first.aborted is None else keep(first.aborted, (evidence / ABORTED).as_uri(), first.offsets),
     )

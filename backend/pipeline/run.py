@@ -18,9 +18,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from backend.errors import OffsetMissing, OffsetsMoved, SparkError, TopicError, TopicproofError, UsageError
+from backend.evidence.copy import without_payloads
+from backend.evidence.manifest import Payloads
 from backend.faults.director import Director, Struck
 from backend.history.store import History, Run, State
-from backend.judge import Question, judge_topics
+from backend.judge import EVIDENCE, Question, judge_topics
 from backend.kafka.broker import free_ports
 from backend.kafka.cluster import Cluster
 from backend.pipeline.database_sink import begin, drop_table, drop_tables, make_tables, require_no_table, shown_url
@@ -342,22 +344,29 @@ def check(
     question: Question,
     papers: Mapping[str, str] | None = None,
     contract: str | None = None,
+    payloads: Payloads = Payloads.ALL,
 ) -> Report:
     """Judge two topics that no run of ours needs to have written, and keep the verdict in the history. `papers`: what
-    else goes into the evidence, by file name. `contract`: by what name to find all checks of one."""
+    else goes into the evidence, by file name. `contract`: by what name to find all checks of one. `payloads`: all, or
+    none in the evidence."""
     topics = {"source": question.source.topic, "sink": question.sink}
     said = {"identity": question.identity, "guarantee": question.guarantee}
     named = {} if contract is None else {"contract": contract}
     entry = history.create("check", "check", {**topics, **said, **named})
     history.remember(entry.id, topics)
     history.enter(entry.id, State.JUDGING)
+    folder = settings.runs / entry.id
     try:
         with spark_session(services.spark_remote) as spark:
             judged = replace(question, run=entry.id)
             every = {"plan.json": entry.plan, **(papers or {})}
-            folder = settings.runs / entry.id
-            report = judge_topics(spark, services.bootstrap, settings.client, judged, folder, every)
+            report = judge_topics(spark, services.bootstrap, settings.client, judged, folder, every, payloads)
+        if payloads is Payloads.NONE:
+            without_payloads(folder / EVIDENCE)
     except TopicproofError as error:
+        if payloads is Payloads.NONE:
+            # Readings that were looked at lie there whole until they are judged.
+            shutil.rmtree(folder, ignore_errors=True)
         history.end(entry.id, State.FAILED, None, None, str(error))
         raise
     history.end(entry.id, State.DONE, report.verdict, report.why)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from backend.evidence.folder import complete
-from backend.judge import COMMITTED, INPUTS, UNCOMMITTED, Question, Taken, judge_taken, keep_taken
+from backend.judge import COMMITTED, INPUTS, UNCOMMITTED, Question, Readings, Taken, judge_taken, keep_taken
 from tests.validators.history import SINK, History
 from validators import readings
 from validators.balance import BATCH_COLUMNS
@@ -30,9 +30,7 @@ def judged(spark: SparkSession, folder: Path, made: History, **question: Any) ->
     taken = Taken(
         Question(made.source_bounds, SINK, **question),
         made.sink_bounds,
-        kept(made.committed, COMMITTED),
-        kept(made.uncommitted, UNCOMMITTED),
-        kept(made.source, INPUTS),
+        Readings(kept(made.committed, COMMITTED), kept(made.uncommitted, UNCOMMITTED), kept(made.source, INPUTS)),
         pa.table([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema),
         None,
     )

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from backend.errors import EvidenceError
 from backend.history.signoff import Decision, sign, signoffs
 from backend.history.store import History
+from backend.pipeline import run
 from backend.selftest import KEPT
 from backend.services import Services
 from backend.settings import Settings
@@ -61,6 +63,24 @@ def test_a_check_is_proven_anywhere(
     assert call("check", *topics, "--out", str(tmp_path)) == 64
     assert "is not empty" in capsys.readouterr().err
     assert History(at_home).get(said["run"]).verdict == "HOLDS"
+
+
+def test_a_check_without_payloads_that_fails_leaves_no_readings(
+    at_home: Settings, done: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: by key the records have to be looked at, and then their payloads cannot be taken out of the evidence."""
+    kept: list[Path] = []
+
+    def full(evidence: Path) -> None:
+        kept.extend(evidence.rglob("sink-read_committed/*.parquet"))
+        raise EvidenceError("The evidence cannot be replaced: no space left on device.")
+
+    monkeypatch.setattr(run, "without_payloads", full)
+    topics = ["--source", done.source, "--sink", done.sink, "--identity", "key"]
+    assert call("check", *topics, "--payloads", "none") == 4
+    assert "no space left" in capsys.readouterr().err
+    assert kept and not any(path.exists() for path in kept)
+    assert History(at_home).list()[0].state == "failed"
 
 
 def test_a_run_is_taken_along_and_signed(

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from backend.evidence.manifest import Payloads, read_manifest
 from backend.history.store import History, Run, State
+from backend.judge import EVIDENCE
 from backend.kafka.cluster import Cluster
 from backend.services import Services
 from backend.settings import ROOT, Settings
@@ -183,6 +185,23 @@ def test_the_three_parts_work_alone(settings: Settings, cluster: Services, tmp_p
         code, told = call(settings, "check", *names, "--out", str(tmp_path / identity), "--json", str(report))
         assert code == 0 and "HOLDS" in told, told
         assert json.loads(report.read_text())["sink"]["fates"]["committed"] == 500
+    # Without payloads, as CI does where nobody may copy what records say.
+    bare = ("--payloads", "none", "--out", str(tmp_path / "bare"))
+    code, told = call(settings, "check", *names[:4], *bare, "--json", str(report))
+    assert code == 0 and "HOLDS" in told, told
+    run = json.loads(report.read_text())["run"]
+    for evidence in (tmp_path / "bare", settings.runs / run / EVIDENCE):
+        assert read_manifest(evidence).payloads is Payloads.NONE
+        assert not list(evidence.rglob("sink-read_*/*"))
+    code, told = call(settings, "verify", str(tmp_path / "bare"))
+    assert code == 0, told
+    # By key, no proof can be led from offsets: the readings are looked at, and go without keys and values.
+    code, told = call(settings, "check", *names[:4], "--identity", "key", "--payloads", "none", "--json", str(report))
+    assert code == 0 and "HOLDS" in told, told
+    evidence = settings.runs / json.loads(report.read_text())["run"] / EVIDENCE
+    assert read_manifest(evidence).payloads is Payloads.NONE and list(evidence.rglob("sink-read_*/*"))
+    code, told = call(settings, "check", *names[:4], "--payloads", "none", "--self-test")
+    assert code == 64 and "Leave one of them out" in told
     code, told = call(settings, "fill", "--topic", "three-numbers")
     assert code == 64 and "holds 500 offsets already" in told
 

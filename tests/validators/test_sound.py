@@ -6,12 +6,16 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tests.both_ways import assert_both_ways_count_the_same
 from tests.validators.history import History, history
 from validators import ledger as long_way
+from validators import pieces
 from validators.expected import Expect, Expected
 from validators.finding import Order
 from validators.identity import Identity
@@ -51,8 +55,14 @@ def two_producers(seed: int) -> History:
     return history(*(" ".join(line) for line in lines), inputs=[150, 90])
 
 
+@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
 @pytest.mark.parametrize("seed", range(2))
-def test_both_ways_count_the_same(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_both_ways_count_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, few: bool
+) -> None:
+    """Few records are folded by this process, many by Spark's."""
+    if not few:
+        monkeypatch.setattr(pieces, "FEW_OFFSETS_MAX", 0)
     made = two_producers(seed)
     assert_both_ways_count_the_same(lambda: made.ledger(spark, tmp_path))
 
@@ -76,6 +86,17 @@ def test_a_topic_in_which_nothing_is_odd_is_counted_shortly(
     spark: SparkSession, tmp_path: Path, made: History, more: dict[str, Any]
 ) -> None:
     assert_both_ways_count_the_same(lambda: made.ledger(spark, tmp_path, **more))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1).filter(bool), min_size=1))
+def test_the_ends_of_words(words: list[int]) -> None:
+    bits = [[place for place in range(64) if word >> place & 1] for word in words]
+    of = np.array(words, np.int64)
+    assert pieces.first_of(of).tolist() == [one[0] for one in bits]
+    assert pieces.last_of(of).tolist() == [one[-1] for one in bits]
+    rows, places = pieces.members(of)
+    assert places.tolist() == [place for one in bits for place in one]
+    assert rows.tolist() == [row for row, one in enumerate(bits) for _ in one]
 
 
 ODD = {

@@ -1,0 +1,47 @@
+"""Folded readings as files of the evidence: sets of offsets, and which transaction each piece of them names.
+
+They hold no key, no value and no hash of either: what two contents have in common is compared before they are kept.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from validators.pieces import PIECES, WORDS, Words, as_words
+from validators.sound import Folded
+
+SEEN, PIECES_SEEN, INPUTS = (
+    "sink-read_committed-words.parquet",
+    "sink-read_uncommitted-pieces.parquet",
+    "source-read_committed-words.parquet",
+)
+CONTENT = "content"
+
+
+def keep_folded(folded: Folded, evidence: Path) -> None:
+    """Raises OSError."""
+    tables = {SEEN: _table(folded.seen), PIECES_SEEN: folded.pieces, INPUTS: _table(folded.inputs)}
+    for name, table in tables.items():
+        pq.write_table(table.drop_columns(CONTENT), evidence / name)
+
+
+def read_folded(evidence: Path) -> Folded:
+    """Raises OSError, and ValueError or KeyError when these are not what was kept."""
+    seen, pieces, inputs = (
+        _with_content(pq.read_table(evidence / name), schema)
+        for name, schema in ((SEEN, WORDS), (PIECES_SEEN, PIECES), (INPUTS, WORDS))
+    )
+    return Folded(as_words(seen), pieces, as_words(inputs))
+
+
+def _table(words: Words) -> pa.Table:
+    return pa.table(dict(zip(WORDS.names, words, strict=True)), WORDS)
+
+
+def _with_content(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """All contents are the same: they were compared before."""
+    return table.append_column(CONTENT, pa.array(np.zeros(table.num_rows, np.int64))).select(schema.names).cast(schema)
