@@ -22,6 +22,7 @@ import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from backend.errors import SetupError
+from backend.evidence.manifest import Payloads
 from backend.history.store import History, Run
 from backend.jars import BROKER, STREAMS, jar_files
 from backend.java import java
@@ -331,13 +332,15 @@ def _peer(bench: Bench, script: str, *arguments: str) -> str:
     return answer.stdout
 
 
-def verdict(bench: Bench, run: Run, folder: Path) -> float:
+def verdict(bench: Bench, run: Run, folder: Path, payloads: Payloads = Payloads.NONE) -> float:
     """Seconds of the full verdict on a run's topics, with its evidence."""
     began = time.monotonic()
     with spark_session(bench.services.spark_remote) as spark:
         source = fetch_bounds(bench.services.bootstrap, bench.settings.client, run.facts["source"])
         question = Question(source, run.facts["sink"])
-        report = judge_topics(spark, bench.services.bootstrap, bench.settings.client, question, folder)
+        report = judge_topics(
+            spark, bench.services.bootstrap, bench.settings.client, question, folder, payloads=payloads
+        )
     if report.verdict is not Outcome.HOLDS:
         sys.exit(f"{run.id}: {report.why}")
     return time.monotonic() - began
