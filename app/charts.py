@@ -54,6 +54,8 @@ _TOP_PX, _RIGHT_PX, _AXIS_PX = 4, 8, 30
 """Around the rows of the strip."""
 _LEGEND_PX, _DATES_PX = 34, 44
 """Above and below the lanes of the timeline."""
+_SHORTEST_BAR = 1 / 200
+"""Of the timeline's length: some four pixels of a usual window. A browser tells clicks by whole pixels."""
 _ROWS_PX_MIN = 62
 POINTED_SHARE = 0.1
 """How far into a cell of the matrix its pointer stands: before what the cell says."""
@@ -246,14 +248,18 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
     `duration_ms`; each bar's `customdata` begins with partition and first offset. The pointer at the chosen one is
     laid over it (`timeline_pointer`)."""
     figure = go.Figure()
+    low, high = _period(rows)
     for outcome, word in TRANSACTION_WORDS.items():
-        own = rows[rows["outcome"] == outcome]
+        # In the order of time: of two that began together, the later one is not hidden by the earlier.
+        own = rows[rows["outcome"] == outcome].sort_values("first_timestamp")
         if own.empty and outcome == UNEXPLAINED:
             continue
         colour, pattern = FATE_COLOURS[OUTCOME_FATES[outcome]], OUTCOME_PATTERNS[outcome]
         figure.add_bar(
             y=own["lane"],
-            x=own["duration_ms"],
+            # What is too short for the axis is still wide enough to be seen and hit; the pointer over it tells how long
+            # it took.
+            x=own["duration_ms"].clip(lower=(high - low) * _SHORTEST_BAR),
             base=_moments(own["first_timestamp"]),
             orientation="h",
             name=f"{word.symbol} {word.word} ({len(own):,})",
@@ -261,7 +267,6 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
             customdata=own[["partition", "first_offset", "records", "duration_ms", "producer_id"]].to_numpy(object),
             marker={
                 "color": colour,
-                # An outline keeps what is too short for the axis visible.
                 "line": {"width": 1, "color": colour},
                 "pattern": {"shape": pattern, "bgcolor": colour, "fgcolor": "#FFFFFF", "size": 6, "solidity": 0.35},
             },
@@ -301,7 +306,7 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
         categoryarray=list(lanes),
         showgrid=True,
     )
-    period = [_moments(pd.Series([ms])).iloc[0] for ms in _period(rows)]
+    period = [_moments(pd.Series([ms])).iloc[0] for ms in (low, high)]
     figure.update_xaxes(type="date", fixedrange=True, automargin=False, zeroline=False, range=period)
     return figure
 

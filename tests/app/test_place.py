@@ -162,6 +162,29 @@ def test_the_look_loads_nothing_from_elsewhere() -> None:
     assert [path.name for path in files if "https://" in path.read_text(encoding="utf-8")] == []
 
 
+def test_a_transaction_that_is_short_for_the_timeline_can_still_be_hit() -> None:
+    """Story: transactions of milliseconds beside one of an hour. Their bars are wide enough for a click, and the later
+    of two that stand close together lies on top."""
+    rows = pd.DataFrame(
+        {
+            "partition": [0, 0, 0],
+            "first_offset": [20, 10, 0],
+            "lane": ["p0", "p0", "p0"],
+            "outcome": ["COMMITTED", "COMMITTED", "COMMITTED"],
+            "first_timestamp": [1_000_050, 1_000_000, 1_000_100],
+            "duration_ms": [0, 3, 3_600_000],
+            "records": [1, 1, 1],
+            "producer_id": [1, 1, 1],
+        }
+    )
+    figure = charts.timeline(rows, ["p0"])
+    (bars,) = (trace for trace in figure.data if len(trace.x))
+    low, high = (one.timestamp() * 1_000 for one in figure.layout.xaxis.range)
+    assert [row[1] for row in bars.customdata] == [10, 20, 0]
+    assert [row[3] for row in bars.customdata] == [3, 0, 3_600_000]
+    assert bars.x[0] == bars.x[1] == pytest.approx((high - low) / 200) and bars.x[2] == 3_600_000
+
+
 def test_the_pointer_of_the_timeline_lies_over_the_beginning_of_its_transaction() -> None:
     """Story: a transaction is chosen. The pointer is in its lane, at its begin; one that is not drawn has none, nor has
     one whose producer wrote a time that is none."""
