@@ -133,8 +133,9 @@ class EmbeddedSpark:
 
     def _conf(self) -> dict[str, str]:
         return {
-            # Eight tries a task: a fault that kills a Python worker must not end the query.
-            "spark.master": f"local[{self.cores},8]",
+            # Two tasks a core: one that ends a transaction waits for brokers most of that time. Eight tries a task: a
+            # fault that kills a Python worker must not end the query.
+            "spark.master": f"local[{2 * self.cores},8]",
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(self.port),
             "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_TIMEOUT_S}s",
