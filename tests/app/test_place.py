@@ -162,22 +162,27 @@ def test_the_look_loads_nothing_from_elsewhere() -> None:
     assert [path.name for path in files if "https://" in path.read_text(encoding="utf-8")] == []
 
 
+def of_timeline(first_offset: list[int], outcome: list[str], begin: list[int], duration_ms: list[int]) -> pd.DataFrame:
+    """Transactions of one record each, in partition and lane 0, 1, 2."""
+    return pd.DataFrame(
+        {
+            "partition": [0, 1, 2],
+            "first_offset": first_offset,
+            "lane": ["p0", "p1", "p2"],
+            "outcome": outcome,
+            "first_timestamp": begin,
+            "duration_ms": duration_ms,
+            "records": 1,
+            "producer_id": 1,
+        }
+    )
+
+
 def test_a_transaction_that_is_short_for_the_timeline_can_still_be_hit() -> None:
     """Story: transactions of milliseconds beside one of an hour. Their bars are wide enough for a click, and the later
     of two that stand close together lies on top."""
-    rows = pd.DataFrame(
-        {
-            "partition": [0, 0, 0],
-            "first_offset": [20, 10, 0],
-            "lane": ["p0", "p0", "p0"],
-            "outcome": ["COMMITTED", "COMMITTED", "COMMITTED"],
-            "first_timestamp": [1_000_050, 1_000_000, 1_000_100],
-            "duration_ms": [0, 3, 3_600_000],
-            "records": [1, 1, 1],
-            "producer_id": [1, 1, 1],
-        }
-    )
-    figure = charts.timeline(rows, ["p0"])
+    rows = of_timeline([20, 10, 0], ["COMMITTED"] * 3, [1_000_050, 1_000_000, 1_000_100], [0, 3, 3_600_000])
+    figure = charts.timeline(rows, ["p0", "p1", "p2"])
     (bars,) = (trace for trace in figure.data if len(trace.x))
     low, high = (one.timestamp() * 1_000 for one in figure.layout.xaxis.range)
     assert [row[1] for row in bars.customdata] == [10, 20, 0]
@@ -188,18 +193,7 @@ def test_a_transaction_that_is_short_for_the_timeline_can_still_be_hit() -> None
 def test_the_pointer_of_the_timeline_lies_over_the_beginning_of_its_transaction() -> None:
     """Story: a transaction is chosen. The pointer is in its lane, at its begin; one that is not drawn has none, nor has
     one whose producer wrote a time that is none."""
-    rows = pd.DataFrame(
-        {
-            "partition": [0, 1, 2],
-            "first_offset": [0, 10, 20],
-            "lane": ["p0", "p1", "p2"],
-            "outcome": ["COMMITTED", "ABORTED", "COMMITTED"],
-            "first_timestamp": [1_000_000, 1_000_400, 2**62],
-            "duration_ms": [100, 600, 0],
-            "records": [1, 1, 1],
-            "producer_id": [1, 1, 1],
-        }
-    )
+    rows = of_timeline([0, 10, 20], ["COMMITTED", "ABORTED", "COMMITTED"], [1_000_000, 1_000_400, 2**62], [100, 600, 0])
     lanes = ["p0", "p1", "p2"]
     figure = charts.timeline(rows, lanes)
     there = charts.timeline_pointer(rows, lanes, (1, 10))
