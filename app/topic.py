@@ -23,7 +23,7 @@ Body = Callable[[Services, Snapshot, bool], None]
 def page(settings: Settings, title: str, body: Body, follow: bool = True, charts: bool = True) -> None:
     """The frame first; then `body(kafka, seen, live)`, again and again by itself while the topic's run goes on, unless
     it does not `follow` that. `charts`: whether it draws some."""
-    title_slot, topic_slot, verdict_slot, button_slot = st.columns([1.1, 2.4, 0.75, 1], vertical_alignment="bottom")
+    title_slot, topic_slot, verdict_slot, button_slot = st.columns([1.25, 2.2, 0.7, 1.2], vertical_alignment="bottom")
     heading(title, title_slot, charts)
     with session.said():
         kafka = session.kafka(settings)

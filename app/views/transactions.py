@@ -136,7 +136,7 @@ def open_one(kafka: Services, seen: Snapshot, one: OpenTransaction) -> None:
     """One open transaction: how old of how much, what it withholds, what to do."""
     word = wording.open_word(one)
     with st.container(border=True, gap="xxsmall"):
-        left, right = st.columns([4, 1], vertical_alignment="center")
+        left, right = st.columns([3.2, 1], vertical_alignment="center")
         left.markdown(f"{wording.badge(word)} {wording.plain(one.why)}")
         with right:
             compare_link(seen, (one.partition, one.start_offset))
