@@ -1,4 +1,4 @@
-"""The router: which pages there are. Started from the root: `python -m streamlit run app/main.py`."""
+"""The router: shows the page that was asked for. `app/server.py` serves it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import streamlit as st
 
 from app import charts, session, tables  # noqa: F401  what the pages need is there before it is frozen
+from app.pages import PAGES
 
 
 @st.cache_resource(show_spinner=False)
@@ -21,16 +22,7 @@ def freeze() -> None:
 # A picture of our own: Streamlit fetches icons of the browser tab that are given by name from the network.
 st.set_page_config(page_title="Topicproof", page_icon=Path(__file__).with_name("icon.png"), layout="wide")
 page = st.navigation(
-    [
-        st.Page("views/run.py", title="Run", icon=":material/play_circle:", default=True),
-        st.Page("views/demos.py", title="Demos", icon=":material/theater_comedy:", url_path="demos"),
-        st.Page("views/compare.py", title="Compare", icon=":material/compare:", url_path="compare"),
-        st.Page("views/transactions.py", title="Transactions", icon=":material/timeline:", url_path="transactions"),
-        st.Page("views/topics.py", title="Topics", icon=":material/topic:", url_path="topics"),
-        st.Page("views/verdict.py", title="Verdict", icon=":material/gavel:", url_path="verdict"),
-        st.Page("views/matrix.py", title="Matrix", icon=":material/grid_on:", url_path="matrix"),
-        st.Page("views/history.py", title="History", icon=":material/history:", url_path="history"),
-    ],
+    [st.Page(one.file, title=one.title, icon=one.icon, default=one is PAGES[0], url_path=one.path) for one in PAGES],
     position="top",
 )
 if st.context.theme.type == "dark":

@@ -22,7 +22,7 @@ START_TIMEOUT_S = 60.0
 def dashboard(settings: Settings, port: int) -> Iterator[str]:
     """The dashboard as a child process, ready when the block starts, gone when it ends."""
     log = settings.home / "dashboard.log"
-    command = [sys.executable, "-m", "streamlit", "run", "app/main.py", "--server.port", str(port)]
+    command = [sys.executable, "-m", "streamlit", "run", "app/server.py", "--server.port", str(port)]
     command += ["--server.headless", "true", "--server.address", DASHBOARD_ADDRESS]
     with log.open("wb") as output:
         child = subprocess.Popen(

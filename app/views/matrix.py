@@ -43,8 +43,11 @@ def body() -> None:
             )
         else:
             detail(chosen)
-        with st.expander("Run more of it", icon=":material/play_arrow:"):
-            commands()
+        more = st.expander("Run more of it", icon=":material/play_arrow:", key="more", on_change="rerun")
+        if more.open:
+            # Not before: what draws a listing of commands is as large as a third of what draws the chart.
+            with more:
+                commands()
     listing(results)
 
 

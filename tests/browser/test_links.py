@@ -9,6 +9,7 @@ from dataclasses import asdict
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from app.pages import PAGES
 from backend.matrix import RESULTS, Result
 from backend.settings import Settings
 from tests.browser.conftest import settled
@@ -48,6 +49,28 @@ def test_each_kind_of_link_opens_what_it_names(address: str, window: Page, finis
         expect(window.get_by_text(text).first).to_be_visible()
         settled(window)
         assert not window.get_by_text("is left out").count() and window.url.endswith(link), link
+
+
+def test_a_page_opened_by_a_link_finds_its_services_at_once(address: str, window: Page) -> None:
+    """Story: links in a chat. The browser asks for Streamlit's services where they are, and nowhere else before."""
+    asked: list[str] = []
+    window.on("request", lambda request: asked.append(request.url))
+    for page in PAGES:
+        asked.clear()
+        window.goto(f"{address}/{page.path}")
+        expect(window.get_by_role("heading", name=page.title, level=1)).to_be_visible()
+        services = [url for url in asked if "/_stcore/" in url]
+        assert services and all(url.startswith(f"{address}/_stcore/") for url in services), page
+
+
+def test_how_to_run_more_of_the_matrix_is_there_once_it_is_opened(address: str, window: Page, matrix: Result) -> None:
+    """Story: somebody looks at one cell and wants the others. The page had not drawn the commands until then."""
+    window.goto(f"{address}/matrix?guarantee={matrix.guarantee}&fault={matrix.fault}")
+    settled(window)
+    assert not window.get_by_test_id("stCode").count()
+    window.get_by_text("Run more of it").click()
+    expect(window.get_by_text("topicproof matrix --resume")).to_be_visible()
+    expect(window.get_by_role("button", name="Run the small one")).to_be_visible()
 
 
 def test_two_people_look_at_one_topic(address: str, browser: Browser, finished: Finished) -> None:

@@ -1,0 +1,33 @@
+"""Which pages there are, in the order in which they are named. The first one is the start page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A page: its title, its file below `app/`, its icon, its address."""
+
+    title: str
+    icon: str
+
+    @property
+    def path(self) -> str:
+        return self.title.lower()
+
+    @property
+    def file(self) -> str:
+        return f"views/{self.path}.py"
+
+
+PAGES = (
+    Entry("Run", ":material/play_circle:"),
+    Entry("Demos", ":material/theater_comedy:"),
+    Entry("Compare", ":material/compare:"),
+    Entry("Transactions", ":material/timeline:"),
+    Entry("Topics", ":material/topic:"),
+    Entry("Verdict", ":material/gavel:"),
+    Entry("Matrix", ":material/grid_on:"),
+    Entry("History", ":material/history:"),
+)

@@ -1,0 +1,29 @@
+"""The dashboard's web server: `python -m streamlit run app/server.py`, from the root.
+
+It is Streamlit's own. But by itself, a browser that opens `/compare` looks for Streamlit's services below `/compare/`
+first, is told that nothing is there, and waits a tenth of a second before it looks at the root. Here it is told where
+they are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
+
+from app.pages import PAGES
+
+INDEX = Path(st.__file__).parent / "static" / "index.html"
+AT_ROOT = '<script>window.__streamlit = {BACKEND_BASE_URL: new URL("/", location.href).href}</script>'
+
+
+def index(_: Request) -> HTMLResponse:
+    """Streamlit's page, which its programs fill. Were it of another form, it would be sent as it is."""
+    text = INDEX.read_text(encoding="utf-8").replace("<head>", f"<head>{AT_ROOT}", 1)
+    return HTMLResponse(text, headers={"Cache-Control": "no-cache"})
+
+
+app = st.App("main.py", routes=[Route(f"/{page.path}", index) for page in PAGES])
