@@ -1,4 +1,4 @@
-"""Which pages there are, in the order in which they are named. The first one is the start page."""
+"""Which pages there are, in the order in which they are named. The first one is the start page, at the root."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Entry:
-    """A page: its title, its file below `app/`, its icon, its address."""
+    """A page. Its file, below `app/`, and its address are named as it is."""
 
     title: str
     icon: str

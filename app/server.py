@@ -2,7 +2,7 @@
 
 It is Streamlit's own. But by itself, a browser that opens `/compare` looks for Streamlit's services below `/compare/`
 first, is told that nothing is there, and waits a tenth of a second before it looks at the root. Here it is told where
-they are.
+they are, as by those who put Streamlit's page on a server of their own (`BACKEND_BASE_URL`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ AT_ROOT = '<script>window.__streamlit = {BACKEND_BASE_URL: new URL("/", location
 
 
 def index(_: Request) -> HTMLResponse:
-    """Streamlit's page, which its programs fill. Were it of another form, it would be sent as it is."""
+    """Streamlit's page, which its programs fill. One without a head, of another version, is sent as it is."""
     text = INDEX.read_text(encoding="utf-8").replace("<head>", f"<head>{AT_ROOT}", 1)
     return HTMLResponse(text, headers={"Cache-Control": "no-cache"})
 
 
-app = st.App("main.py", routes=[Route(f"/{page.path}", index) for page in PAGES])
+# The start page is at the root itself.
+app = st.App("main.py", routes=[Route(f"/{page.path}", index) for page in PAGES[1:]])

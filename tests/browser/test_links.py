@@ -55,7 +55,7 @@ def test_a_page_opened_by_a_link_finds_its_services_at_once(address: str, window
     """Story: links in a chat. The browser asks for Streamlit's services where they are, and nowhere else before."""
     asked: list[str] = []
     window.on("request", lambda request: asked.append(request.url))
-    for page in PAGES:
+    for page in PAGES[1:]:
         asked.clear()
         window.goto(f"{address}/{page.path}")
         expect(window.get_by_role("heading", name=page.title, level=1)).to_be_visible()
