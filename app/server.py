@@ -16,14 +16,14 @@ from starlette.routing import Route
 
 from app.pages import PAGES
 
-INDEX = Path(st.__file__).parent / "static" / "index.html"
 AT_ROOT = '<script>window.__streamlit = {BACKEND_BASE_URL: new URL("/", location.href).href}</script>'
+# Streamlit's page, which its programs fill. One without a head, of another version, is sent as it is.
+INDEX = (Path(st.__file__).parent / "static" / "index.html").read_text(encoding="utf-8")
+INDEX_AT_ROOT = INDEX.replace("<head>", f"<head>{AT_ROOT}", 1)
 
 
 def index(_: Request) -> HTMLResponse:
-    """Streamlit's page, which its programs fill. One without a head, of another version, is sent as it is."""
-    text = INDEX.read_text(encoding="utf-8").replace("<head>", f"<head>{AT_ROOT}", 1)
-    return HTMLResponse(text, headers={"Cache-Control": "no-cache"})
+    return HTMLResponse(INDEX_AT_ROOT, headers={"Cache-Control": "no-cache"})
 
 
 # The start page is at the root itself.

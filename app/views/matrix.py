@@ -9,6 +9,7 @@ import streamlit as st
 
 from app import cells, charts, export, session, wording
 from app.clickable import clickable
+from app.payload import verbatim
 from backend.errors import TopicproofError
 from backend.launch import start_matrix, start_run
 from backend.matrix import RESULTS, Result, read_results
@@ -43,11 +44,8 @@ def body() -> None:
             )
         else:
             detail(chosen)
-        more = st.expander("Run more of it", icon=":material/play_arrow:", key="more", on_change="rerun")
-        if more.open:
-            # Not before: what draws a listing of commands is as large as a third of what draws the chart.
-            with more:
-                commands()
+        with st.expander("Run more of it", icon=":material/play_arrow:"):
+            commands()
     listing(results)
 
 
@@ -162,11 +160,10 @@ def empty() -> None:
 def commands() -> None:
     """How to run it, and a click for its smallest form."""
     st.markdown("The whole matrix takes a while, so it is started from the command line, and shown here as it grows:")
-    st.code(
+    verbatim(
         "topicproof matrix                     # every cell\n"
         "topicproof matrix --only fault=crash  # one family of faults\n"
-        "topicproof matrix --resume            # go on where it was stopped",
-        language=None,
+        "topicproof matrix --resume            # go on where it was stopped"
     )
     if st.button("Run the small one: five cells, about a minute", key="small", icon=":material/play_arrow:"):
         with session.said(), st.status("Starting…") as status:

@@ -8,6 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from app import balances, live, session, wording
+from app.payload import verbatim
 from backend.errors import TopicproofError
 from backend.faults.fault import Step
 from backend.faults.kinds import KINDS, choices
@@ -170,7 +171,7 @@ def details(run_id: str) -> None:
         balances.totals(settings, run)
     if not live.young(run) and (text := said(settings, run.id)):
         with st.expander("What its process said", icon=":material/terminal:"):
-            st.code(text, language=None, wrap_lines=True)
+            verbatim(text)
 
 
 def head(run: Run) -> None:
