@@ -37,6 +37,8 @@ def body() -> None:
     left, right = st.columns([2.1, 1], gap="medium")
     with left:
         heat_map(results, chosen)
+        with st.expander("Run more of it", icon=":material/play_arrow:"):
+            commands()
     with right:
         if chosen is None:
             st.info(
@@ -44,8 +46,6 @@ def body() -> None:
             )
         else:
             detail(chosen)
-        with st.expander("Run more of it", icon=":material/play_arrow:"):
-            commands()
     listing(results)
 
 
