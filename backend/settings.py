@@ -209,7 +209,7 @@ def transactional_producer_config(
 ) -> dict[str, Any]:
     return {
         **idempotent_producer_config(bootstrap, client),
-        "linger.ms": 5,
+        "linger.ms": 50,
         "batch.size": 1_000_000,
         # Right after a transaction the coordinator answers "still completing" (CONCURRENT_TRANSACTIONS): asking again
         # soon instead of after librdkafka's 100 ms took a transaction of 1,000 records from 37 to 10 ms, and 2 instead
@@ -228,7 +228,7 @@ def transactional_producer_config(
 def plain_producer_config(bootstrap: str, client: Mapping[str, str], idempotence: bool, acks: str) -> dict[str, Any]:
     return {
         **idempotent_producer_config(bootstrap, client),
-        "linger.ms": 5,
+        "linger.ms": 50,
         "batch.size": 1_000_000,
         "delivery.report.only.error": True,
         "enable.idempotence": idempotence and acks == "all",

@@ -7,8 +7,9 @@ neither, because the transaction belongs to somebody else now.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -29,8 +30,8 @@ from backend.errors import (
 from backend.kafka.bounded import TIMEOUT_S, bounded
 from backend.settings import TRANSACTION_TIMEOUT_MS, transactional_producer_config
 
-ENOUGH = stop_after_attempt(6)
-"""How often a retriable error is retried; together with the time-outs about one minute."""
+ENOUGH = stop_after_attempt(5)
+"""How often a retriable error is retried, at first at once; together with the time-outs about one minute."""
 
 PURGE_S = 0.5
 ABORT_S = 60
@@ -102,6 +103,8 @@ class TransactionalProducer:
         """Why the first record of this transaction that failed did."""
         self.stuck = False
         """Whether a call of the client never came back."""
+        self.lost = False
+        """Whether it could not abort."""
 
     def __enter__(self) -> TransactionalProducer:
         # A metadata answer first: init_transactions then takes at most 0.06 s where it was 0.5 s now and then.
@@ -114,8 +117,10 @@ class TransactionalProducer:
     ) -> None:
         if self.stuck:
             return  # To close it would wait for the call that never comes back. It ends with its process.
-        # One that was fenced says so once more when it is closed.
-        with suppress(KafkaException):
+        # One that was fenced says so once more when it is closed, and one that could not abort tries and fails again.
+        with suppress(KafkaException), warnings.catch_warnings() if self.lost else nullcontext():
+            if self.lost:
+                warnings.simplefilter("ignore", RuntimeWarning)
             self.producer.close()
 
     @contextmanager
@@ -174,7 +179,8 @@ class TransactionalProducer:
             raise self._told(self.failed) or self._aborted(self.failed)
 
     def send_offset(self, source: TopicPartition, group: Any) -> None:
-        """Add the next offset of the source to the transaction."""
+        """Add the next offset of the source to the transaction, and send what is queued meanwhile: neither waits for
+        the other."""
         self._retrying(lambda: self._bounded(partial(self.producer.send_offsets_to_transaction, [source], group)))
 
     def send_commit(self) -> None:
@@ -186,7 +192,11 @@ class TransactionalProducer:
     def abort(self) -> None:
         # Records that come back as out of sequence while the client purges are purged by the next call only; until then
         # it waits for them (librdkafka 2.16).
-        self._retrying(lambda: self.producer.abort_transaction(PURGE_S), stop_after_delay(ABORT_S))
+        try:
+            self._retrying(lambda: self.producer.abort_transaction(PURGE_S), stop_after_delay(ABORT_S))
+        except BaseException:
+            self.lost = True
+            raise
 
     def _commit(self) -> None:
         try:
@@ -204,9 +214,10 @@ class TransactionalProducer:
             ) from error
 
     def _bounded(self, call: Callable[[float], None]) -> None:
-        """Call with our time-out, and give the client up where it does not keep to it. Raises ClientStuck."""
+        """Call with our time-out while what is queued is sent, and give the client up where it does not keep to it.
+        Raises ClientStuck, and what `flush` raises."""
         try:
-            bounded(partial(call, TIMEOUT_S))
+            bounded(partial(call, TIMEOUT_S), self.flush)
         except TimeoutError as error:
             self.stuck = True
             raise ClientStuck(
@@ -214,6 +225,13 @@ class TransactionalProducer:
             ) from error
 
     def _retrying(self, call: Callable[[], Any], stop: stop_base = ENOUGH) -> None:
+        try:
+            call()
+            return
+        except KafkaException as error:
+            if not _retriable(error):
+                raise self._translated(error) from error
+        # Only now: what keeps count of tries takes as much processor time as the client does for a call.
         retrying = Retrying(
             retry=retry_if_exception(_retriable),
             stop=stop,
