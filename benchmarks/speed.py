@@ -100,22 +100,23 @@ def row_lineage(bench: Bench, records: int, times: int) -> Iterator[Line]:
 def row_guarantees(bench: Bench, records: int, times: int) -> Iterator[Line]:
     """Each guarantee beside at-least-once, at 10,000 records a transaction and at as many as pass in 100 ms, and how
     long its records take at a steady rate. Without lineage, of which only exactly-once writes a second header."""
-    source = bench.source(records)
     warm_transactions(bench, records)
-    rate = sides.ours(bench, source, records, lineage="off").rate
-    in_100_ms = max(1_000, round(rate / (os.cpu_count() or 1) / 10, -3))
-    for size, every in ((10_000, ""), (int(in_100_ms), ", every 100 ms")):
-        found: dict[str, list[Timed]] = {"exactly_once": [], "at_least_once": [], "at_most_once": []}
-        for turn in range(times):
-            # There and back: what everybody gains from turn to turn is nobody's then.
-            for guarantee in list(found)[:: -1 if turn % 2 else 1]:
-                plan = {"guarantee": guarantee, "lineage": "off", "per_transaction": size}
-                found[guarantee].append(sides.ours(bench, source, records, **plan))
-        plain = [one.rate for one in found["at_least_once"]]
-        for guarantee in ("exactly_once", "at_most_once"):
-            goal = ">= 0.97" if guarantee == "exactly_once" and every else ""
-            what = f"{guarantee}, {size:,} a transaction{every}"
-            yield rates("guarantees", what, found[guarantee], "at_least_once", plain, goal)
+    for value_bytes in SIZES:
+        source = bench.source(records, value_bytes)
+        rate = sides.ours(bench, source, records, lineage="off").rate
+        in_100_ms = max(1_000, round(rate / (os.cpu_count() or 1) / 10, -3))
+        for size, every in ((10_000, ""), (int(in_100_ms), ", every 100 ms")):
+            found: dict[str, list[Timed]] = {"exactly_once": [], "at_least_once": [], "at_most_once": []}
+            for turn in range(times):
+                # There and back: what everybody gains from turn to turn is nobody's then.
+                for guarantee in list(found)[:: -1 if turn % 2 else 1]:
+                    plan = {"guarantee": guarantee, "lineage": "off", "per_transaction": size}
+                    found[guarantee].append(sides.ours(bench, source, records, **plan))
+            plain = [one.rate for one in found["at_least_once"]]
+            for guarantee in ("exactly_once", "at_most_once"):
+                goal = ">= 0.97" if guarantee == "exactly_once" and every else ""
+                what = f"{guarantee}, {size:,} a transaction{every}{_of(value_bytes)}"
+                yield rates("guarantees", what, found[guarantee], "at_least_once", plain, goal)
     waits: dict[str, list[list[float]]] = {name: [] for name in ("exactly_once", "at_least_once", "at_most_once")}
     for _ in range(times):
         for guarantee, turns in waits.items():

@@ -103,8 +103,8 @@ class TransactionalProducer:
         """Why the first record of this transaction that failed did."""
         self.stuck = False
         """Whether a call of the client never came back."""
-        self.lost = False
-        """Whether it could not abort."""
+        self.open = False
+        """Whether there is a transaction that was neither committed nor aborted."""
 
     def __enter__(self) -> TransactionalProducer:
         # A metadata answer first: init_transactions then takes at most 0.06 s where it was 0.5 s now and then.
@@ -118,8 +118,8 @@ class TransactionalProducer:
         if self.stuck:
             return  # To close it would wait for the call that never comes back. It ends with its process.
         # One that was fenced says so once more when it is closed, and one that could not abort tries and fails again.
-        with suppress(KafkaException), warnings.catch_warnings() if self.lost else nullcontext():
-            if self.lost:
+        with suppress(KafkaException), warnings.catch_warnings() if self.open else nullcontext():
+            if self.open:
                 warnings.simplefilter("ignore", RuntimeWarning)
             self.producer.close()
 
@@ -129,6 +129,7 @@ class TransactionalProducer:
         whoever takes the id over."""
         self.failed = None
         self.producer.begin_transaction()
+        self.open = True
         try:
             yield
         except (Fenced, ClientStuck):
@@ -192,16 +193,14 @@ class TransactionalProducer:
     def abort(self) -> None:
         # Records that come back as out of sequence while the client purges are purged by the next call only; until then
         # it waits for them (librdkafka 2.16).
-        try:
-            self._retrying(lambda: self.producer.abort_transaction(PURGE_S), stop_after_delay(ABORT_S))
-        except BaseException:
-            self.lost = True
-            raise
+        self._retrying(lambda: self.producer.abort_transaction(PURGE_S), stop_after_delay(ABORT_S))
+        self.open = False
 
     def _commit(self) -> None:
         try:
             self.flush()
             self._retrying(lambda: self.producer.commit_transaction(TIMEOUT_S))
+            self.open = False
         except TransactionAborted:
             self.abort()
             raise
