@@ -120,7 +120,7 @@ class TransactionalProducer:
         # One that was fenced says so once more when it is closed, and one that could not abort tries and fails again.
         with suppress(KafkaException), warnings.catch_warnings() if self.open else nullcontext():
             if self.open:
-                warnings.simplefilter("ignore", RuntimeWarning)
+                warnings.filterwarnings("ignore", "Producer abort_transaction failed", RuntimeWarning)
             self.producer.close()
 
     @contextmanager
