@@ -106,7 +106,7 @@ class Struck(PartitionWriter):
     [
         (ResourceType.TOPIC, Step.PRODUCING),
         (ResourceType.TRANSACTIONAL_ID, Step.PRODUCING),
-        # The offset is what the brokers refuse then, and the client cannot even abort.
+        # All records are in the log: the offset is what the brokers refuse first.
         (ResourceType.TRANSACTIONAL_ID, Step.PRODUCED),
     ],
 )
