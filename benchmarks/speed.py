@@ -35,6 +35,7 @@ from benchmarks.standalone import standalone
 
 RECORDS, TIMES = 4_000_000, 3
 QUICK_RECORDS = 200_000
+GUARANTEES = ("exactly_once", "at_least_once", "at_most_once")
 SIZES = (0, 200)
 """Bytes of a value: 0 is as many as its digits, which makes a record of about 15 bytes."""
 PER_TRANSACTION = (10, 100, 1_000, 10_000)
@@ -102,30 +103,29 @@ def row_lineage(bench: Bench, records: int, times: int) -> Iterator[Line]:
 def row_guarantees(bench: Bench, records: int, times: int) -> Iterator[Line]:
     """Each guarantee beside at-least-once, at 10,000 records a transaction and at as many as pass in 100 ms, and how
     long its records take at a steady rate. Without lineage, of which only exactly-once writes a second header."""
-    warm_transactions(bench, records)
-    for value_bytes in SIZES:
-        source = bench.source(records, value_bytes)
-        # The first run with records of this size is slower; how many pass in 100 ms is what the second says.
-        for _ in range(2):
-            rate = sides.ours(bench, source, records, lineage="off", per_transaction=ABOUT_100_MS).rate
-        in_100_ms = max(1_000, round(rate / (os.cpu_count() or 1) / 10, -3))
-        for size, every in ((10_000, ""), (int(in_100_ms), ", every 100 ms")):
-            found: dict[str, list[Timed]] = {"exactly_once": [], "at_least_once": [], "at_most_once": []}
-            # The first turn is not counted: for transactions of another size a broker compiles anew, and that alone is
-            # 7 % of the time of 4 million records.
-            for turn in range(times + 1):
+    sizes = {value_bytes: (10_000, _in_100_ms(bench, records, value_bytes)) for value_bytes in SIZES}
+    # Not counted. What a broker has compiled for small transactions it throws away when it meets larger ones, and
+    # compiles again after some thousands of calls, of which 4 million records in such transactions make few: so it
+    # sees all of them first, and then many small ones.
+    for value_bytes, per_transaction in sizes.items():
+        for size in per_transaction:
+            _turn(bench, records, value_bytes, size, GUARANTEES)
+    for guarantee in GUARANTEES:
+        warm_transactions(bench, records, guarantee)
+    for value_bytes, per_transaction in sizes.items():
+        for size, every in zip(per_transaction, ("", ", every 100 ms"), strict=True):
+            found: dict[str, list[Timed]] = {guarantee: [] for guarantee in GUARANTEES}
+            for turn in range(times):
                 # There and back: what everybody gains from turn to turn is nobody's then.
-                for guarantee in list(found)[:: -1 if turn % 2 else 1]:
-                    plan = {"guarantee": guarantee, "lineage": "off", "per_transaction": size}
-                    timed = sides.ours(bench, source, records, **plan)
-                    if turn:
-                        found[guarantee].append(timed)
+                order = GUARANTEES[:: -1 if turn % 2 else 1]
+                for guarantee, timed in _turn(bench, records, value_bytes, size, order).items():
+                    found[guarantee].append(timed)
             plain = [one.rate for one in found["at_least_once"]]
             for guarantee in ("exactly_once", "at_most_once"):
                 goal = ">= 0.97" if guarantee == "exactly_once" and every else ""
                 what = f"{guarantee}, {size:,} a transaction{every}{_of(value_bytes)}"
                 yield rates("guarantees", what, found[guarantee], "at_least_once", plain, goal)
-    waits: dict[str, list[list[float]]] = {name: [] for name in ("exactly_once", "at_least_once", "at_most_once")}
+    waits: dict[str, list[list[float]]] = {guarantee: [] for guarantee in GUARANTEES}
     for _ in range(times):
         for guarantee, turns in waits.items():
             turns.append(latencies(bench, LATENCY_RATE, LATENCY_S, guarantee=guarantee, lineage="off"))
@@ -153,11 +153,26 @@ def row_sizes(bench: Bench, records: int, times: int) -> Iterator[Line]:
         yield rates("sizes", f"{size:,} records a transaction, as Kafka Streams", mine, against, theirs, ">= 1.0")
 
 
-def warm_transactions(bench: Bench, records: int) -> None:
+def _in_100_ms(bench: Bench, records: int, value_bytes: int) -> int:
+    """How many records a core gets through in that time."""
+    # The first run with records of this size is slower: the second says it.
+    for _ in range(2):
+        found = _turn(bench, records, value_bytes, ABOUT_100_MS, ("exactly_once",))
+    return int(max(1_000, round(found["exactly_once"].rate / (os.cpu_count() or 1) / 10, -3)))
+
+
+def _turn(bench: Bench, records: int, value_bytes: int, size: int, guarantees: Sequence[str]) -> dict[str, Timed]:
+    """One run of each guarantee without lineage, in this order, with so many records a transaction."""
+    source = bench.source(records, value_bytes)
+    plan = {"lineage": "off", "per_transaction": size}
+    return {guarantee: sides.ours(bench, source, records, guarantee=guarantee, **plan) for guarantee in guarantees}
+
+
+def warm_transactions(bench: Bench, records: int, guarantee: str = "exactly_once") -> None:
     """Not counted: a broker goes on compiling what a transaction needs for some ten thousand of them."""
     count = _enough(records, 100)
     for _ in range(WARM_TURNS):
-        sides.ours(bench, bench.source(count), count, per_transaction=100, lineage="off")
+        sides.ours(bench, bench.source(count), count, per_transaction=100, lineage="off", guarantee=guarantee)
 
 
 def _enough(records: int, size: int) -> int:
@@ -216,7 +231,7 @@ def row_brokers(bench: Bench, records: int, times: int) -> Iterator[Line]:
             warm_transactions(at, 4 * records)
             source = at.source(records)
             for partitions in SINK_PARTITIONS:
-                found: dict[str, list[Timed]] = {"exactly_once": [], "at_least_once": [], "at_most_once": []}
+                found: dict[str, list[Timed]] = {guarantee: [] for guarantee in GUARANTEES}
                 for _ in range(times):
                     for guarantee, timed in found.items():
                         acks = "0" if guarantee == "at_most_once" else "all"
