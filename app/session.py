@@ -20,11 +20,11 @@ from app.snapshot import Snapshot, Watch, fingerprint, same_place
 from app.wording import plain
 from backend.errors import ClusterError, TopicproofError, UsageError
 from backend.evidence.copy import zip_evidence
+from backend.evidence.folder import REPORT
 from backend.evidence.manifest import Payloads
 from backend.evidence.verify import evidence_hash
 from backend.history.signoff import Signoff, Standing, signoffs, standing
 from backend.history.store import History, Run
-from backend.judge import REPORT
 from backend.kafka.browse import Search, offset_at, search
 from backend.kafka.cluster import Cluster
 from backend.kafka.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers

@@ -11,10 +11,10 @@ from pydantic_core import PydanticCustomError
 
 from backend.errors import ContractError, TopicError, UsageError
 from backend.expressions import check_expression
-from backend.judge import Question
 from backend.kafka.cluster import Cluster
 from backend.pipeline.plan import Place, PlanFields, TopicName, read_plan
 from backend.pipeline.run import require_records
+from backend.taken import Question
 from validators.agreed import Agreed, Thresholds
 from validators.catalogue import VALIDATORS
 from validators.expectation import REQUIRED

@@ -18,10 +18,11 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from backend.errors import SinkError
-from backend.judge import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, Readings, Taken, conclude, empty
+from backend.judge import conclude
 from backend.kafka.cluster import Cluster
 from backend.pipeline.database_sink import LINEAGE, connect_database, rows_of, shown
 from backend.settings import READ_COMMITTED, spark_source_options
+from backend.taken import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, Readings, Taken, empty
 from validators.agreed import Agreed
 from validators.finding import Bounds, Guarantee, PartitionBounds, Witness
 from validators.headers import LINEAGE_HEADER, Lineage, format_lineage

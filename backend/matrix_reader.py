@@ -12,12 +12,12 @@ from pathlib import Path
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from backend.judge import EVIDENCE, read_taken
 from backend.judge_table import REQUIRED
 from backend.spark import spark_session
+from backend.taken import EVIDENCE, read_taken
 from validators.finding import Guarantee
 from validators.headers import LINEAGE_HEADER
-from validators.ledger import build_ledger
+from validators.ledger_build import build_ledger
 from validators.readings import keep
 from validators.report import Report, judge
 

@@ -16,11 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from backend.errors import SelfTestError, SparkError, UsageError
+from backend.evidence.folder import REPORT
 from backend.evidence.verify import evidence_hash, evidence_in
-from backend.judge import EVIDENCE, REPORT, Taken, judge_taken, ledger_of, read_taken, with_headers
+from backend.judge import judge_taken, ledger_of, with_headers
 from backend.services import services
 from backend.settings import Settings
 from backend.spark import first_line, spark_session
+from backend.taken import EVIDENCE, Taken, read_taken
 from validators.identity import Identity
 from validators.readings import keep
 from validators.report import Report

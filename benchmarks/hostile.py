@@ -26,12 +26,13 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
 
-from backend.judge import Question, judge_topics
+from backend.judge import judge_topics
 from backend.kafka.cluster import Cluster
 from backend.kafka.rawlog import fetch_bounds
 from backend.services import services
 from backend.settings import idempotent_producer_config, read_settings, transactional_producer_config
 from backend.spark import spark_session
+from backend.taken import Question
 from benchmarks.scan import peak_bytes
 from validators.finding import Order
 from validators.identity import Identity

@@ -26,7 +26,7 @@ from backend.evidence.manifest import Payloads
 from backend.history.store import History, Run
 from backend.jars import BROKER, STREAMS, jar_files
 from backend.java import java
-from backend.judge import Question, judge_topics
+from backend.judge import judge_topics
 from backend.kafka.cluster import Cluster
 from backend.kafka.fates import over_partitions, transactions
 from backend.kafka.rawlog import fetch_bounds, scan
@@ -42,6 +42,7 @@ from backend.settings import (
     spark_source_options,
 )
 from backend.spark import spark_session
+from backend.taken import Question
 from validators.finding import Outcome, Witness
 from validators.readings import read
 

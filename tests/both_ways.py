@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from validators import ledger as ways
+from validators import ledger_build as ways
 from validators.finding import Guarantee
 from validators.ledger import Ledger
 from validators.report import judge

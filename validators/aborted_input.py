@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 
 from validators.evidence import amount, evidence
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, Place
+from validators.ledger import Ledger
+from validators.sink_rows import Place
 
 NAME = "aborted_input"
 QUESTION = "Does no committed record stem from an aborted input?"

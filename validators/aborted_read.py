@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from validators import resurrected, wrong_attribution
 from validators.evidence import amount, evidence
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, known_aborted, without_marker
+from validators.ledger import Ledger
+from validators.sink_rows import known_aborted, without_marker
 
 NAME = "aborted_read"
 QUESTION = "Do the records of aborted transactions stay invisible to read_committed?"

@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 
 from validators.evidence import amount, evidence, records
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, inside
+from validators.ledger import Ledger
+from validators.ledger_counts import inside
 from validators.offsets import bound, by_partition
 
 NAME = "aborted_volume"

@@ -38,3 +38,6 @@ class Agreed:
         """The kinds that it asks for by saying more."""
         said = (("wrong_value", self.value), ("offset_ahead", self.offsets), ("offset_behind", self.offsets))
         return tuple(kind for kind, given in said if given is not None)
+
+
+NOTHING_MORE = Agreed()

@@ -19,8 +19,9 @@ from pyspark.sql import functions as F
 
 from validators.evidence import COLUMNS, amount
 from validators.finding import Witness
-from validators.ledger import Ledger, real
+from validators.ledger import Ledger
 from validators.named import NAME as NAMED
+from validators.sink_rows import real
 
 NAME = "circular_flow"
 QUESTION = "Does no transaction depend on what it wrote itself?"

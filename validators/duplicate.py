@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 from validators import aborted_read
 from validators.evidence import amount, evidence
 from validators.finding import Witness
-from validators.ledger import Ledger, known_aborted
+from validators.ledger import Ledger
+from validators.sink_rows import known_aborted
 
 NAME = "duplicate"
 QUESTION = "Is every output committed at most once?"

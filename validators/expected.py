@@ -69,6 +69,9 @@ class Expected:
         )
 
 
+ONE_TO_ONE = Expected()
+
+
 def record(reading: DataFrame, topic: str) -> DataFrame:
     """A reading as expressions see it: topic, partition, offset, timestamp, headers, and key and value as text, byte by
     byte what they are, so that `cast(value as bigint)` and `get_json_object(value, '$.id')` can be written."""

@@ -17,8 +17,9 @@ from validators.evidence import amount, evidence, of_source
 from validators.expectation import PENDING
 from validators.expected import Expect
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, Place, is_hidden, known_aborted
+from validators.ledger import Ledger
 from validators.offsets import bits, by_partition, holds, members, minus, word
+from validators.sink_rows import Place, is_hidden, known_aborted
 
 NAME = "gap"
 QUESTION = "Has every input its committed outputs?"

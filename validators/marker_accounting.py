@@ -17,8 +17,10 @@ from validators import resurrected
 from validators.balance import settled
 from validators.evidence import amount, evidence, of_log, records, together
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, inside, without_marker
+from validators.ledger import Ledger
+from validators.ledger_counts import inside
 from validators.marks import marked
+from validators.sink_rows import without_marker
 
 NAME = "marker_accounting"
 QUESTION = "Has every transaction below the last stable offset exactly one marker?"

@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 from validators.evidence import amount, evidence, of_source
 from validators.expectation import PENDING
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, known_aborted
+from validators.ledger import Ledger
 from validators.offsets import by_partition
+from validators.sink_rows import known_aborted
 
 NAME = "offset_ahead"
 QUESTION = "Is the last expected output below the group's offset committed?"

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 from validators import aborted_read, duplicate
 from validators.evidence import amount, evidence
 from validators.finding import Order, Witness
-from validators.ledger import LINE, Ledger, known_aborted, real
+from validators.ledger import Ledger
+from validators.sink_rows import LINE, known_aborted, real
 
 NAME = "order"
 QUESTION = "Do the outputs of a source partition stand in the order of its inputs?"

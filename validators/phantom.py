@@ -16,7 +16,8 @@ from validators import aborted_input
 from validators.evidence import amount, evidence
 from validators.expectation import RANGE
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, Place
+from validators.ledger import Ledger
+from validators.sink_rows import Place
 
 NAME = "phantom"
 QUESTION = "Does every committed record stem from an input?"

@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from validators import aborted_read
 from validators.evidence import amount, evidence
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, is_hidden
+from validators.ledger import Ledger
+from validators.sink_rows import is_hidden
 
 NAME = "reading_mismatch"
 QUESTION = "Did read_committed deliver what the batches and markers of the raw log say?"

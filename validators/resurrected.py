@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 
 from validators.evidence import amount, evidence
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, without_marker
+from validators.ledger import Ledger
+from validators.sink_rows import without_marker
 
 NAME = "resurrected"
 QUESTION = "Is every record that read_committed shows committed by a marker in the log?"

@@ -4,9 +4,9 @@ Most topics are as they should be. Then Spark need only fold each reading once, 
 (validators/pieces.py); fates, transactions, order and repeats are arithmetic on the bits of these words, beside the raw
 log and the journal. So a proof can be repeated from the folded readings alone, which hold no key and no value.
 
-Whatever is odd, if only by a bit, ends the proof: None, and the long way (validators/ledger.py) looks at each record
-and says what it is. So nothing that is found ever rests on this file; tests/validators/test_sound.py compares what both
-ways count.
+Whatever is odd, if only by a bit, ends the proof: None, and the long way (validators/ledger_build.py) looks at each
+record and says what it is. So nothing that is found ever rests on this file; tests/validators/test_sound.py compares
+what both ways count.
 """
 
 from __future__ import annotations

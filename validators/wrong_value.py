@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 
 from validators.evidence import amount, evidence
 from validators.finding import Fate, Witness
-from validators.ledger import Ledger, Place
+from validators.ledger import Ledger
+from validators.sink_rows import Place
 
 NAME = "wrong_value"
 QUESTION = "Has every committed output the value that its input must give?"

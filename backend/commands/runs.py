@@ -41,10 +41,10 @@ from backend.commands.terminal import emit, err, out, print_report, say, stoppin
 from backend.contract import Contract, make_contract, question_of, read_contract
 from backend.errors import TopicproofError, UsageError
 from backend.evidence.copy import copy_evidence, require_room
+from backend.evidence.folder import REPORT
 from backend.evidence.manifest import Payloads
 from backend.history.signoff import signoffs
 from backend.history.store import History, Run
-from backend.judge import EVIDENCE, REPORT
 from backend.kafka.cluster import Cluster
 from backend.pipeline import run as runs_of
 from backend.pipeline.duplicates import Cause
@@ -56,6 +56,7 @@ from backend.services import Services, services
 from backend.settings import Settings
 from backend.show import balances, plain, progress_line, side_effects
 from backend.spark import spark_session
+from backend.taken import EVIDENCE
 from validators.finding import Guarantee
 from validators.identity import Identity
 from validators.report import Report

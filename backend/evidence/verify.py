@@ -20,7 +20,8 @@ from backend.evidence.manifest import (
     manifest_hash,
     read_manifest,
 )
-from backend.judge import EVIDENCE, judge_taken, read_taken
+from backend.judge import judge_taken
+from backend.taken import EVIDENCE, read_taken
 from validators.ledger import ReadingsNeeded
 from validators.report import Report
 

@@ -53,12 +53,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModu
 
 from backend.errors import Fenced, NotDelivered, OffsetMissing, SinkError, UsageError
 from backend.faults.fault import Step
-from backend.pipeline.sink import (
-    KafkaTransactionalWriter,
-    PartitionWriter,
-    Receipt,
-    require_columns,
-)
+from backend.pipeline.outputs import require_columns
+from backend.pipeline.sink import KafkaTransactionalWriter, PartitionWriter, Receipt
 from backend.pipeline.sink_options import SinkOptions
 from validators.finding import Guarantee
 

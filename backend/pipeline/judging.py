@@ -12,21 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from backend.judge import (
-    ABORTED,
-    COMMITTED,
-    EVIDENCE,
-    INPUTS,
-    UNCOMMITTED,
-    Question,
-    Readings,
-    Taken,
-    conclude,
-    empty,
-    judge_topics,
-    read_taken,
-    with_headers,
-)
+from backend.judge import conclude, judge_topics, with_headers
 from backend.judge_table import judge_table
 from backend.kafka import rawlog
 from backend.pipeline.journal import read_journal
@@ -37,6 +23,18 @@ from backend.pipeline.reader import FOLDER, read_account
 from backend.pipeline.scenarios import Stage, scenario
 from backend.pipeline.sink_options import OFF, PACKED
 from backend.settings import READ_COMMITTED, spark_source_options
+from backend.taken import (
+    ABORTED,
+    COMMITTED,
+    EVIDENCE,
+    INPUTS,
+    UNCOMMITTED,
+    Question,
+    Readings,
+    Taken,
+    empty,
+    read_taken,
+)
 from validators.chain import through
 from validators.expectation import merge
 from validators.expected import Expected

@@ -22,10 +22,11 @@ from backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, Topicpr
 from backend.kafka.cluster import Cluster
 from backend.pipeline.database_sink import DatabaseSink, committed_offsets, set_generation
 from backend.pipeline.journal import GenerationBegun, append_to_journal, read_journal
+from backend.pipeline.outputs import REMEDY_SHUFFLED
 from backend.pipeline.plan import RunPlan, refused
 from backend.pipeline.position import journalled, moved, next_generation
 from backend.pipeline.scenarios import DEAD_LETTERS, Stage, Work, as_text
-from backend.pipeline.sink import REMEDY_SHUFFLED, KafkaTransactionalSink
+from backend.pipeline.sink import KafkaTransactionalSink
 from backend.pipeline.stateful_sink import KafkaStatefulSink, batches_topic
 from backend.settings import spark_source_options
 from backend.spark import first_line

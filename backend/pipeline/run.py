@@ -22,7 +22,7 @@ from backend.evidence.copy import without_payloads
 from backend.evidence.manifest import Payloads
 from backend.faults.director import Director, Struck
 from backend.history.store import History, Run, State
-from backend.judge import EVIDENCE, Question, judge_topics
+from backend.judge import judge_topics
 from backend.kafka.broker import free_ports
 from backend.kafka.cluster import Cluster
 from backend.pipeline.database_sink import begin, drop_table, drop_tables, make_tables, require_no_table, shown_url
@@ -40,6 +40,7 @@ from backend.pipeline.totals import current_totals, wrong_by
 from backend.services import Services
 from backend.settings import Settings
 from backend.spark import connect, session_id, spark_session
+from backend.taken import EVIDENCE, Question
 from validators.finding import Bounds, Guarantee, Outcome
 from validators.report import Report
 from validators.report import exit_code as exit_code_of

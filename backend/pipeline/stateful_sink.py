@@ -51,8 +51,9 @@ from pyspark.sql.types import StructType
 
 from backend.errors import CheckpointMismatch, SparkError
 from backend.kafka.cluster import Cluster
+from backend.pipeline.outputs import outputs_of, require_columns
 from backend.pipeline.position import Position
-from backend.pipeline.sink import PartitionWriter, Receipt, outputs_of, require_columns
+from backend.pipeline.sink import PartitionWriter, Receipt
 from backend.pipeline.sink_options import SinkOptions
 
 STATEFUL_FORMAT = "kafka-transactional-stateful"

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from backend.evidence.folder import complete
+from backend.evidence.folder import REPORT, complete
 from backend.evidence.manifest import manifest_hash
 from backend.evidence.verify import evidence_hash
 from backend.history.signoff import Decision, Standing, signoffs
 from backend.history.store import History, Run, State
-from backend.judge import EVIDENCE, REPORT
 from backend.selftest import KEPT
 from backend.settings import Settings, read_settings
+from backend.taken import EVIDENCE
 from tests.app.conftest import OpenPage, texts
 from validators.finding import (
     Balance,

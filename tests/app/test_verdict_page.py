@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from backend.evidence.folder import REPORT
 from backend.history.store import History, State
-from backend.judge import REPORT, Question
 from backend.kafka.cluster import Cluster
 from backend.pipeline.judging import stage_folder
 from backend.pipeline.run import check
 from backend.services import Services
 from backend.settings import Settings
+from backend.taken import Question
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
 from validators.finding import Example, Outcome

@@ -9,7 +9,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from backend.evidence.folder import complete
-from backend.judge import COMMITTED, INPUTS, UNCOMMITTED, Question, Readings, Taken, judge_taken, keep_taken
+from backend.judge import judge_taken
+from backend.taken import COMMITTED, INPUTS, UNCOMMITTED, Question, Readings, Taken, keep_taken
 from tests.validators.history import SINK, History
 from validators import readings
 from validators.balance import BATCH_COLUMNS

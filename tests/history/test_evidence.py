@@ -18,8 +18,8 @@ from backend.errors import EvidenceError, UsageError
 from backend.evidence.copy import copy_evidence, zip_evidence
 from backend.evidence.manifest import Difference, Payloads, differences, read_manifest, write_manifest
 from backend.evidence.verify import contradictions, read_report, verify
-from backend.judge import Question, Taken, keep_taken, read_taken
 from backend.pipeline.journal import Declared, FaultFired, TaskStarted, TransactionEnded
+from backend.taken import Question, Taken, keep_taken, read_taken
 from tests.history.evidence import judged
 from tests.validators.history import history
 from validators.agreed import Agreed, Thresholds

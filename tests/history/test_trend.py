@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from backend.evidence.folder import REPORT
 from backend.history.store import History, Run, State
 from backend.history.trend import MEASURES, frame, subject
-from backend.judge import REPORT
 from backend.settings import Settings, read_settings
 from tests.app.test_history_page import HELD, TWICE
 from tests.test_cli import call

@@ -8,12 +8,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from backend.pipeline import sink
-from backend.pipeline.sink import (
-    KafkaTransactionalSink,
-    KafkaTransactionalWriter,
-    PartitionWriter,
-    Receipt,
-)
+from backend.pipeline.sink import KafkaTransactionalSink, KafkaTransactionalWriter, PartitionWriter, Receipt
 from backend.pipeline.sink_options import SinkOptions
 
 

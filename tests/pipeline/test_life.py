@@ -15,10 +15,10 @@ import pytest
 
 from backend.evidence.manifest import Payloads, read_manifest
 from backend.history.store import History, Run, State
-from backend.judge import EVIDENCE
 from backend.kafka.cluster import Cluster
 from backend.services import Services
 from backend.settings import ROOT, Settings
+from backend.taken import EVIDENCE
 from tests.conftest import wait_until
 from tests.runs import read_all
 

@@ -14,12 +14,13 @@ from pyspark.sql import SparkSession
 
 from backend.evidence.verify import verify
 from backend.history.store import History
-from backend.judge import EVIDENCE, ledger_of, read_taken
+from backend.judge import ledger_of
 from backend.pipeline.judging import Until, carried_through, judged_range
 from backend.pipeline.run import make_context
 from backend.selftest import self_test
 from backend.services import Services
 from backend.settings import Settings
+from backend.taken import EVIDENCE, read_taken
 from tests.both_ways import assert_both_ways_count_the_same
 from tests.runs import SMALL, Finished, read_all, run_to_end
 from validators.finding import Outcome

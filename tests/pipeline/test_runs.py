@@ -23,7 +23,7 @@ from backend.errors import (
     TopicproofError,
 )
 from backend.history.store import History, State
-from backend.judge import Question, judge_topics
+from backend.judge import judge_topics
 from backend.kafka.cluster import Cluster
 from backend.pipeline import process as process_module
 from backend.pipeline import run as run_module
@@ -35,6 +35,7 @@ from backend.pipeline.sink import KafkaTransactionalSink
 from backend.services import Services
 from backend.settings import Settings, spark_source_options
 from backend.spark import spark_session
+from backend.taken import Question
 from tests.pipeline.broken_sinks import ForgetfulSink
 from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_committed
 from validators.finding import Outcome

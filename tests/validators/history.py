@@ -30,9 +30,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from validators import readings
-from validators.agreed import Agreed
+from validators.agreed import NOTHING_MORE, Agreed
 from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
-from validators.expected import Expected
+from validators.expected import ONE_TO_ONE, Expected
 from validators.finding import Bounds, Guarantee, Order, PartitionBounds
 from validators.headers import (
     LINEAGE_HEADER,
@@ -43,10 +43,12 @@ from validators.headers import (
     format_transaction,
 )
 from validators.identity import Identity
-from validators.ledger import DECLARED_COLUMNS, NOTHING_MORE, ONE_TO_ONE, Declared, Ledger, SourceLog, build_ledger
+from validators.ledger import Accounts, Ledger, SourceLog
+from validators.ledger_build import build_ledger
 from validators.polled import POLLED_COLUMNS, Polled
 from validators.readings import ARROW_TYPES
 from validators.report import Report, judge
+from validators.sink_rows import DECLARED_COLUMNS, Declared
 from validators.sound import outcomes_of
 
 SOURCE, SINK = "numbers", "squares"
@@ -135,6 +137,14 @@ class History:
             spark.createDataFrame(self.transactions, TRANSACTION_COLUMNS),
             (table_of(self.batches, BATCH_COLUMNS), table_of(self.transactions, TRANSACTION_COLUMNS)),
         )
+        aborted = spark.createDataFrame(self.aborted, readings.COLUMNS) if self.aborted else None
+        received = sum(p[6] - p[5] + 1 for p in self.polled)
+        accounts = Accounts(
+            raw_log=raw if raw_log else None,
+            declared=journal,
+            source_log=SourceLog(aborted) if source_log else None,
+            polled=Polled(spark.createDataFrame(self.polled, POLLED_COLUMNS), received) if self.polled else None,
+        )
         return build_ledger(
             committed=spark.createDataFrame(self.committed, readings.COLUMNS),
             uncommitted=spark.createDataFrame(self.uncommitted, readings.COLUMNS),
@@ -142,18 +152,11 @@ class History:
             sink_bounds=self.sink_bounds,
             source_bounds=self.source_bounds,
             evidence=f"file:{folder / uuid.uuid4().hex}",
-            raw_log=raw if raw_log else None,
-            declared=journal,
+            accounts=accounts,
             identity=identity,
             expected=expected,
             agreed=agreed,
             order=order,
-            source_log=SourceLog(spark.createDataFrame(self.aborted, readings.COLUMNS) if self.aborted else None)
-            if source_log
-            else None,
-            polled=Polled(spark.createDataFrame(self.polled, POLLED_COLUMNS), sum(p[6] - p[5] + 1 for p in self.polled))
-            if self.polled
-            else None,
         )
 
     def report(self, spark: SparkSession, folder: Path, guarantee: Guarantee = Guarantee.EXACTLY_ONCE) -> Report:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from backend.judge import Question, judge_topics
+from backend.judge import judge_topics
 from backend.kafka.rawlog import fetch_bounds
+from backend.taken import Question
 from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer
 from tests.validators.history import history

@@ -15,9 +15,10 @@ from backend.evidence.copy import copy_evidence, without_payloads
 from backend.evidence.folded import PIECES_SEEN
 from backend.evidence.manifest import Payloads, read_manifest, write_manifest
 from backend.evidence.verify import verify
-from backend.judge import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, judge_topics, read_taken
+from backend.judge import judge_topics
 from backend.kafka.rawlog import fetch_bounds
 from backend.selftest import self_test
+from backend.taken import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, read_taken
 from tests.packs import write_broken, write_healthy
 from tests.validators.test_packed import source as source
 from validators import pieces

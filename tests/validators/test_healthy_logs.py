@@ -8,9 +8,10 @@ from pathlib import Path
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from backend.judge import Question, judge_topics
+from backend.judge import judge_topics
 from backend.kafka.rawlog import fetch_bounds
 from backend.settings import Settings, transactional_producer_config
+from backend.taken import Question
 from tests.conftest import wait_until
 from tests.kafka.test_oracle import COPIED_RECORDS, copy
 from tests.kafka.topics import Writer

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from backend.judge import Question, judge_topics
+from backend.judge import judge_topics
 from backend.kafka.rawlog import fetch_bounds
+from backend.taken import Question
 from benchmarks.hostile import MEGABYTE, NEVER, TWICE, Case, Message, fill, odd
 from validators.finding import Order
 from validators.identity import Identity

@@ -10,9 +10,11 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from backend.judge import Question, judge_taken, judge_topics, read_taken, take, with_headers
+from backend.judge import judge_taken, judge_topics, with_headers
 from backend.kafka.rawlog import fetch_bounds
 from backend.settings import idempotent_producer_config
+from backend.taken import Question, read_taken
+from backend.taking import take
 from tests.kafka.topics import delete_below
 from tests.packs import write_broken
 from validators.finding import Outcome

@@ -13,7 +13,7 @@ from backend.kafka.cluster import Cluster
 from backend.settings import idempotent_producer_config, spark_source_options, transactional_producer_config
 from tests.conftest import wait_until
 from validators.finding import Bounds, PartitionBounds, Witness
-from validators.ledger import build_ledger
+from validators.ledger_build import build_ledger
 from validators.readings import COLUMNS, keep, read
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.both_ways import assert_both_ways_count_the_same
 from tests.validators.history import History, history
-from validators import ledger as long_way
+from validators import ledger_build as long_way
 from validators import pieces
 from validators.expected import Expect, Expected
 from validators.finding import Order

@@ -1,0 +1,203 @@
+"""From two topics to what a verdict rests on: bounds once, then the readings, the raw logs, the coordinators' answers.
+
+Without payloads in the evidence, readings are folded as they come and never kept, as long as nothing is odd.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from backend.errors import ClusterError, EvidenceError, SparkError
+from backend.kafka import fates, rawlog
+from backend.kafka.coordinator import ask_open_transactions
+from backend.kafka.unstable import ask_unstable_offsets
+from backend.settings import READ_COMMITTED, spark_source_options
+from backend.spark import first_line
+from backend.suited import suit
+from backend.taken import ABORTED, COMMITTED, INPUTS, PACKS, SOURCE_PACKS, UNCOMMITTED, Question, Readings, Taken
+from validators.balance import TRANSACTION_COLUMNS
+from validators.coordinator import Coordinator
+from validators.finding import Bounds, Witness
+from validators.joined import join, split
+from validators.ledger import ReadingsNeeded
+from validators.packed import keep_packs, packs_in
+from validators.pieces import folded_pieces, words_of
+from validators.readings import COLUMNS, keep, read
+from validators.sink_rows import content
+from validators.sound import Folded, spans_of
+from validators.sound_log import sound_log
+
+SETTLE_S = 3.0
+SETTLE_STEP_S = 0.05
+
+
+def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question, evidence: Path) -> Taken:
+    """Bounds first, then everything within them. The readings are kept in the folder `evidence`."""
+    sink = _sink_bounds(bootstrap, client, question)
+    options = spark_source_options(bootstrap, client, READ_COMMITTED)
+    offsets = sink.offsets + question.source.offsets
+
+    def reading(bounds: Bounds, level: Witness, name: str) -> DataFrame:
+        return keep(read(spark, options, bounds, level), (evidence / name).as_uri(), offsets, COLUMNS)
+
+    try:
+        suit(spark, offsets)
+        with ThreadPoolExecutor(6) as pool:
+            # All six at once: each waits for Kafka more than it computes.
+            committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
+            uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
+            inputs = pool.submit(reading, question.source, Witness.READ_COMMITTED, INPUTS)
+            batches = pool.submit(_scan, bootstrap, client, sink)
+            source_batches = pool.submit(_scan, bootstrap, client, question.source)
+            coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
+        taken = Taken(
+            *(question, sink, Readings(committed.result(), uncommitted.result(), inputs.result())),
+            *(batches.result(), coordinator.result(), source_batches.result()),
+            _aborted(spark, options, question.source, source_batches.result(), inputs.result(), evidence, offsets),
+        )
+        try:
+            return _with_packs(taken, evidence)
+        except OSError as error:
+            raise EvidenceError(f"The evidence in {evidence} cannot be written: {error.strerror}.") from error
+    except PySparkException as error:
+        raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
+
+
+def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question) -> Taken:
+    """As `take`, but nothing is kept: Spark folds the records as they come. Raises ReadingsNeeded where that will not
+    do, and as `take`."""
+    sink = _sink_bounds(bootstrap, client, question)
+    options = spark_source_options(bootstrap, client, READ_COMMITTED)
+    offsets = sink.offsets + question.source.offsets
+    source = read(spark, options, question.source, Witness.READ_COMMITTED)
+    committed, uncommitted = (
+        read(spark, options, sink, level) for level in (Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED)
+    )
+    try:
+        suit(spark, offsets, folding=True)
+        with ThreadPoolExecutor(3) as pool:
+            batches = pool.submit(_scan, bootstrap, client, sink)
+            source_batches = pool.submit(_scan, bootstrap, client, question.source)
+            coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
+            # One job after the other: each has a task for every partition, and side by side they only contend.
+            inputs = words_of(source, F.lit(0).cast("long"), offsets)
+            log = sound_log(batches.result(), transactions_in(batches.result(), sink), sink)
+            if log is None or _has_aborted(source_batches.result(), question.source):
+                raise ReadingsNeeded
+            pieces = folded_pieces(uncommitted, content(), offsets, spans_of(log))
+            seen = words_of(committed, content(), offsets)
+    except PySparkException as error:
+        raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
+    folded = Folded(seen, pieces, inputs)
+    return Taken(question, sink, folded, batches.result(), coordinator.result(), source_batches.result())
+
+
+def _sink_bounds(bootstrap: str, client: Mapping[str, str], question: Question) -> Bounds:
+    topics = (question.sink, *question.also)
+    return _from(join([settled_bounds(bootstrap, client, topic) for topic in topics]), question.sink_from)
+
+
+def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bounds:
+    """The topic's bounds, taken anew for a moment as long as something is pending.
+
+    A commit is answered before its markers are in the partitions, so bounds taken right after it may show offsets above
+    the LSO that are about to settle. What is still open after `SETTLE_S` is an open transaction, and judged as such.
+    """
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        bounds = rawlog.fetch_bounds(bootstrap, client, topic)
+        if all(p.lso == p.hw for p in bounds.partitions) or time.monotonic() > deadline:
+            return bounds
+        time.sleep(SETTLE_STEP_S)
+
+
+def _from(bounds: Bounds, first: Mapping[int, int]) -> Bounds:
+    return replace(
+        bounds,
+        partitions=tuple(replace(p, start=max(p.start, first.get(p.partition, p.start))) for p in bounds.partitions),
+    )
+
+
+def _ask_coordinator(bootstrap: str, client: Mapping[str, str], sink: Bounds, source: Bounds) -> Coordinator | None:
+    """None where it is not heard: a client may read topics without the right to describe transactions and groups."""
+    try:
+        with rawlog.connect(bootstrap, client) as kafka:
+            opened = tuple(
+                replace(one, partition=first + one.partition)
+                for own, first in split(sink)
+                for one in ask_open_transactions(kafka, own.topic, own)
+            )
+            asked = [
+                ask_unstable_offsets(kafka, own.topic, [p.partition for p in own.partitions])
+                for own, _ in split(source)
+            ]
+    except ClusterError:
+        return None
+    unstable = tuple(one for _, found in asked for one in found)
+    return Coordinator(len(sink.partitions), opened, sum(offsets for offsets, _ in asked), unstable)
+
+
+def _scan(bootstrap: str, client: Mapping[str, str], sink: Bounds) -> pa.Table:
+    """The raw log within the bounds."""
+    found = []
+    for own, first in split(sink):
+        table = rawlog.scan(bootstrap, client, own.topic, own)
+        place = table.schema.get_field_index("partition")
+        numbered = pc.add(table.column("partition"), first).cast(table.schema.field(place).type)
+        found.append(table.set_column(place, table.schema.field(place), numbered) if first else table)
+    return pa.concat_tables(found)
+
+
+def _aborted(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    source: Bounds,
+    batches: pa.Table,
+    inputs: DataFrame,
+    evidence: Path,
+    offsets: int,
+) -> DataFrame | None:
+    """The aborted records of the judged range, kept; None where the raw log shows no aborted transaction."""
+    if not _has_aborted(batches, source):
+        return None
+    judged = replace(source, partitions=tuple(replace(p, hw=p.lso) for p in source.partitions))
+    every = read(spark, options, judged, Witness.READ_UNCOMMITTED)
+    lost = every.join(inputs.select("partition", "offset"), ["partition", "offset"], "left_anti")
+    return keep(lost.select(*inputs.columns), (evidence / ABORTED).as_uri(), offsets)
+
+
+def _has_aborted(batches: pa.Table, bounds: Bounds) -> bool:
+    return bool((fates.transactions(batches, bounds)["outcome"] == "ABORTED").any())
+
+
+def _with_packs(taken: Taken, evidence: Path) -> Taken:
+    """The same, with where the packs lie, kept, where lineage is packed."""
+    assert taken.batches is not None and taken.source_batches is not None
+    with ThreadPoolExecutor(2) as pool:
+        sink = pool.submit(_keep_packs, taken.uncommitted, evidence / UNCOMMITTED, taken.batches, evidence / PACKS)
+        folder = evidence / SOURCE_PACKS
+        source = pool.submit(_keep_packs, taken.inputs, evidence / INPUTS, taken.source_batches, folder)
+    return replace(taken, packs=sink.result(), source_packs=source.result())
+
+
+def _keep_packs(reading: DataFrame, kept: Path, batches: pa.Table, folder: Path) -> Path | None:
+    """Where it is said where the packs lie; None where there are none. They lie in transactions, so that other topics
+    need not be looked at."""
+    if not pc.any(batches["transactional"]).as_py() or not packs_in(kept):
+        return None
+    return folder if keep_packs(reading, batches, folder) else None
+
+
+def transactions_in(batches: pa.Table, bounds: Bounds) -> pa.Table:
+    names = [column.split()[0] for column in TRANSACTION_COLUMNS.split(", ")]
+    return pa.Table.from_pandas(fates.transactions(batches, bounds)[names], preserve_index=False)

@@ -1,0 +1,250 @@
+"""What is counted of a source's inputs and of a sink's rows, and why a reading cannot be trusted.
+
+The readings are checked before anything is judged with them: every (partition, offset) once, the same content at both
+levels, nothing that only read_committed sees. A violation is not a finding: it is a doubt, and the verdict is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from validators.agreed import Agreed
+from validators.balance import Headers, RawLog
+from validators.cell import Cell
+from validators.expected import outputs_of, record
+from validators.finding import Balance, Bounds, Fate
+from validators.identity import with_transaction
+from validators.named import NAME
+from validators.offsets import between, bits, bound, minus, word
+from validators.sink_rows import LINEAGE, Place, is_hidden, known_aborted, real, without_marker
+
+
+class Inputs(NamedTuple):
+    """What a first count of the source says."""
+
+    judged: int
+    """Records in the judged range."""
+    repeated: int
+    """Records that one reading delivered more than once."""
+    dense: bool
+    """Every offset of the judged range holds an input, so that a lineage in range needs no look at the source."""
+    outputs: int
+    """How many outputs their counts say; where there are none, one each."""
+    uncounted: int
+    """Inputs without a valid count."""
+    headed: int
+    """Records with a header."""
+
+
+def count_inputs(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> Inputs:
+    words = source.groupBy("partition", word("offset").alias("word")).agg(
+        F.count_if(between("partition", "offset", bounds, "lso")).alias("judged"),
+        (F.count("*") - F.bit_count(bits("offset"))).alias("repeated"),
+        F.count_if(F.size("headers") > 0).alias("headed"),
+    )
+    names = ("judged", "repeated", "headed")
+    judged, repeated, headed = words.agg(*(F.coalesce(F.sum(name), F.lit(0)) for name in names)).collect()[0]
+    width = sum(one.lso - one.start for one in bounds.partitions)
+    dense = judged == width and repeated == 0
+    outputs, uncounted = judged, 0
+    if counts is not None:
+        said = counts.agg(F.coalesce(F.sum("expected"), F.lit(0)), F.count_if(F.col("expected").isNull()))
+        outputs, uncounted = said.collect()[0]
+    return Inputs(judged, repeated, dense, outputs, uncounted, headed)
+
+
+def outputs_wanted(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> DataFrame:
+    if counts is not None:
+        return outputs_of(counts)
+    return source.where(between("partition", "offset", bounds, "lso")).select(
+        F.col("partition").alias("source_partition"),
+        F.col("offset").alias("source_offset"),
+        F.lit(0).alias("output_index"),
+    )
+
+
+def values_wanted(source: DataFrame, bounds: Bounds, agreed: Agreed) -> DataFrame | None:
+    if agreed.value is None:
+        return None
+    inputs = source.where(between("partition", "offset", bounds, "lso"))
+    wanted = F.expr(agreed.value).cast("string").cast("binary")
+    return record(inputs, bounds.topic).select(
+        F.col("partition").alias("source_partition"),
+        F.col("offset").alias("source_offset"),
+        F.xxhash64(wanted).alias("wanted_hash"),
+    )
+
+
+def outputs_produced(sink: DataFrame) -> DataFrame:
+    """The outputs that there are, whatever became of them: nobody knows whether the others were filtered out."""
+    return sink.where(F.col("place") == Place.INPUT.value).select(*LINEAGE)
+
+
+def count_outputs(outputs: DataFrame) -> int:
+    words = outputs.groupBy("source_partition", word("source_offset").alias("word")).agg(
+        F.bit_count(bits("source_offset")).alias("outputs")
+    )
+    return int(words.agg(F.coalesce(F.sum("outputs"), F.lit(0))).collect()[0][0])
+
+
+def _lineage_words(sink: DataFrame) -> DataFrame:
+    """How many records each word of lineages has beyond one each."""
+    return (
+        sink.where(real())
+        .groupBy("source_partition", "output_index", word("source_offset").alias("word"))
+        .agg((F.count("*") - F.bit_count(bits("source_offset"))).alias("repeats"))
+    )
+
+
+def count_repeats(sink: DataFrame) -> int:
+    return int(_lineage_words(sink).agg(F.coalesce(F.sum("repeats"), F.lit(0))).collect()[0][0])
+
+
+def later_copies(sink: DataFrame) -> DataFrame:
+    """The later copies. Only words of lineages that have some are looked at record by record.
+
+    The first copy is the earliest by timestamp, and within its partition by offset. One whose transaction is known to
+    be aborted is never the first while there is another: the others did not repeat it.
+    """
+    suspicious = _lineage_words(sink).where(F.col("repeats") > 0).drop("repeats")
+    records = sink.where(real()).withColumn("word", word("source_offset"))
+    records = records.join(suspicious, ["source_partition", "output_index", "word"], "left_semi")
+    alike = Window.partitionBy(*LINEAGE)
+    aborted = F.when(known_aborted(), 1).otherwise(0)
+    records = records.withColumn("first", F.min(F.struct(aborted, "timestamp", "partition", "offset")).over(alike))
+    here = F.col("partition") == F.col("first.partition")
+    records = records.withColumn("first_here", F.min(F.when(here, F.struct(aborted, "offset"))).over(alike))
+    return records.select(
+        "partition",
+        "offset",
+        F.count("*").over(alike).alias("copies"),
+        F.col("first.partition").alias("first_partition"),
+        F.col("first_here.offset").alias("first_offset"),
+    ).where((F.col("partition") != F.col("first_partition")) | (F.col("offset") != F.col("first_offset")))
+
+
+def count_lines(cells: Sequence[Cell]) -> int:
+    return sum(cell.source_partition is not None and cell.committed > 0 for cell in cells)
+
+
+def count_cells(sink: DataFrame, headers: Mapping[int, Headers]) -> tuple[Cell, ...]:
+    committed = F.col("fate") == Fate.COMMITTED.value
+    straddling = F.lit(False)
+    for partition, one in headers.items():
+        if one.straddle:
+            straddling |= (F.col("partition") == partition) & (F.col("offset") <= one.straddle.last)
+    known = F.col("outcome").isNotNull() | F.col("declared").isNotNull()
+    counts = {
+        "committed": committed,
+        "aborted": F.col("fate") == Fate.ABORTED.value,
+        "pending": F.col("fate") == Fate.PENDING.value,
+        "never_transactional": committed & ~F.col("transactional"),
+        "heard": committed & known,
+        "unstable": committed & (F.col("outcome") == Fate.ABORTED.value),
+        "straddling": straddling,
+        "endless": without_marker(),
+        "of_aborted": committed & (F.col("place") == Place.ABORTED.value),
+        "at_inputs": committed & (F.col("place") == Place.INPUT.value),
+        "revoked": committed & known_aborted(),
+    }
+    cells = sink.groupBy("partition", F.when(real(), F.col("source_partition")).alias("source_partition")).agg(
+        F.max(F.when(real(), F.col("source_offset"))).alias("last_source_offset"),
+        *(F.count_if(condition).alias(name) for name, condition in counts.items()),
+    )
+    return tuple(Cell(**row.asDict()) for row in cells.collect())
+
+
+class Doubt(StrEnum):
+    """Why the readings of the sink cannot be trusted, as the beginning of a sentence that ends with a count."""
+
+    REPEATED = "records delivered more than once by one reading of the sink"
+    OUTSIDE = "records outside the bounds that were asked for"
+    UNEQUAL = "blocks of 64 offsets whose content differs between read_committed and read_uncommitted"
+    UNSEEN = "records visible to read_committed, but not to read_uncommitted"
+    PAST_LSO = "records visible to read_committed at or above the last stable offset"
+    UNCOVERED = "records below the last stable offset that are in no data batch of the raw log"
+
+
+def count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool) -> tuple[dict[Doubt, int], int]:
+    """Both readings and the raw log side by side, one row for 64 offsets; and how many records are hidden, which is no
+    doubt but a finding (reading_mismatch): the readings agree with each other, and the raw log contradicts both."""
+    settled = F.col("fate") != Fate.PENDING.value
+    records = sink.groupBy("partition", word("offset").alias("word")).agg(
+        bits("offset").alias("found"),
+        F.count("*").alias("found_count"),
+        F.bit_xor(F.when(F.col("visible"), F.col("content"))).alias("found_content"),
+        F.count_if(~between("partition", "offset", bounds, "hw")).alias(Doubt.OUTSIDE.name),
+        F.count_if(~settled & F.col("visible")).alias(Doubt.PAST_LSO.name),
+        F.count_if(F.lit(raw_log) & settled & F.col("transactional").isNull()).alias(Doubt.UNCOVERED.name),
+        F.count_if(is_hidden()).alias("hidden"),
+    )
+    unseen = minus(F.col("seen"), F.col("found"))
+    repeated = reduce(
+        Column.__add__,
+        (F.coalesce(F.col(f"{one}_count") - F.bit_count(one), F.lit(0)) for one in ("found", "seen")),
+    )
+    # Offsets that are repeated or missing have a doubt of their own.
+    unequal = (repeated == 0) & (unseen == 0) & (F.col("seen_content") != F.col("found_content"))
+    counted = {
+        Doubt.REPEATED: repeated,
+        Doubt.UNSEEN: F.bit_count(unseen),
+        Doubt.UNEQUAL: unequal.cast("int"),
+        **{one: F.col(one.name) for one in (Doubt.OUTSIDE, Doubt.PAST_LSO, Doubt.UNCOVERED)},
+    }
+    pairs = words.select("partition", "word", "seen", "seen_count", "seen_content").join(
+        records, ["partition", "word"], "full"
+    )
+    sums = {**{one.name: count for one, count in counted.items()}, "hidden": F.col("hidden")}
+    row = pairs.agg(*(F.coalesce(F.sum(count), F.lit(0)).alias(name) for name, count in sums.items())).collect()[0]
+    return {doubt: row[doubt.name] for doubt in Doubt}, row["hidden"]
+
+
+def doubts_of(found: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance]) -> tuple[str, ...]:
+    """Why not to trust the readings, in clauses."""
+    said = [f"{doubt.value}: {count:,}." for doubt, count in found.items() if count]
+    if inputs.repeated:
+        said.append(f"records delivered more than once by the reading of the source: {inputs.repeated:,}.")
+    if inputs.uncounted:
+        said.append(f"inputs without a valid count of expected outputs: {inputs.uncounted:,}.")
+    said += [
+        f"unexplained offsets in partition {one.partition}: {one.unexplained:,} of {one.offsets:,}."
+        for one in balance
+        if one.unexplained
+    ]
+    return tuple(said)
+
+
+def inside(bounds: Bounds) -> Column:
+    """Whether a transaction of the raw log has data in the bounds."""
+    start, hw = bound("partition", bounds, "start"), bound("partition", bounds, "hw")
+    return (F.col("last_offset") >= start) & (F.col("first_offset") < hw)
+
+
+def count_ends(raw_log: RawLog, bounds: Bounds) -> dict[str, int]:
+    rows = raw_log.transactions.where(inside(bounds)).groupBy("outcome").count().collect()
+    return {row["outcome"]: row["count"] for row in rows}
+
+
+def written_by(source: DataFrame, bounds: Bounds) -> DataFrame:
+    inputs = source.where((F.size("headers") > 0) & between("partition", "offset", bounds, "lso"))
+    return (
+        with_transaction(inputs)
+        .where(F.col("transactional_id").isNotNull())
+        .select(
+            F.col("partition").alias("source_partition"),
+            F.col("offset").alias("source_offset"),
+            F.struct(*NAME).alias("writer"),
+        )
+    )
+
+
+def count_writers(written: DataFrame) -> dict[str, int]:
+    """How many inputs each transactional id wrote."""
+    rows = written.groupBy("writer.transactional_id").count().collect()
+    return {row[0]: row[1] for row in rows}
