@@ -13,11 +13,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from backend.errors import SinkError
+from backend.errors import NotAllowed, SinkError
 from backend.faults.fault import Step
 from backend.jars import BROKER, jar_files
 from backend.kafka.broker import EmbeddedKafka
 from backend.kafka.cluster import Cluster
+from backend.kafka.transaction import TransactionalProducer
 from backend.pipeline.journal import Declared, TransactionEnded, read_journal
 from backend.pipeline.sink import PartitionWriter, Receipt
 from backend.pipeline.sink_options import SinkOptions
@@ -162,3 +163,29 @@ def test_a_right_that_is_taken_away_stops_the_sink_and_loses_nothing(
         if isinstance(one, TransactionEnded)
     ]
     assert sum(one.outcome is not Declared.COMMITTED for one in ended) <= 3
+
+
+def test_what_cannot_be_aborted_is_left_to_whoever_comes_next(guarded: Guarded) -> None:
+    """Story: the pipeline fails in a transaction whose transactional id it may not use any more, so it cannot abort
+    either. It ends with the brokers' word for that. The right is given back: the next one settles what was left
+    open."""
+    kind, name = ResourceType.TRANSACTIONAL_ID, "left-open"
+    Cluster(guarded.bootstrap, guarded.owner).create_topic("left-open-sink", 1)
+    guarded.grant(kind, name)
+    producer = TransactionalProducer(guarded.bootstrap, guarded.worker, name)
+
+    def fail() -> None:
+        with producer, producer.transaction():
+            producer.produce([("left-open-sink", None, b"lost", ())])
+            producer.flush()
+            guarded.revoke(kind, name)
+            raise ZeroDivisionError
+
+    with pytest.raises(NotAllowed, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        fail()
+    assert producer.open
+    guarded.grant(kind, name)
+    with TransactionalProducer(guarded.bootstrap, guarded.worker, name) as another, another.transaction():
+        another.produce([("left-open-sink", None, b"kept", ())])
+    read = read_all(guarded.bootstrap, "left-open-sink", client=guarded.owner)
+    assert [message.value for message in read] == [b"kept"]
