@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,19 @@ def test_two_users_share_one_broker_and_the_last_one_ends_it(tmp_path: Path) -> 
         pids = [int(pid) for pid in json.loads((settings.services / "running.json").read_text())]
         assert len(pids) == 1 and psutil.pid_exists(pids[0])
     wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 20, "the end of the broker")
+
+
+def test_a_broker_gives_way_and_who_starts_it_stays_as_it_was(tmp_path: Path) -> None:
+    """Story: the broker shares its cores with Spark. None of its threads pushes another process off a core when it is
+    woken; the keeper, which started it, does as before."""
+    settings = read_settings(home=tmp_path)
+    with services(settings, spark=False):
+        broker = psutil.Process(int(next(iter(json.loads((settings.services / "running.json").read_text())))))
+        keeper = broker.parent()
+        assert keeper is not None
+        threads = [os.sched_getscheduler(one.id) for one in broker.threads()]
+        assert len(threads) > 10 and set(threads) == {os.SCHED_BATCH}
+        assert {os.sched_getscheduler(one.id) for one in keeper.threads()} == {os.SCHED_OTHER}
 
 
 def test_what_a_killed_keeper_leaves_is_ended_by_the_next_command(tmp_path: Path) -> None:
