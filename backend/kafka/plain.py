@@ -23,8 +23,11 @@ class PlainProducer:
         self.failed: KafkaError | None = None
 
     def __enter__(self) -> PlainProducer:
-        # A metadata answer first, as in TransactionalProducer.
-        self.producer.list_topics(timeout=TIMEOUT_S)
+        # A metadata answer first, as in TransactionalProducer. Each has the client ask for its producer id, without
+        # which it sends nothing. But the first may come over the connection to a bootstrap address, which ends with it:
+        # the client then has nobody to ask, and looks again after 0.5 s (librdkafka 2.16, rd_kafka_idemp_pid_fsm).
+        for _ in range(2):
+            self.producer.list_topics(timeout=TIMEOUT_S)
         return self
 
     def __exit__(
