@@ -153,6 +153,13 @@ class EmbeddedSpark:
             "spark.sql.streaming.checkpointFileManagerClass": (
                 "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
             ),
+            # A task's consumer is kept for the next batch, with all that it has fetched: by default for five minutes,
+            # in which the runs of a busy server fill its memory with what nobody asks for again.
+            **{
+                f"spark.kafka.consumer.{kept}.{setting}": value
+                for kept in ("cache", "fetchedData.cache")
+                for setting, value in (("timeout", "20s"), ("evictorThreadRunInterval", "5s"))
+            },
             "spark.speculation": "false",
             "spark.log.level": "WARN",
             # A verdict takes a good hundred generated classes; the default of 100 would compile them anew each time.
