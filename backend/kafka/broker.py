@@ -261,6 +261,9 @@ class EmbeddedKafka:
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             "group.initial.rebalance.delay.ms": "0",
             "log.retention.ms": "-1",
+            # As large as the kernel makes them: with Kafka's 100 kB a request of a megabyte wakes the broker ten times.
+            "socket.receive.buffer.bytes": "-1",
+            "socket.send.buffer.bytes": "-1",
             "num.network.threads": "2",
             "num.io.threads": "4",
             **self.overrides,
