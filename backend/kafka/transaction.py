@@ -173,7 +173,8 @@ class TransactionalProducer:
         Ends with the first record that fails; librdkafka alone would wait out its time for those behind it.
         """
         deadline = time.monotonic() + TIMEOUT_S
-        while self.failed is None and self.producer.flush(LOOK_S) > 0:
+        # Only while there is something: each flush wakes every thread of the client, of which two are idle.
+        while self.failed is None and len(self.producer) > 0 and self.producer.flush(LOOK_S) > 0:
             if time.monotonic() > deadline:
                 raise TransactionAborted(f"{self.transactional_id}: the brokers did not take all records in time.")
         if self.failed is not None:

@@ -504,7 +504,7 @@ class PartitionWriter:
             self._produce(sequence, [(TRANSACTION_HEADER, transaction)])
             self._step(Step.PRODUCED, sequence)
             self._draw(sequence, attempt)
-            producer.send_offset(self._following(sequence), self.consumer.consumer_group_metadata())
+            producer.send_offset(self._following(sequence), self.group)
             self._step(Step.OFFSET_SENT, sequence)
             if any((fault.transaction, fault.step) == (sequence, Step.COMMITTING) for fault in self.sink.faults):
                 producer.send_commit()
@@ -594,6 +594,12 @@ class PartitionWriter:
     def _place(self, one: int) -> bytes:
         """`topic/partition/offset` of an input."""
         return b"%b%d" % (self.places_begin, one)
+
+    @cached_property
+    def group(self) -> Any:
+        """Names the group to the broker. The consumer never joins it, so what it says of itself does not change, and
+        another of its threads has to be woken to say it."""
+        return self.consumer.consumer_group_metadata()
 
     @property
     def following(self) -> int:
