@@ -10,7 +10,7 @@ from backend.kafka.plain import PlainProducer
 from tests.conftest import wait_until
 
 PRODUCERS = 80
-"""Of those that ask for metadata only once, one in five to fifteen is late."""
+"""Of those that ask for metadata only once, one in five to seventeen is late."""
 
 
 def test_no_plain_producer_waits_half_a_second_for_its_id(bootstrap: str, new_topic: Callable[..., str]) -> None:
