@@ -351,7 +351,7 @@ def _lanes_px(lanes: Sequence[str]) -> int:
 
 def _names_px(names: Sequence[str]) -> int:
     """What the longest of the names beside an axis takes."""
-    return 12 + round(6.2 * max(len(name) for name in names))
+    return 18 + round(6.2 * max(len(name) for name in names))
 
 
 def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:

@@ -21,6 +21,21 @@ GOES_ON_S = 60.0
 """A matrix whose last cell is younger than this may be going on."""
 ROW_PX = 28
 TABLE_PX = 560
+COLUMNS = {
+    name: st.column_config.TextColumn(width=pixels)
+    for name, pixels in (
+        ("fault", 270),
+        ("guarantee", 105),
+        ("", 95),
+        ("expected", 170),
+        ("found", 170),
+        ("verdict", 85),
+        ("what proves that it fired", 330),
+        ("surprises", 220),
+        ("run", 190),
+    )
+} | {"took, s": st.column_config.NumberColumn(format="%.1f", width=70)}
+"""Streamlit measures a table when it first sees it, which may be when a matrix that grows has a single cell."""
 
 settings = session.settings()
 
@@ -140,7 +155,7 @@ def listing(results: Sequence[Result]) -> None:
         on_select=picked,
         selection_mode="single-cell",
         alt="Every cell of the matrix: expected, found, and what proves that the fault fired",
-        column_config={"took, s": st.column_config.NumberColumn(format="%.1f")},
+        column_config=COLUMNS,
     )
     st.caption(
         "Click a row to see its cell. The command topicproof matrix with --markdown FILE writes the same as a document."
