@@ -71,7 +71,6 @@ headers and topic optional) or, for one-to-one, `key binary, value binary`.
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -102,18 +101,15 @@ from backend.errors import (
     SourceGap,
     TransactionAborted,
 )
-from backend.faults import crash, hijack, offsets, refused, zombie
-from backend.faults.fault import Fault, Side, Step
-from backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE
-from backend.faults.rendezvous import wait_for_the_run
-from backend.kafka.cluster import Cluster
+from backend.faults.fault import Step
+from backend.faults.kinds import REFUSED
+from backend.faults.refused import CLIENT_TAKES_BYTES
+from backend.faults.worker import Injector
 from backend.kafka.partitioner import partitions_of
 from backend.kafka.plain import PlainProducer
 from backend.kafka.transaction import Delivered, Record, TransactionalProducer, is_refused
 from backend.pipeline.journal import (
     Declared,
-    Entry,
-    FaultFired,
     JournalWriter,
     TaskStarted,
     TransactionEnded,
@@ -222,9 +218,7 @@ class PartitionWriter:
             self.producer = PlainProducer(sink.bootstrap, sink.client, sink.idempotence, sink.acks)
         self.consumer = Consumer(consumer_config(sink.bootstrap, sink.client, sink.group, READ_COMMITTED))
         self.next_offset = self.sequence = self.expected = 0
-        self.entries: list[Entry] = []
-        self.padding, self.paddings = b"", 0
-        """An oversized value that a fault adds to the first input, and in how many tries."""
+        self.injector = Injector(sink, self.source, self.name, self.task)
         self.places_begin = f"{source_topic}/{source_partition}/".encode()
         self.refused: set[int] = set()
         """The inputs in the buffer of which an output was refused."""
@@ -242,9 +236,7 @@ class PartitionWriter:
             stack.callback(self.consumer.close)
             stack.callback(lambda: self.producer.__exit__(None, None, None))
             self.producer.__enter__()
-            if self.sink.injects and self.sink.journal:
-                # Only what injects faults needs to remember across tasks; it pays with one read of the journal.
-                self.entries = read_journal(self.sink.bootstrap, self.sink.client, self.sink.journal)
+            self.injector.remember()
             self.next_offset, self.sequence = self._committed()
             self.expected = self.next_offset
             self.opened = stack.pop_all()
@@ -303,7 +295,7 @@ class PartitionWriter:
             return self.known.offset, self.known.sequence
         said = answer.metadata or ""
         found = Position(int(said) if said.isdecimal() else 0, answer.offset)
-        if found.sequence > 0 and not self.entries:
+        if found.sequence > 0 and not self.injector.entries:
             return found.offset, found.sequence
         self._moved(found)
         # Whoever set the offset, a sequence is never used twice.
@@ -316,7 +308,7 @@ class PartitionWriter:
         if sink.journal is None:
             return None
         return journalled(
-            self.entries or read_journal(sink.bootstrap, sink.client, sink.journal, JOURNAL_TAIL), self.name
+            self.injector.entries or read_journal(sink.bootstrap, sink.client, sink.journal, JOURNAL_TAIL), self.name
         )
 
     def _moved(self, found: Position) -> bool:
@@ -391,7 +383,7 @@ class PartitionWriter:
     def _commit_buffer(self) -> None:
         """One transaction: try, and try again when it was aborted, as often as allowed."""
         sequence = self.sequence + 1
-        attempt = last_attempt(self.entries, *self.source, sequence)
+        attempt = last_attempt(self.injector.entries, *self.source, sequence)
         refusals = 0
         while attempt < self.sink.attempts_max:
             attempt += 1
@@ -463,7 +455,7 @@ class PartitionWriter:
     def _transactional(self) -> TransactionalProducer:
         sink, special = self.sink, {}
         if any(fault.kind == REFUSED for fault in sink.faults):
-            special["message_max_bytes"] = refused.CLIENT_TAKES_BYTES
+            special["message_max_bytes"] = CLIENT_TAKES_BYTES
         if self.one_by_one:
             # One in flight: those behind a refused record would be out of sequence, and hide why it was refused.
             special |= {"batch_num_messages": 1, "max_in_flight_requests_per_connection": 1}
@@ -495,7 +487,7 @@ class PartitionWriter:
             reason = (REASON_HEADER, str(error).encode())
             self.buffer.append((one, 0, topic, None, self._place(one), [reason]))
         self.refused.clear()
-        self.paddings = 0
+        self.injector.paddings = 0
 
     def _transact(self, producer: TransactionalProducer, sequence: int, attempt: int) -> None:
         transaction = format_transaction(Transaction(self.name, sequence, attempt, self.task, len(self.buffer)))
@@ -506,7 +498,7 @@ class PartitionWriter:
             self._draw(sequence, attempt)
             producer.send_offset(self._following(sequence), self.group)
             self._step(Step.OFFSET_SENT, sequence)
-            if any((fault.transaction, fault.step) == (sequence, Step.COMMITTING) for fault in self.sink.faults):
+            if self.injector.is_due(Step.COMMITTING, sequence):
                 producer.send_commit()
                 self._step(Step.COMMITTING, sequence)
 
@@ -534,9 +526,9 @@ class PartitionWriter:
             self._send_packed(self.producer, outputs, more)
             return
         records = self._records(outputs, more)
-        if self.paddings > 0 and outputs and outputs[0] is self.buffer[0] and self.sink.topic is not None:
-            self.paddings -= 1
-            records = chain(islice(records, 1), [(self.sink.topic, None, self.padding, more)], records)
+        padding = self._padding(outputs, more)
+        if padding:
+            records = chain(islice(records, 1), padding, records)
             outputs = [outputs[0], *outputs]
         if isinstance(self.producer, TransactionalProducer) and self.one_by_one:
             # Hearing of every record has its price: it is paid once one was refused.
@@ -550,9 +542,7 @@ class PartitionWriter:
         self, producer: TransactionalProducer, outputs: Sequence[Output], more: list[tuple[str, bytes]]
     ) -> None:
         """Send outputs of which the first of a pack has the lineage of all of it."""
-        if self.paddings > 0 and outputs and outputs[0] is self.buffer[0] and self.sink.topic is not None:
-            self.paddings -= 1
-            producer.produce([(self.sink.topic, None, self.padding, more)])
+        producer.produce(self._padding(outputs, more))
         for topic, own in by_topic(outputs):
             if topic not in self.partitions:
                 self.partitions[topic] = producer.partitions(topic)
@@ -568,6 +558,13 @@ class PartitionWriter:
             for position, packed in packs_of(*self.source, offsets, indices, partitions):
                 headers[position] = [*headers[position], (PACKED_HEADER, packed), *more]
             producer.produce_placed(zip(repeat(topic), keys, values, headers, partitions.tolist()))
+
+    def _padding(self, outputs: Sequence[Output], more: list[tuple[str, bytes]]) -> list[Record]:
+        """What a fault adds to the first input of a transaction."""
+        if not outputs or outputs[0] is not self.buffer[0] or self.sink.topic is None:
+            return []
+        value = self.injector.take_padding()
+        return [] if value is None else [(self.sink.topic, None, value, more)]
 
     def _records(self, outputs: Iterable[Output], more: list[tuple[str, bytes]]) -> Iterator[Record]:
         """What is sent for outputs, each made when it is asked for."""
@@ -623,54 +620,13 @@ class PartitionWriter:
         self.buffer, self.inputs, self.weight, self.size = [], 0, 0, 0
 
     def _step(self, step: Step, sequence: int) -> None:
-        """Fire the plan's faults of this step."""
-        for fault in self.sink.faults:
-            if fault.kind.side is Side.RUN and self.source[1] != 0:
-                continue  # What strikes from outside strikes once: where source partition 0 stands.
-            claim = FaultFired(self.task, str(fault), *self.source, sequence)
-            if (fault.transaction, fault.step) == (sequence, step) and not self._fired(fault, claim):
-                self.producer.flush()
-                if self.journal is not None:
-                    self.journal.append_acknowledged(claim)
-                    self.entries.append(claim)
-                self._fire(fault)
-
-    def _fire(self, fault: Fault) -> None:
-        if fault.kind == CRASH:
-            crash.crash()
-        elif fault.kind == ERROR:
-            crash.error(fault, self.where)
-        elif fault.kind == ZOMBIE and self.sink.journal is not None:
-            zombie.stop_until_succeeded(self.sink.bootstrap, self.sink.client, self.sink.journal, self.name, self.task)
-        elif fault.kind == HIJACK:
-            hijack.hijack(self.sink.bootstrap, self.sink.client, self.name)
-        elif fault.kind == REFUSED and self.sink.topic is not None:
-            self.padding = refused.oversized(self.sink.bootstrap, self.sink.client, self.sink.topic)
-            # What a task before this one has tried is counted: the broker refuses the record for good, not one task's.
-            self.paddings = max(0, fault.number("times") - last_attempt(self.entries, *self.source, fault.transaction))
-        elif fault.kind.side is Side.RUN and self.sink.journal is not None:
-            wait_for_the_run(self.sink.bootstrap, self.sink.client, self.sink.journal, str(fault))
-        elif fault.kind == OFFSETS:
-            cluster = Cluster(self.sink.bootstrap, self.sink.client)
-            offsets.move(fault, cluster, self.sink.group, self.source, self.next_offset, self.following)
-            if fault.word("replay") == "yes":
-                crash.error(fault, self.where)
+        """Here the plan's faults of this step strike."""
+        inputs = self.next_offset, self.following
+        self.injector.reach(step, sequence, inputs, self.journal, self.producer.flush)
 
     def _draw(self, sequence: int, attempt: int) -> None:
         """Abort by the draw of the plan's seed."""
-        draw = random.Random(f"{self.sink.seed}/{self.source[1]}/{sequence}/{attempt}").random()
-        if draw < self.sink.abort_probability:
-            self.producer.flush()
-            raise TransactionAborted("drawn by the plan's abort probability")
-
-    def _fired(self, fault: Fault, claim: FaultFired) -> bool:
-        return any(
-            isinstance(entry, FaultFired)
-            and (entry.fault, entry.source_topic, entry.source_partition)
-            == (claim.fault, claim.source_topic, claim.source_partition)
-            and (fault.kind != REFUSED or entry.task == claim.task)
-            for entry in self.entries
-        )
+        self.injector.draw(sequence, attempt, self.producer.flush)
 
     def _declare(self, sequence: int, attempt: int, outcome: Declared, reason: str) -> None:
         if self.journal is None:

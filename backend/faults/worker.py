@@ -1,0 +1,111 @@
+"""What a worker does to itself on purpose: the faults of a plan, each at its transaction and step, and drawn aborts.
+
+Each fault strikes once a source partition, whatever happens to the worker: it is claimed in the journal before, and
+whoever comes next finds the claim there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from backend.errors import TransactionAborted
+from backend.faults import crash, hijack, offsets, refused, zombie
+from backend.faults.fault import Fault, Side, Step
+from backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE
+from backend.faults.rendezvous import wait_for_the_run
+from backend.kafka.cluster import Cluster
+from backend.pipeline.journal import Entry, FaultFired, JournalWriter, last_attempt, read_journal
+from backend.pipeline.sink_options import SinkOptions
+
+
+class Injector:
+    """Of one source partition within one task. `name` is what the journal knows the writer by."""
+
+    def __init__(self, sink: SinkOptions, source: tuple[str, int], name: str, task: str) -> None:
+        self.sink = sink
+        self.source = source
+        self.name = name
+        self.task = task
+        self.entries: list[Entry] = []
+        """What the journal held when this task began, and what this task has claimed."""
+        self.padding, self.paddings = b"", 0
+        """An oversized value to be added to the first input, and in how many tries."""
+
+    def remember(self) -> None:
+        """Look up what earlier tasks have claimed. Only what injects needs to; it pays with one read of the journal."""
+        if self.sink.injects and self.sink.journal:
+            self.entries = read_journal(self.sink.bootstrap, self.sink.client, self.sink.journal)
+
+    def is_due(self, step: Step, sequence: int) -> bool:
+        """Whether a fault is to strike there, be it claimed or not."""
+        return any((fault.transaction, fault.step) == (sequence, step) for fault in self.sink.faults)
+
+    def reach(
+        self,
+        step: Step,
+        sequence: int,
+        inputs: tuple[int, int],
+        journal: JournalWriter | None,
+        flush: Callable[[], None],
+    ) -> None:
+        """Fire the plan's faults of this step. `inputs` of the transaction are from the first to below the second;
+        `flush` sends what is queued. Raises what the fault is."""
+        for fault in self.sink.faults:
+            if fault.kind.side is Side.RUN and self.source[1] != 0:
+                continue  # What strikes from outside strikes once: where source partition 0 stands.
+            claim = FaultFired(self.task, str(fault), *self.source, sequence)
+            if (fault.transaction, fault.step) == (sequence, step) and not self._fired(fault, claim):
+                flush()
+                if journal is not None:
+                    journal.append_acknowledged(claim)
+                    self.entries.append(claim)
+                self._fire(fault, *inputs)
+
+    def draw(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
+        """Abort by the draw of the plan's seed. Raises TransactionAborted."""
+        draw = random.Random(f"{self.sink.seed}/{self.source[1]}/{sequence}/{attempt}").random()
+        if draw < self.sink.abort_probability:
+            flush()
+            raise TransactionAborted("drawn by the plan's abort probability")
+
+    def take_padding(self) -> bytes | None:
+        """The oversized value for this try, if it is to have one."""
+        if self.paddings == 0:
+            return None
+        self.paddings -= 1
+        return self.padding
+
+    def _fire(self, fault: Fault, first: int, following: int) -> None:
+        sink = self.sink
+        if fault.kind == CRASH:
+            crash.crash()
+        elif fault.kind == ERROR:
+            crash.error(fault, self._where)
+        elif fault.kind == ZOMBIE and sink.journal is not None:
+            zombie.stop_until_succeeded(sink.bootstrap, sink.client, sink.journal, self.name, self.task)
+        elif fault.kind == HIJACK:
+            hijack.hijack(sink.bootstrap, sink.client, self.name)
+        elif fault.kind == REFUSED and sink.topic is not None:
+            self.padding = refused.oversized(sink.bootstrap, sink.client, sink.topic)
+            # What a task before this one has tried is counted: the broker refuses the record for good, not one task's.
+            self.paddings = max(0, fault.number("times") - last_attempt(self.entries, *self.source, fault.transaction))
+        elif fault.kind.side is Side.RUN and sink.journal is not None:
+            wait_for_the_run(sink.bootstrap, sink.client, sink.journal, str(fault))
+        elif fault.kind == OFFSETS:
+            offsets.move(fault, Cluster(sink.bootstrap, sink.client), sink.group, self.source, first, following)
+            if fault.word("replay") == "yes":
+                crash.error(fault, self._where)
+
+    def _fired(self, fault: Fault, claim: FaultFired) -> bool:
+        return any(
+            isinstance(entry, FaultFired)
+            and (entry.fault, entry.source_topic, entry.source_partition)
+            == (claim.fault, claim.source_topic, claim.source_partition)
+            and (fault.kind != REFUSED or entry.task == claim.task)
+            for entry in self.entries
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"{self.source[0]}-{self.source[1]}"
