@@ -1,4 +1,4 @@
-"""One real Kafka and one real Spark for the whole test session; every test makes topics of its own."""
+"""One real Kafka and one real Spark for each process that runs tests; every test makes topics of its own."""
 
 from __future__ import annotations
 
