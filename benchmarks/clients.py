@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import struct
 import tempfile
 import time
 import uuid
@@ -22,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 from confluent_kafka import Consumer, TopicPartition
 from kafka.errors import for_code
@@ -33,12 +31,11 @@ from kafka.protocol.producer import (
     ProduceRequest,
     TxnOffsetCommitRequest,
 )
-from kafka.record.util import calc_crc32c, encode_varint
+from kafka.record.default_records import DefaultRecordBatchBuilder
 from rich.console import Console
 from rich.table import Table
 
 from backend.jars import BROKER, jar_files
-from backend.kafka.batches import HEADER
 from backend.kafka.broker import EmbeddedKafka
 from backend.kafka.cluster import Cluster
 from backend.kafka.plain import PlainProducer
@@ -53,10 +50,10 @@ RECORDS = 21_000
 WARM = 3_000
 """Small transactions of each kind before, until the broker's Java has compiled what they need."""
 WARM_RECORDS = 100
+BATCH_BYTES = 1_000_000
+"""How large a batch may become, as the sink sets it."""
 PAUSE_S = 0.02
 """Between two transactions, so that the broker has ended the one before."""
-AFTER_LENGTH, AFTER_CRC = 12, 21
-TRANSACTIONAL = 0x10
 
 Send = Callable[[int], None]
 """Sends everything of transaction N and waits for its end."""
@@ -136,7 +133,10 @@ class SecondVersion:
         self.transactional_id = self.name if transactions else None
         self.leader = kafka.leaders(SINK)[0]
         self.count = records // PARTITIONS
-        self.encoded = encoded(pairs(self.count))
+        self.batch = DefaultRecordBatchBuilder(2, 0, transactions, -1, -1, -1, BATCH_BYTES)
+        now = int(time.time() * 1000)
+        for offset, (key, value) in enumerate(pairs(self.count)):
+            self.batch.append(offset, now, key, value, ())
         asked = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=REQUEST_TIMEOUT_MS,
@@ -210,19 +210,8 @@ class SecondVersion:
 
     def _batch(self) -> bytes:
         """The records, as sent by this producer in this epoch from this sequence on."""
-        header = np.zeros((), HEADER)
-        header["magic"] = 2
-        header["leader_epoch"] = -1
-        header["length"] = HEADER.itemsize - AFTER_LENGTH + len(self.encoded)
-        header["attributes"] = TRANSACTIONAL if self.transactional_id else 0
-        header["last_offset_delta"] = self.count - 1
-        header["first_timestamp"] = header["max_timestamp"] = int(time.time() * 1000)
-        header["producer_id"], header["producer_epoch"] = self.identity
-        header["base_sequence"] = self.sequence
-        header["count"] = self.count
-        whole = bytearray(header.tobytes() + self.encoded)
-        struct.pack_into(">I", whole, AFTER_CRC - 4, calc_crc32c(memoryview(whole)[AFTER_CRC:]))
-        return bytes(whole)
+        self.batch.set_producer_state(*self.identity, self.sequence, self.transactional_id is not None)
+        return bytes(self.batch.build())
 
     def _ask(self, request: Any) -> Any:
         answer = self.kafka.send({self.leader: request})[self.leader]
@@ -238,21 +227,6 @@ def _raise(code: int) -> None:
 def pairs(records: int) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of the size that the sink writes."""
     return ((b"%d" % number, b"%d" % (number * number + 10**12)) for number in range(records))
-
-
-def encoded(rows: Iterator[tuple[bytes, bytes]]) -> bytes:
-    """Records of a batch as KIP-98 has them, without headers."""
-    whole = bytearray()
-    for number, (key, value) in enumerate(rows):
-        one = bytearray(2)
-        encode_varint(number, one.append)
-        for part in (key, value):
-            encode_varint(len(part), one.append)
-            one += part
-        encode_varint(0, one.append)
-        encode_varint(len(one), whole.append)
-        whole += one
-    return bytes(whole)
 
 
 Client = tuple[str, bool]
