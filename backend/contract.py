@@ -22,6 +22,7 @@ from validators.expected import Expect, Expected
 from validators.finding import Bounds, Guarantee, Order
 from validators.identity import KEY, Identity, Match
 from validators.joined import join, split
+from validators.json_path import parse_path
 
 LINEAGE = "lineage"
 KINDS = tuple(validator.NAME for validator in VALIDATORS)
@@ -36,7 +37,8 @@ def _side(said: Any) -> str:
         ((how, what),) = said.items()
         if how == "header" and isinstance(what, str) and what:
             return f"header:{what}"
-        if how == "json" and isinstance(what, str) and what.startswith("$"):
+        if how == "json" and isinstance(what, str):
+            parse_path(what)
             return f"json:{what}"
     raise ValueError("expected key, value, {header: NAME} or {json: $.path}")
 

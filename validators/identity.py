@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from validators.expected import outputs_of
 from validators.finding import Fate
 from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
+from validators.json_path import exact_text, parse_path
 
 KEY = "key"
 
@@ -32,7 +33,8 @@ class Identity(StrEnum):
 @dataclass(frozen=True)
 class Match:
     """What identity by key takes for the key: `key`, `value`, `header:NAME` (the last one of that name) or `json:PATH`
-    (a path into the value, such as `json:$.id`); on either side its own."""
+    (a path into the value, such as `json:$.id`, whose text is exact: validators/json_path.py); on either side its
+    own."""
 
     source: str = KEY
     sink: str = KEY
@@ -54,7 +56,7 @@ def _held(by: str) -> Column:
         case "header":
             return last_header(what)
         case "json":
-            return F.get_json_object(F.col("value").cast("string"), what).cast("binary")
+            return exact_text(F.col("value").cast("string"), parse_path(what)).cast("binary")
         case _:
             return F.col(how)
 

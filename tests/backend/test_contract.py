@@ -65,6 +65,11 @@ def test_one_identity_for_both_sides() -> None:
         (TOPICS + "guarantee: twice", "line 3: guarantee: Input should be"),
         (TOPICS + "identity: kee", "line 3: identity.source: expected key, value, {header: NAME} or {json: $.path}."),
         (TOPICS + "identity:\n  source: key\n  sink: {jsn: $.a}", "line 5: identity.sink: expected key"),
+        (
+            TOPICS + "identity: {json: id}",
+            "line 3: identity.source: the path 'id' does not begin with $, as $.id does.",
+        ),
+        (TOPICS + "identity: {json: $..id}", "line 3: identity.source: a path cannot search all levels (..)"),
         (TOPICS + "value: reflect('a','b')", "line 3: value: the function reflect is not allowed"),
         (TOPICS + "value: cast(value as", "line 3: value: the expression 'cast(value as' does not parse"),
         (TOPICS + "expect: one_to_many", "line 3: expect: one_to_many needs a count of outputs per input."),

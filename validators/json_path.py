@@ -1,0 +1,107 @@
+"""Paths into JSON documents, and the exact text that lies at one.
+
+Spark's own functions (`get_json_object`, `from_json` with a text at the leaf) read every decimal as a double:
+`0.1000000000000000001` becomes 0.1, and `1.10` becomes 1.1. Two identities that differ only there would be one.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+INDEX_MAX = 2**31 - 1
+_STEP = re.compile(r"\.(?P<name>[^\s.\[\]*'\"()?]+)|\['(?P<quoted>(?:[^'\\]|\\['\\])+)'\]|\[(?P<index>0|[1-9][0-9]*)\]")
+_REFUSED = (
+    (re.compile(r"\.\."), "a path cannot search all levels (..)"),
+    (re.compile(r"\.\*|\[\*\]"), "a path cannot hold a wildcard (*)"),
+    (re.compile(r"\[\?|\[\("), "a path cannot hold a filter"),
+    (re.compile(r"\[''\]|\.\Z|\.\["), "a path cannot hold an empty name"),
+)
+
+_MARK = "\ufdd0"
+"""A code point that Unicode keeps for use inside a program. It says that a text was a number."""
+_INEXACT = r"[0-9][.eE]|-0|[0-9]{18}"
+"""What a document holds if one of its numbers could come out otherwise than it was written."""
+_NUMBER = (
+    r'\G((?:[^"0-9\-]|"(?:[^"\\]|\\.)*+")*+)'  # what comes before a number, with every text that is not a number
+    r"(-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+)"
+    r"(?=\s*+(?:[,\]}]|\z))"
+)
+"""Java's possessive quantifiers: time grows with the document's length, and the stack does not."""
+
+
+def parse_path(text: str) -> tuple[str | int, ...]:
+    """The steps of `$.name`, `$['name']` and `$[0]`, and of paths made of these. `\\'` and `\\\\` in brackets stand for
+    `'` and `\\`. Raises ValueError with one clause that says what is wrong."""
+    if not text.startswith("$"):
+        raise ValueError(f"the path {text!r} does not begin with $, as $.id does")
+    if text == "$":
+        raise ValueError("the path '$' is the whole value. Name a field of it, such as $.id")
+    steps: list[str | int] = []
+    at = 1
+    while at < len(text):
+        found = _STEP.match(text, at)
+        if found is None:
+            raise ValueError(f"{_why(text, at)} in {text!r}. Use $.name, $['name'] and $[0]")
+        at = found.end()
+        if found["index"] is not None:
+            if int(found["index"]) > INDEX_MAX:
+                raise ValueError(f"the index {found['index']} is too large in {text!r}")
+            steps.append(int(found["index"]))
+        else:
+            steps.append(found["name"] or re.sub(r"\\(.)", r"\1", found["quoted"]))
+            if {"'", '"'} <= set(str(steps[-1])):
+                raise ValueError(f"a name cannot hold both kinds of quotes in {text!r}")
+    return tuple(steps)
+
+
+def _why(text: str, at: int) -> str:
+    for pattern, why in _REFUSED:
+        if pattern.match(text, at):
+            return why
+    return f"a path cannot hold {text[at : at + 10]!r}"
+
+
+def spell_path(steps: tuple[str | int, ...]) -> str:
+    """The text that `parse_path` reads as these steps."""
+    return "$" + "".join(map(_spelled, steps))
+
+
+def _spelled(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    if _STEP.fullmatch(f".{step}"):
+        return f".{step}"
+    return "['" + re.sub(r"(['\\])", r"\\\1", step) + "']"
+
+
+def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
+    """The text of the element at `path` of the JSON document that a text column holds, exactly as written.
+
+    number            its own characters: `1.10`, `1e5`, `-0`, 30 digits, 1,200 digits
+    text              unescaped. A text that holds JSON is a text: no path leads into it
+    true, false       `true`, `false`
+    object, array     JSON without spaces, the names of an object in order; its numbers as they were written
+    null, missing     null: also an index beyond the end, a name in an array, an index into an object, a step into a
+                      scalar
+    no JSON           null: also text after the document, `'single quotes'`, `NaN`, `01`, comments, raw control
+                      characters, half a surrogate pair, nesting beyond 1,000 levels, and more than 16 MB
+    a name twice      null, in any object of the document: readers disagree about which one counts
+
+    Names are case-sensitive. A number and a text of the same characters give the same.
+    """
+    marked = F.regexp_replace(column, F.lit(_NUMBER), F.lit(f'$1"{_MARK}$2"'))
+    document = F.when(column.rlike(_INEXACT), marked).otherwise(column)
+    # Spark stops reading where a document ends. Within another one, text that follows it is an error.
+    whole = F.try_parse_json(F.concat(F.lit('{"d":'), document, F.lit("}")))
+    found = F.try_variant_get(whole, "$.d" + "".join(map(_step_of_spark, path)), "string")
+    return F.regexp_replace(found, F.lit(f'"?{_MARK}(-?[0-9][-+.0-9eE]*+)"?'), F.lit("$1"))
+
+
+def _step_of_spark(step: str | int) -> str:
+    """Spark's paths know no escapes, and either kind of quotes."""
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f'["{step}"]' if "'" in step else f"['{step}']"
