@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from backend.errors import ContractError, TopicError, UsageError
+from backend.errors import ContractError, Mistake, TopicError, UsageError
 from backend.expressions import check_expression
 from backend.kafka.cluster import Cluster
 from backend.pipeline.plan import Place, PlanFields, TopicName, read_plan
@@ -47,11 +50,6 @@ def _kind(name: str) -> str:
     if name not in KINDS:
         raise ValueError(f"there is no kind {name!r}. Known: {', '.join(KINDS)}")
     return name
-
-
-def _wrong(why: str, *place: str) -> PydanticCustomError:
-    """Fields that are right each and wrong together: the one at `place` is to be changed."""
-    return PydanticCustomError("contract", "{why}", {"why": why, "place": place})
 
 
 def _number(said: Any) -> Any:
@@ -126,29 +124,9 @@ class Contract(BaseModel):
 
     @model_validator(mode="after")
     def _agree(self) -> Contract:
-        for place, side in (("source", self.source), ("sink", self.sink)):
-            if not side.names:
-                raise _wrong("name the topic", place, "topic")
-            if side.topic is not None and side.topics is not None:
-                raise _wrong("say topic or topics, not both", place, "topics")
-            if len(set(side.names)) < len(side.names):
-                raise _wrong("a topic is there twice", place, "topics")
-        if set(self.source.names) & set(self.sink.names):
-            where = "topic" if self.sink.topics is None else "topics"
-            raise _wrong("source and sink are the same topic", "sink", where)
-        try:
-            Expected(self.expect, self.count)
-        except ValueError as error:
-            raise _wrong(str(error), "expect") from error
-        if self.value is not None and self.expect is Expect.ONE_TO_MANY:
-            raise _wrong("one expression cannot give the values of many outputs. Remove it", "value")
-        for kind in self.require or ():
-            if kind == "order" and self.order is Order.NONE:
-                raise _wrong("order is required, and none is promised", "order")
-            if kind in Agreed(value="", offsets={}).kinds and kind not in self._asked:
-                raise _wrong(
-                    f"{kind} needs a {'value' if kind == 'wrong_value' else 'group'} to compare with", "require"
-                )
+        wrong = list(_disagreements(self))
+        if wrong:
+            raise PydanticCustomError("contract", "fields disagree", {"wrong": wrong})
         return self
 
     @property
@@ -157,10 +135,11 @@ class Contract(BaseModel):
         if self.require is not None:
             return self.require
         ordered = self.order is not Order.NONE
-        return (*(kind for kind in REQUIRED[self.guarantee] if kind != "order" or ordered), *self._asked)
+        return (*(kind for kind in REQUIRED[self.guarantee] if kind != "order" or ordered), *self.asked)
 
     @property
-    def _asked(self) -> tuple[str, ...]:
+    def asked(self) -> tuple[str, ...]:
+        """The kinds that a value or a group of the contract asks for."""
         return Agreed(value=self.value, offsets=None if self.group is None else {}).kinds
 
     @property
@@ -179,25 +158,108 @@ class Contract(BaseModel):
 
 
 def read_contract(path: Path) -> tuple[Contract, PlanFields]:
-    """The contract in a file, and where its fields stand. Raises ContractError naming the line and the field."""
-    try:
-        fields = read_plan(path)
-    except UsageError as error:
-        raise ContractError(str(error).replace("The plan", "The contract").replace("plan fields", "fields")) from error
+    """The contract in a file, and where its fields stand. Raises ContractError naming each line and field."""
+    fields = read_fields(path)
     return make_contract(fields), fields
 
 
+def read_fields(path: Path) -> PlanFields:
+    """The fields of a contract's file, whatever they say. Raises ContractError when it is not a YAML mapping."""
+    try:
+        return read_plan(path)
+    except UsageError as error:
+        why = str(error).replace("The plan", "The contract").replace("plan fields", "fields").rstrip(".")
+        line = re.search(r", line (\d+): ", why)
+        raise ContractError(Mistake("", int(line[1]) if line else None, "", why)) from error
+
+
 def make_contract(fields: dict[str, Any]) -> Contract:
-    """A contract from plain fields, or from a file's. Raises ContractError naming the line and the field."""
+    """A contract from plain fields, or from a file's. Raises ContractError naming each line and field."""
     try:
         return Contract.model_validate(dict(fields))
     except ValidationError as error:
-        # A misspelt field explains one that is missing. Of a choice between several forms, the deepest complaint is
-        # about the form that was meant.
-        first = max(error.errors(), key=lambda one: (one["type"] == "extra_forbidden", len(one["loc"])))
-        place: Place = tuple((first.get("ctx") or {}).get("place") or _named(first["loc"]))
-        why = "there is no such field" if first["type"] == "extra_forbidden" else first["msg"]
-        raise _refused(fields, place, why.removeprefix("Value error, ")) from error
+        raise ContractError(*in_order(_mistakes(fields, error))) from error
+
+
+def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
+    """By line; those without a line come last."""
+    return sorted(mistakes, key=lambda one: (one.line is None, one.line or 0))
+
+
+def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistake]:
+    """What is wrong with each field, and then with the fields that are right each and wrong together."""
+    found = error.errors()
+    if found[0]["type"] == "contract":
+        yield from (mistake(fields, one.place, one.why) for one in found[0]["ctx"]["wrong"])
+        return
+    deepest: dict[str | int, int] = {}
+    for one in found:
+        deepest[one["loc"][0]] = max(len(one["loc"]), deepest.get(one["loc"][0], 0))
+    bad = set(deepest)
+    unknown = {one["loc"] for one in found if one["type"] == "extra_forbidden"}
+    for one in found:
+        # Of a choice between several forms, the deepest complaint is about the form that was meant.
+        other_form = one["loc"][0] == "identity" and len(one["loc"]) < deepest["identity"]
+        misspelt = one["type"] == "missing" and any(_like(one["loc"], other) for other in unknown)
+        if not other_form and not misspelt:
+            why = "there is no such field" if one["type"] == "extra_forbidden" else one["msg"]
+            yield mistake(fields, _named(one["loc"]), why.removeprefix("Value error, "))
+    rest = {name: value for name, value in fields.items() if name not in bad}
+    for side in ("source", "sink"):
+        if side not in rest:
+            rest[side] = {"topic": f"the-{side}"}
+            bad.add(side)
+    try:
+        Contract.model_validate(rest)
+    except ValidationError as more:
+        for one in more.errors():
+            for two in (one.get("ctx") or {}).get("wrong", ()):
+                if not bad.intersection(two.of):
+                    yield mistake(fields, two.place, two.why)
+
+
+def _like(missing: Place, unknown: Place) -> bool:
+    """Whether a field that is there is a misspelling of one that is not."""
+    beside = missing[:-1] == unknown[:-1]
+    return beside and bool(get_close_matches(str(missing[-1]), [str(unknown[-1])], n=1))
+
+
+@dataclass(frozen=True)
+class _Disagreement:
+    """Fields that are right each and wrong together."""
+
+    why: str
+    place: Place
+    """What to change."""
+    of: tuple[str, ...]
+    """All of them."""
+
+
+def _disagreements(contract: Contract) -> Iterator[_Disagreement]:
+    for place, side in (("source", contract.source), ("sink", contract.sink)):
+        if not side.names:
+            yield _Disagreement("name the topic", (place, "topic"), (place,))
+        if side.topic is not None and side.topics is not None:
+            yield _Disagreement("say topic or topics, not both", (place, "topics"), (place,))
+        if len(set(side.names)) < len(side.names):
+            yield _Disagreement("a topic is there twice", (place, "topics"), (place,))
+    if set(contract.source.names) & set(contract.sink.names):
+        where = "topic" if contract.sink.topics is None else "topics"
+        yield _Disagreement("source and sink are the same topic", ("sink", where), ("source", "sink"))
+    try:
+        Expected(contract.expect, contract.count)
+    except ValueError as error:
+        yield _Disagreement(str(error), ("expect",), ("expect", "count"))
+    if contract.value is not None and contract.expect is Expect.ONE_TO_MANY:
+        why = "one expression cannot give the values of many outputs. Remove it"
+        yield _Disagreement(why, ("value",), ("value", "expect"))
+    for number, kind in enumerate(contract.require or ()):
+        if kind == "order" and contract.order is Order.NONE:
+            yield _Disagreement("order is required, and none is promised", ("order",), ("order", "require"))
+        if kind in Agreed(value="", offsets={}).kinds and kind not in contract.asked:
+            needed = "value" if kind == "wrong_value" else "group"
+            why = f"{kind} needs a {needed} to compare with"
+            yield _Disagreement(why, ("require", number), ("require", needed))
 
 
 def question_of(contract: Contract, fields: dict[str, Any], cluster: Cluster) -> Question:
@@ -243,8 +305,13 @@ def _offsets(group: str, fields: dict[str, Any], cluster: Cluster, source: Bound
 
 
 def _refused(fields: dict[str, Any], place: Place, why: str) -> ContractError:
-    where = fields.where(place) if isinstance(fields, PlanFields) else "The check"
-    return ContractError(f"{where}: {'.'.join(map(str, place)) or 'contract'}: {why.rstrip('.')}.")
+    return ContractError(mistake(fields, place, why))
+
+
+def mistake(fields: dict[str, Any], place: Place, why: str) -> Mistake:
+    """What is wrong with the field at `place`."""
+    where, line = (fields.where(place), fields.line(place)) if isinstance(fields, PlanFields) else ("The check", None)
+    return Mistake(where, line, ".".join(map(str, place)) or "contract", why.rstrip("."))
 
 
 def _named(loc: Place) -> Place:

@@ -28,6 +28,8 @@ TopicproofError                 exit_code 3: could not do, or could not judge
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 
 class TopicproofError(Exception):
     """The root of the tree. `exit_code` is the process's exit code when nothing handles it."""
@@ -39,8 +41,32 @@ class UsageError(TopicproofError):
     exit_code = 64
 
 
+@dataclass(frozen=True)
+class Mistake:
+    """One error of a contract, and where to change it."""
+
+    where: str
+    """The file and the line, in words."""
+    line: int | None
+    field: str
+    why: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.where, self.field, self.why) if part) + "."
+
+
 class ContractError(TopicproofError):
-    pass
+    """All that is wrong with a contract: one sentence each, in the order of the lines."""
+
+    def __init__(self, *mistakes: Mistake | str) -> None:
+        super().__init__(*mistakes)
+        self.mistakes = tuple(
+            one if isinstance(one, Mistake) else Mistake("", None, "", one.rstrip(".")) for one in mistakes
+        )
+        self.sentences = tuple(map(str, self.mistakes))
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
 
 
 class SelfTestError(TopicproofError):

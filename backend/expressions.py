@@ -7,10 +7,14 @@ function that is missing from the list is refused, not warned of.
 
 from __future__ import annotations
 
+from typing import cast
+
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import TokenType
+
+from backend.expression_limits import check_limits
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 """Of a source record; key and value are text (validators/expected.py, `record`)."""
@@ -52,8 +56,27 @@ _REFUSED: tuple[tuple[type, str], ...] = (
 )
 
 
+LENGTH_MAX = 10_000
+"""Characters of an expression."""
+
+
 def check_expression(text: str) -> str:
     """`text`, if Spark may be asked to compute it. Raises ValueError with one clause that says why not."""
+    parse_expression(text)
+    return text
+
+
+def parse_expression(text: str) -> exp.Expr:
+    """The expression as a tree, if Spark may be asked to compute it. Raises ValueError as `check_expression` does."""
+    if len(text) > LENGTH_MAX:
+        raise ValueError(f"the expression has {len(text):,} characters; {LENGTH_MAX:,} are allowed")
+    try:
+        return _parsed(text)
+    except RecursionError as error:
+        raise ValueError(f"the expression {text[:40]!r}... does not parse: it is nested too deeply") from error
+
+
+def _parsed(text: str) -> exp.Expr:
     try:
         tokens = sqlglot.tokenize(text, read="spark")
         found = sqlglot.parse(f"SELECT {text}", read="spark")
@@ -83,7 +106,8 @@ def check_expression(text: str) -> str:
             if isinstance(node, kind):
                 raise ValueError(f"{name_of_kind} is not allowed in {text!r}")
     _check_columns(select.expressions[0], text)
-    return text
+    check_limits(select.expressions[0])
+    return cast(exp.Expr, select.expressions[0])
 
 
 def _check_columns(expression: exp.Expression, text: str) -> None:

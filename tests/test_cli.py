@@ -86,7 +86,7 @@ def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
         (["resume", "squares-none"], 64, "There is no run squares-none"),
         (["matrix", "--only", "fault=flood"], 64, "there is no fault 'flood'. Known: none, abort"),
         (["contract", "lint"], 64, "Which contract?"),
-        (["contract", "lint", "none.yaml"], 3, "The contract none.yaml cannot be read"),
+        (["contract", "lint", "none.yaml"], 64, "The contract none.yaml cannot be read"),
         (["contract", "init", "--source", "numbers"], 64, "Between which topics?"),
         (["check", "--contract", "contracts/squares.yaml", "--sink", "other"], 64, "Remove --sink"),
         (["fly"], 64, "No such command"),

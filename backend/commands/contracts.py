@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pyspark.sql import SparkSession
 
 from backend.commands.options import Bootstrap, Config, Json, settings_of
-from backend.commands.terminal import emit, out, say
-from backend.contract import read_contract
+from backend.commands.terminal import emit, err, out, say
+from backend.contract import make_contract, read_fields
 from backend.contract_draft import draft
-from backend.errors import EvidenceError, UsageError
+from backend.contract_lint import lint
+from backend.errors import ContractError, EvidenceError, UsageError
 from backend.services import services
+from backend.spark import spark_session
 
 
 class Action(StrEnum):
@@ -30,17 +35,14 @@ def contract(
     config: Config = None,
     json_: Json = None,
 ) -> None:
-    """`init` looks at two topics and writes a contract to begin with; `lint` explains errors by line.
+    """`init` looks at two topics and writes a contract to begin with; `lint` explains all errors, by line.
 
     Example: `topicproof contract init --source orders --sink invoices orders.yaml`
     """
     if action is Action.LINT:
         if file is None:
             raise UsageError("Which contract? Say topicproof contract lint FILE.")
-        found, _ = read_contract(file)
-        emit(json_, {"contract": found.model_dump(mode="json"), "kinds": found.kinds})
-        if json_ is None:
-            out.print(f"{file} is a contract. It requires {', '.join(found.kinds)}.")
+        _lint(file, json_)
         return
     if source is None or sink is None:
         raise UsageError("Between which topics? Say --source T --sink T.")
@@ -57,3 +59,26 @@ def contract(
     emit(json_, {"contract": text, "why": why, "file": None if file is None else str(file)})
     if json_ is None:
         out.print(text if file is None else f"{file}: {why}", highlight=False, markup=False)
+
+
+def _lint(file: Path, json_: str | None) -> None:
+    try:
+        fields = read_fields(file)
+        mistakes = lint(fields, _spark)
+    except ContractError as error:
+        mistakes = error.mistakes
+    if mistakes:
+        emit(json_, {"errors": [{"line": one.line, "field": one.field, "why": one.why} for one in mistakes]})
+        for one in mistakes:
+            err.print(str(one), highlight=False, markup=False)
+        raise typer.Exit(UsageError.exit_code)
+    found = make_contract(fields)
+    emit(json_, {"contract": found.model_dump(mode="json"), "kinds": found.kinds, "errors": []})
+    if json_ is None:
+        out.print(f"{file} is a contract. It requires {', '.join(found.kinds)}.")
+
+
+@contextmanager
+def _spark() -> Iterator[SparkSession]:
+    with services(settings_of(), kafka=False, say=say) as up, spark_session(up.spark_remote) as session:
+        yield session

@@ -327,11 +327,16 @@ class PlanFields(dict[str, Any]):
     def where(self, place: Place) -> str:
         """The file, and the line of a field; of the field around it, where it has none. A field that the command line
         has changed since is in no line."""
+        line = self.line(place)
+        return str(self.path) if line is None else f"{self.path}, line {line}"
+
+    def line(self, place: Place) -> int | None:
+        """The line alone."""
         for length in range(len(place), 0, -1):
             found = place[:length]
             if found in self.lines and self.read[found] == _at(self, found):
-                return f"{self.path}, line {self.lines[found]}"
-        return str(self.path)
+                return self.lines[found]
+        return None
 
 
 Place = tuple[str | int, ...]

@@ -76,7 +76,7 @@ def test_one_identity_for_both_sides() -> None:
         (TOPICS + "expect: one_to_many\ncount: 2\nvalue: key", "line 5: value: one expression cannot give"),
         (TOPICS + "require: [duplicates]", "line 3: require.0: there is no kind 'duplicates'."),
         (TOPICS + "require: []", "line 3: require: Tuple should have at least 1 item"),
-        (TOPICS + "require: [offset_ahead]", "line 3: require: offset_ahead needs a group to compare with."),
+        (TOPICS + "require: [offset_ahead]", "line 3: require.0: offset_ahead needs a group to compare with."),
         (TOPICS + "order: none\nrequire: [order]", "line 3: order: order is required, and none is promised."),
         (TOPICS + "warn: {aborted_share: 2}", "line 3: warn.aborted_share: Input should be less than or equal to 1."),
         (TOPICS + "warn: {pendng: 1}", "line 3: warn.pendng: there is no such field."),
@@ -88,6 +88,41 @@ def test_a_mistake_is_told_with_its_line(text: str, says: str, tmp_path: Path) -
     with pytest.raises(ContractError) as told:
         read_contract(written(tmp_path, text))
     assert says in str(told.value) and told.value.exit_code == 3
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    """Story: a contract with mistakes in five fields, one of them misspelt, and two fields that disagree. All are told,
+    by line, and none that only follows from another."""
+    text = """guarantee: twice
+sorce: {topic: a}
+sink: {topic: a}
+identity: {source: {json: $..id}, sink: kee}
+count: reflect('a', 'b')
+order: none
+require: [order, offset_ahead]
+"""
+    with pytest.raises(ContractError) as told:
+        read_contract(written(tmp_path, text))
+    assert [(one.line, one.field) for one in told.value.mistakes] == [
+        (1, "guarantee"),
+        (2, "sorce"),
+        (4, "identity.source"),
+        (4, "identity.sink"),
+        (5, "count"),
+        (6, "order"),
+        (7, "require.1"),
+    ]
+    assert str(told.value).splitlines() == list(told.value.sentences)
+    assert told.value.sentences[5] == (
+        f"{tmp_path / 'contract.yaml'}, line 6: order: order is required, and none is promised."
+    )
+
+
+def test_a_field_that_is_missing_is_told_beside_another_unknown_one(tmp_path: Path) -> None:
+    """Story: a side is missing, and a field of another name is there. Nothing was misspelt, so both are told."""
+    with pytest.raises(ContractError) as told:
+        read_contract(written(tmp_path, "source: {topic: a}\ncolour: red\n"))
+    assert [(one.line, one.field) for one in told.value.mistakes] == [(2, "colour"), (None, "sink")]
 
 
 @pytest.mark.parametrize(
@@ -130,3 +165,68 @@ def test_what_runs_code_or_is_no_plain_expression_never_reaches_spark(text: str)
     """Story: a contract comes from somebody else. Code, queries, files, and answers that change are refused."""
     with pytest.raises(ValueError, match=r"not allowed|not one plain|not parse|a record has"):
         check_expression(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("value rlike key", "a regular expression must be a literal text"),
+        ("regexp_extract(value, concat('a', key), 0)", "a regular expression must be a literal text"),
+        ("`rlike`(value, key)", "a regular expression must be a literal text"),
+        ("value regexp any ('a', 'b')", "a regular expression must be a literal text"),
+        ("regexp(value, '(a+)+')", "repeats a repetition"),
+        ("split(value, '(.*)*')", "repeats a repetition"),
+        ("split(value, r'(?:x(\\d+y)?)*')", "repeats a repetition"),
+        ("regexp_replace(value, '(a{2,})*?', '')", "repeats a repetition"),
+        ("value rlike '[a'", r"a \[ has no \]"),
+        ("value rlike '(a'", r"a \( has no \)"),
+        ("value rlike 'a)'", r"a \) has no \("),
+        ("value rlike '*a'", r"nothing stands before \*"),
+        ("value rlike 'a|+'", r"nothing stands before \+"),
+        ("value rlike 'a{,3}'", r"a { begins no number"),
+        ("value rlike 'a{3,2}'", rr"\{3,2\} ends before it begins"),
+        ("value rlike r'a\\y'", r"there is no \\y"),
+        ("value rlike '(?'", r"begins with \(\? and no known sign"),
+        (f"value rlike '{'a' * 1_001}'", "has 1,001 characters; 1,000 are allowed"),
+        ("repeat(value, 10001)", "the size 10,001 that repeat is given is above 10,000"),
+        ("repeat(value, offset)", "the size that repeat is given must be a literal number"),
+        ("space(1000000)", "the size 1,000,000 that space is given is above 10,000"),
+        ("lpad(value, offset, '0')", "must be a literal number"),
+        ("rpad(value, 2 * 3, '0')", "must be a literal number"),
+        ("format_number(offset, 20000)", "the size 20,000 that format_number is given"),
+        ("format_string('%20000d', offset)", "a format is wider than 10,000 characters"),
+        ("printf(value, offset)", "a format must be a literal text"),
+        ("size(sequence(1, offset))", "both ends of a sequence must be literal numbers"),
+        ("sequence(-9999, 9999)", "ends of a sequence are more than 10,000 apart"),
+        ("repeat(repeat(value, 200), 200)", "sizes within sizes make more than 10,000"),
+        ("transform(sequence(1, 200), one -> repeat(value, 200))", "sizes within sizes make more than 10,000"),
+        ("lpad(str => value, len => 5)", "an argument cannot be named"),
+        ("value" + " || value" * 1_200, "has 10,805 characters; 10,000 are allowed"),
+        ("(" * 3_000 + "1" + ")" * 3_000, "nested too deeply"),
+    ],
+)
+def test_an_expression_that_may_cost_too_much_is_refused(text: str, says: str) -> None:
+    """Story: a pattern that never ends on some text, and a result of gigabytes. Both are refused before Spark."""
+    with pytest.raises(ValueError, match=says):
+        check_expression(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"value rlike r'^[\w.+-]+@[\w-]+\.[a-z]{2,}$'",
+        r"regexp_replace(value, r'(?i)(?<year>\d{4})-(\d+)', '$1')",
+        "split(value, r'\\s*,\\s*')",
+        "value rlike '(?:[^,]*,){12}'",
+        "value rlike '(a++b)*'",
+        "value rlike '(?>a+b)*'",
+        r"value rlike r'\Q(a+)+\E[]a]*+[^]]?[a-z&&[^b]]+\p{L}*\x{41}'",
+        "lpad(value, 30, '0') || rpad(key, 10000, ' ')",
+        "transform(sequence(1, 10001), one -> one + 1)",
+        "split_part(value, key, 1)",
+        "format_string('%05d', offset)",
+    ],
+)
+def test_patterns_and_sizes_that_end_pass(text: str) -> None:
+    """Story: patterns as people write them, and texts that are padded. None is refused."""
+    assert check_expression(text) == text

@@ -1,0 +1,96 @@
+"""What is wrong with a contract, all of it: what its text shows, and what Spark says of its expressions and paths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import NullType, NumericType
+
+from backend.contract import in_order, make_contract, mistake
+from backend.errors import ContractError, Mistake
+from backend.expression_limits import patterns_of
+from backend.expressions import parse_expression
+from backend.pipeline.plan import Place, PlanFields
+from validators.expected import record
+from validators.json_path import exact_text, parse_path
+from validators.readings import COLUMNS
+
+EXPRESSIONS = ("count", "value")
+
+
+def lint(fields: PlanFields, spark: Callable[[], AbstractContextManager[SparkSession]]) -> tuple[Mistake, ...]:
+    """All mistakes, by line. `spark` is asked for a session only if there is something to try."""
+    try:
+        make_contract(fields)
+        found: list[Mistake] = []
+    except ContractError as error:
+        found = list(error.mistakes)
+    bad = {one.field for one in found}
+    texts = {name: str(fields[name]) for name in EXPRESSIONS if fields.get(name) is not None and name not in bad}
+    paths = dict(_paths(fields))
+    if texts or paths:
+        with spark() as session:
+            found.extend(_refused_by_spark(session, fields, texts, paths))
+    return tuple(in_order(found))
+
+
+def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
+    """The readable JSON paths of an identity, and where they stand."""
+    said = fields.get("identity")
+    if not isinstance(said, dict):
+        return
+    sides: dict[Place, Any] = {("identity", side): said[side] for side in ("source", "sink") if side in said}
+    for place, side in (sides or {("identity",): said}).items():
+        path = side.get("json") if isinstance(side, dict) else None
+        try:
+            parse_path(str(path))
+        except ValueError:
+            continue
+        yield place, str(path)
+
+
+def _refused_by_spark(
+    spark: SparkSession, fields: dict[str, Any], texts: dict[str, str], paths: dict[Place, str]
+) -> Iterator[Mistake]:
+    inputs = record(spark.createDataFrame([], COLUMNS), "source")
+
+    def why(column: Column) -> str | None:
+        try:
+            inputs.select(column).collect()
+        except PySparkException as error:
+            return _clause(error)
+        return None
+
+    for name, text in texts.items():
+        refused = why(F.expr(text))
+        if refused is not None:
+            yield mistake(fields, (name,), f"Spark refuses {text!r}: {refused}")
+            continue
+        for pattern in patterns_of(parse_expression(text)):
+            refused = why(F.lit("").rlike(pattern))
+            if refused is not None:
+                yield mistake(fields, (name,), f"Spark refuses the regular expression {pattern!r}: {refused}")
+        kind = inputs.select(F.expr(text).alias("given")).schema["given"].dataType
+        if name == "count" and not isinstance(kind, NumericType):
+            null = isinstance(kind, NullType)
+            remedy = "Name a number" if null else "Cast it, as in try_cast(... as int)"
+            what = "null" if null else kind.simpleString()
+            yield mistake(fields, (name,), f"{text!r} is of type {what}, and a count is a number. {remedy}")
+        if name == "value" and why(F.expr(text).cast("string")) is not None:
+            yield mistake(fields, (name,), f"{text!r} is of type {kind.simpleString()}, which cannot become text")
+    for place, path in paths.items():
+        refused = why(exact_text(F.col("value"), parse_path(path)))
+        if refused is not None:
+            yield mistake(fields, place, f"Spark refuses the path {path!r}: {refused}")
+
+
+def _clause(error: PySparkException) -> str:
+    """Spark's first sentence, without its codes."""
+    message = re.sub(r"^\[[A-Z_.]+\]\s*", "", str(error).strip().splitlines()[0])
+    return re.sub(r"\s*SQLSTATE: \w+.*$", "", message).rstrip(". ")
