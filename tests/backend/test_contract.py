@@ -184,7 +184,7 @@ def test_what_runs_code_or_is_no_plain_expression_never_reaches_spark(text: str)
         ("value rlike '*a'", r"nothing stands before \*"),
         ("value rlike 'a|+'", r"nothing stands before \+"),
         ("value rlike 'a{,3}'", r"a { begins no number"),
-        ("value rlike 'a{3,2}'", rr"\{3,2\} ends before it begins"),
+        ("value rlike 'a{3,2}'", r"\{3,2\} ends before it begins"),
         ("value rlike r'a\\y'", r"there is no \\y"),
         ("value rlike '(?'", r"begins with \(\? and no known sign"),
         (f"value rlike '{'a' * 1_001}'", "has 1,001 characters; 1,000 are allowed"),
