@@ -29,6 +29,8 @@ from validators.json_path import parse_path
 
 LINEAGE = "lineage"
 KINDS = tuple(validator.NAME for validator in VALIDATORS)
+PLACEHOLDER = "FILL_IN"
+"""What `contract init` writes where only a person knows the answer. No contract holds with it."""
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -55,6 +57,12 @@ def _kind(name: str) -> str:
 def _number(said: Any) -> Any:
     """`count: 2` is an expression too."""
     return str(said) if type(said) is int else said
+
+
+def _filled_in(text: Any) -> Any:
+    if text == PLACEHOLDER:
+        raise ValueError("fill in how many outputs an input has, in Spark SQL over its record, such as 2")
+    return text
 
 
 Expression = Annotated[str, BeforeValidator(_number), AfterValidator(check_expression)]
@@ -103,7 +111,7 @@ class Contract(BaseModel):
     sink: Topic
     identity: Literal["lineage"] | Sides = "lineage"
     expect: Expect = Expect.ONE_TO_ONE
-    count: Expression | None = None
+    count: Annotated[Expression | None, BeforeValidator(_filled_in)] = None
     """How many outputs an input has: Spark SQL over its record."""
     value: Expression | None = None
     """What the value of the output must be: Spark SQL over the source record."""

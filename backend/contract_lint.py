@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import NullType, NumericType
 
@@ -60,9 +60,11 @@ def _refused_by_spark(
 ) -> Iterator[Mistake]:
     inputs = record(spark.createDataFrame([], COLUMNS), "source")
 
-    def why(column: Column) -> str | None:
+    one_row = spark.range(1)
+
+    def why(column: Column, frame: DataFrame = inputs) -> str | None:
         try:
-            inputs.select(column).collect()
+            frame.select(column).collect()
         except PySparkException as error:
             return _clause(error)
         return None
@@ -73,7 +75,8 @@ def _refused_by_spark(
             yield mistake(fields, (name,), f"Spark refuses {text!r}: {refused}")
             continue
         for pattern in patterns_of(parse_expression(text)):
-            refused = why(F.lit("").rlike(pattern))
+            # Without a row, Spark would not even read the pattern.
+            refused = why(F.lit("").rlike(pattern), one_row)
             if refused is not None:
                 yield mistake(fields, (name,), f"Spark refuses the regular expression {pattern!r}: {refused}")
         kind = inputs.select(F.expr(text).alias("given")).schema["given"].dataType

@@ -50,15 +50,19 @@ def contract(
         raise UsageError(f"{file} is there already. Choose another name, or remove it.")
     settings = settings_of(bootstrap, config)
     with services(settings, spark=False, say=say) as running:
-        text, why = draft(running.bootstrap, settings.client, source, sink)
+        found = draft(running.bootstrap, settings.client, source, sink)
+    if not found.found:
+        emit(json_, {"contract": None, "why": found.why, "tried": found.text, "file": None})
+        out.print(found.text, end="", highlight=False, markup=False)
+        raise UsageError(found.why)
     if file is not None:
         try:
-            file.write_text(text, encoding="utf-8")
+            file.write_text(found.text, encoding="utf-8")
         except OSError as error:
             raise EvidenceError(f"{file} cannot be written: {error.strerror}.") from error
-    emit(json_, {"contract": text, "why": why, "file": None if file is None else str(file)})
+    emit(json_, {"contract": found.text, "why": found.why, "file": None if file is None else str(file)})
     if json_ is None:
-        out.print(text if file is None else f"{file}: {why}", highlight=False, markup=False)
+        out.print(found.text if file is None else f"{file}: {found.why}.", highlight=False, markup=False)
 
 
 def _lint(file: Path, json_: str | None) -> None:

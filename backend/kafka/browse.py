@@ -177,10 +177,13 @@ def latest(
     ranges: pd.DataFrame,
     isolation: str,
     count: int,
+    kept: int = LATEST_KEPT_BYTES_MAX,
+    seconds: float = LATEST_S_MAX,
 ) -> tuple[Row, ...]:
     """The newest records of all partitions that a consumer at this level gets, by time, the newest first.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`. Raises as `search` does.
+    Each key, value and header is cut to `kept` bytes, and they must come within `seconds`. `ranges` are the
+    `fates.fate_ranges` of `bounds`. Raises as `search` does.
     """
     committed = isolation == settings.READ_COMMITTED
     wanted = (Fate.COMMITTED,) if committed else DATA_FATES
@@ -192,7 +195,7 @@ def latest(
         if low is not None and low < end:
             starts[p.partition], ends[p.partition] = low, end
     rows: list[Row] = []
-    deadline = time.monotonic() + LATEST_S_MAX
+    deadline = time.monotonic() + seconds
     with _consumer(bootstrap, client, bounds.topic, isolation) as consumer:
         consumer.assign([TopicPartition(bounds.topic, partition, low) for partition, low in starts.items()])
         while ends and time.monotonic() < deadline:
@@ -203,10 +206,10 @@ def latest(
             if message.error() is not None or offset >= ends.get(partition, 0):
                 ends.pop(partition, None)
                 continue
-            rows.append(_row(message, by_partition[partition], LATEST_KEPT_BYTES_MAX))
+            rows.append(_row(message, by_partition[partition], kept))
     if ends:
         raise ClusterError(
-            f"The newest records of {bounds.topic} did not come within {LATEST_S_MAX:.0f} s from "
+            f"The newest records of {bounds.topic} did not come within {seconds:.0f} s from "
             f"{len(ends)} of its partitions. Check that its brokers answer."
         )
     return tuple(sorted(rows, key=lambda row: (row.timestamp_ms, row.offset), reverse=True)[:count])

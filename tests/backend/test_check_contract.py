@@ -1,4 +1,4 @@
-"""A contract on real topics: judged, warned of, broken, and drafted from what the topics hold."""
+"""A contract on real topics: judged, warned of, and broken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from backend.contract import question_of, read_contract
-from backend.contract_draft import draft
 from backend.errors import ContractError
 from backend.judge import judge_topics
 from backend.kafka.cluster import Cluster
@@ -74,17 +73,3 @@ def test_a_contract_judges_topics_of_another_program(
     path.write_text(path.read_text().replace(sink, f"{sink}-gone"))
     with pytest.raises(ContractError, match=r"line 2: sink.topics: .*-gone"):
         question_of(*read_contract(path), cluster)
-
-
-def test_a_first_contract_is_written_from_the_data(
-    bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
-) -> None:
-    """Story: nobody has written a contract yet. The keys differ from input to input, and the outputs have them too."""
-    source, sink = new_topic(), new_topic()
-    write(bootstrap, source, sink)
-    text, why = draft(bootstrap, {}, source, sink)
-    path = tmp_path / "contract.yaml"
-    path.write_text(text)
-    contract, _ = read_contract(path)
-    assert (contract.source.topic, contract.sink.topic) == (source, sink)
-    assert contract.agreed(None).match.sink == "key" and "the key differs from input to input" in why
