@@ -209,7 +209,9 @@ def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistak
         # Of a choice between several forms, the deepest complaint is about the form that was meant.
         other_form = one["loc"][0] == "identity" and len(one["loc"]) < deepest["identity"]
         misspelt = one["type"] == "missing" and any(_like(one["loc"], other) for other in unknown)
-        if not other_form and not misspelt:
+        # A list whose items are refused seems too short as well.
+        whole = any(len(two["loc"]) > len(one["loc"]) == _common(one["loc"], two["loc"]) for two in found)
+        if not other_form and not misspelt and not whole:
             why = "there is no such field" if one["type"] == "extra_forbidden" else one["msg"]
             yield mistake(fields, _named(one["loc"]), why.removeprefix("Value error, "))
     rest = {name: value for name, value in fields.items() if name not in bad}
@@ -224,6 +226,11 @@ def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistak
             for two in (one.get("ctx") or {}).get("wrong", ()):
                 if not bad.intersection(two.of):
                     yield mistake(fields, two.place, two.why)
+
+
+def _common(one: Place, two: Place) -> int:
+    """How many steps two places have in common, from the first on."""
+    return next((step for step, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
 def _like(missing: Place, unknown: Place) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -35,9 +36,20 @@ def lint(fields: PlanFields, spark: Callable[[], AbstractContextManager[SparkSes
     texts = {name: str(fields[name]) for name in EXPRESSIONS if fields.get(name) is not None and name not in bad}
     paths = dict(_paths(fields))
     if texts or paths:
-        with spark() as session:
+        with spark() as session, _quiet():
             found.extend(_refused_by_spark(session, fields, texts, paths))
     return tuple(in_order(found))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Spark's client logs each refusal with the server's stack, and here it is told in a sentence."""
+    logger = logging.getLogger("SQLQueryContextLogger")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:

@@ -1,7 +1,7 @@
 """Every error a user can meet. Each says what happened, where, and what to do; the command line prints it as it is.
 
 TopicproofError                 exit_code 3: could not do, or could not judge
-├── ContractError               a contract that does not say what must hold, or names what is not there: all its mistakes
+├── ContractError               a contract that does not say what must hold, or names what is not there; all mistakes
 ├── SelfTestError               what was injected into copies of the readings was not caught, or could not be injected
 ├── UsageError                  64: the request itself is wrong (a bad plan, an unknown run)
 ├── EvidenceError               4: evidence or history could not be written

@@ -112,6 +112,11 @@ require: [order, offset_ahead]
         (6, "order"),
         (7, "require.1"),
     ]
+    with pytest.raises(ContractError) as told:
+        read_contract(written(tmp_path, TOPICS + "require: [duplicates]"))
+    assert [one.field for one in told.value.mistakes] == ["require.0"]
+    with pytest.raises(ContractError) as told:
+        read_contract(written(tmp_path, text))
     assert str(told.value).splitlines() == list(told.value.sentences)
     assert told.value.sentences[5] == (
         f"{tmp_path / 'contract.yaml'}, line 6: order: order is required, and none is promised."

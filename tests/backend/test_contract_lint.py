@@ -29,13 +29,17 @@ TOPICS = "source: {topic: a}\nsink: {topic: b}\n"
         ('count: "null"', "count: 'null' is of type null, and a count is a number. Name a number."),
     ],
 )
-def test_what_only_spark_knows_is_told_with_its_line(spark: SparkSession, tmp_path: Path, line: str, says: str) -> None:
-    """Story: an expression that parses and cannot be computed, and counts that are no numbers."""
+def test_what_only_spark_knows_is_told_with_its_line(
+    spark: SparkSession, tmp_path: Path, line: str, says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Story: an expression that parses and cannot be computed, and counts that are no numbers. The sentence is all that
+    is said: no stack of the server."""
     path = tmp_path / "contract.yaml"
     path.write_text(TOPICS + "expect: zero_or_one\n" + line + "\n")
     (found,) = lint(read_fields(path), lambda: nullcontext(spark))
     assert found.line == 4 and str(found).startswith(f"{path}, line 4: {says}")
     assert "JVM" not in found.why and "SQLSTATE" not in found.why
+    assert "SQLQueryContextLogger" not in capfd.readouterr().err
 
 
 def test_all_mistakes_come_in_one_answer(spark: SparkSession, tmp_path: Path) -> None:
