@@ -17,6 +17,7 @@ from backend.evidence.copy import copy_all
 from backend.evidence.manifest import Payloads, read_manifest, require_unchanged
 from backend.evidence.verify import Verified, evidence_hash, evidence_in, unchanged
 from backend.evidence.verify import verify as verify_evidence
+from backend.exit_codes import worst
 from backend.history import signoff as signoffs_of
 from backend.history.signoff import Decision
 from backend.history.store import History
@@ -24,9 +25,6 @@ from backend.selftest import before_signoff
 from backend.services import services
 from backend.show import plain
 from backend.spark import spark_session
-
-PRECEDENCE = (4, 1, 3, 0)
-"""Of exit codes, where several stages have one each."""
 
 
 def evidence(run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payloads.ALL, json_: Json = None) -> None:
@@ -63,7 +61,8 @@ def verify(
 ) -> None:
     """Hold evidence against its hashes and judge it again, without Kafka.
 
-    The exit code is the verdict's, or 4 if a file is not what was written, or another verdict is reached.
+    The exit code is the verdict's: as `check` has it, 2 for a warning. It is 4 if a file is not what was written, or
+    judging again contradicts one.
 
     Example: `topicproof verify proof`
     """
@@ -78,7 +77,7 @@ def verify(
             _print_verified(one, judged)
     if not judged and not any(one.differences for one in found):
         return
-    raise typer.Exit(next(code for code in PRECEDENCE if code in {one.exit_code for one in found}))
+    raise typer.Exit(worst(one.exit_code for one in found))
 
 
 def signoff(

@@ -20,6 +20,7 @@ from backend.evidence.manifest import (
     manifest_hash,
     read_manifest,
 )
+from backend.exit_codes import code_of
 from backend.judge import judge_taken
 from backend.taken import EVIDENCE, read_taken
 from validators.ledger import ReadingsNeeded
@@ -50,12 +51,13 @@ class Verified:
 
     @property
     def exit_code(self) -> int:
-        """The verdict's, if the evidence is what it says; 4 if it is not; 3 if a masked copy does not suffice."""
+        """The verdict's, warnings included, if the evidence is what it says; 4 if it is not; 3 if a masked copy does not
+        suffice."""
         if self.differences or self.found is None:
             return 4
         if self.contradictions:
             return 3 if self.masked else 4
-        return self.found.exit_code
+        return code_of(self.found)
 
 
 def evidence_in(folder: Path) -> list[Path]:

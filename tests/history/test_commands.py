@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from backend.selftest import KEPT
 from backend.services import Services
 from backend.settings import Settings
 from tests.app.test_history_page import HELD
+from tests.kafka.topics import Writer
 from tests.runs import SMALL, Finished, run_to_end
 from tests.test_cli import call
 
@@ -63,6 +65,36 @@ def test_a_check_is_proven_anywhere(
     assert call("check", *topics, "--out", str(tmp_path)) == 64
     assert "is not empty" in capsys.readouterr().err
     assert History(at_home).get(said["run"]).verdict == "HOLDS"
+
+
+def test_a_self_test_that_cannot_run_is_no_pass(
+    at_home: Settings,
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: CI asks for the self-test on two records, which are too few to inject into. It must not turn green. A
+    warning of the contract is exit code 2, of `verify` too; it gives way to the self-test, and this to a violation."""
+    source, sink = new_topic(), new_topic()
+    Writer(bootstrap, source).write("A2 A+")
+    writer = Writer(bootstrap, sink)
+    writer.write("A2 A- A2 A+")
+    contract = tmp_path / "contract.yaml"
+    contract.write_text(
+        f"source: {{topic: {source}}}\nsink: {{topic: {sink}}}\nidentity: key\n"
+        "warn: {aborted_share: 0.2}\n"
+    )
+    judged, proof = ("check", "--contract", str(contract)), tmp_path / "proof"
+    assert call(*judged, "--out", str(proof)) == 2
+    assert call("verify", str(proof)) == 2
+    assert "Judged again, with the same result" in capsys.readouterr().out
+    assert call(*judged, "--self-test") == 3
+    assert "self-test: not run: no transaction has four committed outputs" in " ".join(capsys.readouterr().err.split())
+    assert call("check", "--source", source, "--sink", sink, "--identity", "key", "--self-test") == 3
+    writer.write("A1 A+")
+    assert call("check", "--source", source, "--sink", sink, "--identity", "key", "--self-test") == 1
+    assert "self-test: not run" in capsys.readouterr().err
 
 
 def test_a_check_without_payloads_that_fails_leaves_no_readings(
