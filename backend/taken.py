@@ -194,7 +194,8 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
             pq.read_table(evidence / SOURCE_BATCHES) if (evidence / SOURCE_BATCHES).exists() else None,
             reading(ABORTED) if (evidence / ABORTED).exists() else None,
             tuple(said.get("doubts", ())),
-            *((evidence / name if (evidence / name).exists() else None) for name in (PACKS, SOURCE_PACKS)),
+            evidence / PACKS if (evidence / PACKS).exists() else None,
+            evidence / SOURCE_PACKS if (evidence / SOURCE_PACKS).exists() else None,
             # Evidence of earlier versions has neither.
             origin=TypeAdapter(Origin | None).validate_python(said.get("origin")),
             notes=tuple(said.get("notes", ())),

@@ -6,6 +6,7 @@ The charts are Plotly's; their library lies within the file. What a chart shows 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
@@ -29,6 +30,9 @@ FATES: Mapping[str, tuple[str, str]] = {
 }
 """Colour and pattern of each fate: colour never stands alone."""
 SYMBOLS: Mapping[Outcome, str] = {Outcome.HOLDS: "✓", Outcome.VIOLATED: "✕", Outcome.UNKNOWN: "?"}
+_TIME = re.compile(r" · judged (\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC in ")
+PAGE_HEAD_MAX = 20_000
+"""Within so many characters a page names its time."""
 ROW_PX, AXIS_PX = 34, 90
 FEW_ROWS = 10
 
@@ -48,6 +52,16 @@ def write_page(path: Path, report: Report, made_at: str) -> None:
         "</body></html>\n",
         encoding="utf-8",
     )
+
+
+def page_time(page: Path) -> str | None:
+    """The time that a page names, in UTC as ISO 8601 has it; None where it names none."""
+    try:
+        with page.open(encoding="utf-8") as text:
+            found = _TIME.search(text.read(PAGE_HEAD_MAX))
+    except (OSError, ValueError):
+        return None
+    return f"{found[1]}T{found[2]}" if found else None
 
 
 def _body(report: Report, made_at: str) -> str:

@@ -1,8 +1,8 @@
 """A topic's records as a batch data source for Spark, read by librdkafka, with timestamps that Spark can hold.
 
-Kafka stores any 64-bit number of milliseconds as a timestamp. Spark's Kafka source multiplies it by 1,000 and fails on
-one beyond the year 294,246, so that a single record keeps a whole topic from being judged. `read_clamped` gives the same
-rows as `validators.readings.read`, and moves such a timestamp to the nearest one that Spark documents (years 1 to 9999).
+Kafka stores any 64-bit number of milliseconds as a timestamp. Spark's Kafka source multiplies it by 1,000, and fails on
+one beyond the year 294,246: a single record keeps the whole topic from being judged. `read_clamped` gives the rows that
+`validators.readings.read` gives. It moves such a timestamp to the nearest one that Spark documents (years 1 to 9999).
 It is slower than Spark's own source, and used only where that one fails.
 
 Spark's Python workers import this module by name: on a cluster this project must be on their PYTHONPATH.
@@ -167,5 +167,5 @@ def _rows(messages: list[Message]) -> pa.RecordBatch:
 
 
 def _headers(message: Message) -> list[dict[str, Any]] | None:
-    headers = message.headers()
-    return [{"key": key, "value": value} for key, value in headers] if headers else None
+    headers = list(message.headers() or ())
+    return [{"key": one[0], "value": one[1]} for one in headers] if headers else None
