@@ -21,7 +21,7 @@ from backend.errors import ClusterError, EvidenceError, SparkError
 from backend.kafka import fates, rawlog
 from backend.kafka.coordinator import ask_open_transactions
 from backend.kafka.origin import fetch_origin, topic_names
-from backend.kafka.records_source import beyond_spark, read_clamped
+from backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped
 from backend.kafka.unstable import ask_unstable_offsets
 from backend.settings import READ_COMMITTED, spark_source_options
 from backend.spark import first_line
@@ -41,8 +41,6 @@ from validators.sound_log import sound_log
 
 SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
-OVERFLOW = "ArithmeticException"
-"""What Spark names when it multiplies a timestamp beyond what 64 bits hold."""
 
 
 Reader = Callable[[Bounds, Witness], DataFrame]

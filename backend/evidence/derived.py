@@ -103,14 +103,16 @@ def _judged(question: Question) -> dict[str, Any]:
         "first sink": question.sink,
         "guarantee": str(question.guarantee),
         "identity": str(question.identity),
-        "match": agreed.match,
+        "identity.source": agreed.match.source,
+        "identity.sink": agreed.match.sink,
         "expect": str(question.expected.kind),
         "count": question.expected.count if isinstance(question.expected.count, str) else None,
         "value": agreed.value,
         "order": str(question.order),
         "group": agreed.offsets is not None,
         "require": agreed.require,
-        "warn": agreed.warn,
+        "warn.pending": agreed.warn.pending,
+        "warn.aborted_share": agreed.warn.aborted_share,
     }
 
 
@@ -128,14 +130,16 @@ def _asked_by_contract(path: Path) -> dict[str, Any]:
         "sink": contract.sink.names,
         "guarantee": str(contract.guarantee),
         "identity": str(contract.by),
-        "match": agreed.match,
+        "identity.source": agreed.match.source,
+        "identity.sink": agreed.match.sink,
         "expect": str(contract.expected.kind),
         "count": contract.expected.count,
         "value": agreed.value,
         "order": str(contract.order),
         "group": agreed.offsets is not None,
         "require": agreed.require,
-        "warn": agreed.warn,
+        "warn.pending": agreed.warn.pending,
+        "warn.aborted_share": agreed.warn.aborted_share,
     }
 
 
@@ -189,7 +193,7 @@ def file_contradictions(
         write_csv(evidence / PARQUET, scratch / CSV)
         write_junit(scratch / JUNIT, said, here, judged_at)
         write_page(scratch / PAGE, said, f"{judged_at.replace('T', ' ')} UTC")
-        for name, source in ((CSV, PARQUET), (JUNIT, f"{REPORT} and the rows found again"), (PAGE, REPORT)):
+        for name, source in ((CSV, PARQUET), (JUNIT, f"{REPORT} with the rows found again"), (PAGE, REPORT)):
             if not (evidence / name).is_file():
                 sentences.append(f"{name}: it is missing.")
             elif (evidence / name).read_bytes() != (scratch / name).read_bytes():

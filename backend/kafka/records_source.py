@@ -35,6 +35,8 @@ from validators.readings import COLUMNS, end_of
 FORMAT = "topicproof-records"
 GROUP = "topicproof-records"
 """Nothing is committed under this name, so the cluster keeps nothing of it."""
+OVERFLOW = "java.lang.ArithmeticException: long overflow"
+"""What Spark says when it multiplies a timestamp beyond what 64 bits hold."""
 MIN_MS = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000
 MAX_MS = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000 + 999
 """The first and the last millisecond that a timestamp of Spark is documented to hold."""

@@ -36,6 +36,7 @@ HEALTHY = ("0 1 C 2 A 2 C", "1.0 1.1 C")
 BROKEN = ("0 0 1 C 3 C", "1.0 1.1 C")
 """Input 0 twice, input 2 missing."""
 CONTRACT = "source: {topic: numbers}\nsink: {topic: squares}\nwarn: {pending: 0}\n"
+WARNS = Agreed(warn=Thresholds(pending=0))
 ORIGIN = Origin("cluster-1", {"numbers": "AAAAAAAAAAAAAAAAAAAAAQ", "squares": None})
 
 
@@ -48,7 +49,9 @@ def healthy(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
 @pytest.fixture(scope="module")
 def broken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     folder = tmp_path_factory.mktemp("broken") / "evidence"
-    return folder, judged(spark, folder, history(*BROKEN, inputs=[4, 2]), CONTRACT, ORIGIN, run="squares-1")
+    return folder, judged(
+        spark, folder, history(*BROKEN, inputs=[4, 2]), CONTRACT, ORIGIN, run="squares-1", agreed=WARNS
+    )
 
 
 @pytest.fixture
@@ -219,7 +222,7 @@ FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "page left out": (lambda folder: (folder / "report.html").unlink(), "report.html: it is missing."),
     "JUnit": (
         _rewrite("junit.xml", "<failure", "<skipped"),
-        "junit.xml: it is not what report.json and the rows found again give.",
+        "junit.xml: it is not what report.json with the rows found again gives.",
     ),
     "rows as text": (
         lambda folder: (folder / "findings.csv").write_text("kind\n"),
@@ -235,7 +238,10 @@ FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
         _rewrite("contract.yaml", "squares", "invoices"),
         'contract.yaml: sink is ["invoices"]; the question in taken.json has ["squares"].',
     ),
-    "contract's threshold": (_rewrite("contract.yaml", "pending: 0", "pending: 9"), "contract.yaml: warn is"),
+    "contract's threshold": (
+        _rewrite("contract.yaml", "pending: 0", "pending: 9"),
+        "contract.yaml: warn.pending is 9; the question in taken.json has 0.",
+    ),
     "contract that is none": (_rewrite("contract.yaml", "source:", "sauce:"), "contract.yaml: it cannot be read:"),
     "plan": (
         _rewrite("plan.json", "squares", "invoices"),
@@ -243,7 +249,7 @@ FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     ),
     "question": (
         _rewrite("taken.json", '"guarantee": "exactly_once"', '"guarantee": "at_most_once"'),
-        "report.json: verdict is VIOLATED; judged again it is",
+        "report.json: guarantee is exactly_once; judged again it is at_most_once.",
     ),
     "manifest": (
         lambda folder: write_manifest(folder, "squares-1", Outcome.HOLDS),

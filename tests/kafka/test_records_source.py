@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from backend.judge import judge_topics
 from backend.kafka.rawlog import fetch_bounds
 from backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped
+from backend.pipeline.process import explained
 from backend.settings import READ_COMMITTED, spark_source_options, transactional_producer_config
 from backend.taken import EVIDENCE, Question, read_taken
 from validators.finding import Outcome, Witness
@@ -76,3 +78,20 @@ def test_a_timestamp_that_spark_cannot_hold_does_not_keep_a_topic_from_being_jud
         kept = read_taken(spark, tmp_path / sink / EVIDENCE).inputs
         held = kept.selectExpr("offset", "unix_millis(timestamp) as held").orderBy("offset").collect()
         assert [row["held"] for row in held] == [TODAY_MS, held_ms, TODAY_MS, TODAY_MS]
+
+
+def test_a_query_that_meets_such_a_timestamp_fails_in_plain_words(
+    bootstrap: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: a run is to process such a topic, which Spark's streaming source cannot. The error names the cause and
+    the remedy, and no exception of Java."""
+    topic = new_topic(**ANY_TIME)
+    write(bootstrap, topic, [TODAY_MS, YEAR_300000_MS])
+    options = {**spark_source_options(bootstrap, {}, READ_COMMITTED), "subscribe": topic, "startingOffsets": "earliest"}
+    rows = spark.readStream.format("kafka").options(**options).load().select("timestamp", "value").writeStream
+    with pytest.raises(PySparkException) as refused:
+        rows.format("noop").option("checkpointLocation", tmp_path.as_uri()).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+    said = str(explained(refused.value))
+    assert "a record's timestamp beyond the year 294,246" in said and "Exception" not in said
