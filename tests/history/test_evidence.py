@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +22,7 @@ from backend.evidence.derived import report_contradictions
 from backend.evidence.manifest import Difference, Payloads, differences, read_manifest, write_manifest
 from backend.evidence.verify import read_report, verify
 from backend.pipeline.journal import Declared, FaultFired, TaskStarted, TransactionEnded
+from backend.show import report_lines
 from backend.taken import Question, Taken, keep_taken, read_taken
 from tests.history.evidence import judged, mend
 from tests.validators.history import history
@@ -75,6 +77,20 @@ def test_a_folder_holds_all_that_proves_its_report(broken: tuple[Path, Report]) 
     assert rows.groupby("kind").size().to_dict() == counts
     assert len((folder / "findings.csv").read_text().splitlines()) == len(rows) + 1
     assert read_report(folder) == report
+
+
+def test_a_report_names_its_cluster_and_its_topics(broken: tuple[Path, Report]) -> None:
+    """Story: two clusters have topics of the same names. The report says by id which ones it is about, for programs,
+    on its page and in a terminal; a topic of a broker without ids has none."""
+    folder, report = broken
+    said = json.loads((folder / "report.json").read_text())
+    jsonschema.validate(said, json.loads(Path("docs/report.schema.json").read_text()))
+    assert said["origin"] == {"cluster": "cluster-1", "topics": dict(ORIGIN.topics)}
+    assert Report.from_json(report.to_json()) == report
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Cluster cluster-1" in page and "AAAAAAAAAAAAAAAAAAAAAQ" in page
+    told = "cluster cluster-1, topic ids: numbers AAAAAAAAAAAAAAAAAAAAAQ, squares without an id"
+    assert told in list(report_lines(report))
 
 
 @pytest.mark.parametrize("which", ["healthy", "broken"])
