@@ -21,7 +21,7 @@ from backend.errors import ClusterError, EvidenceError, SparkError
 from backend.kafka import fates, rawlog
 from backend.kafka.coordinator import ask_open_transactions
 from backend.kafka.origin import fetch_origin, topic_names
-from backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped
+from backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
 from backend.kafka.unstable import ask_unstable_offsets
 from backend.settings import READ_COMMITTED, spark_source_options
 from backend.spark import first_line
@@ -113,6 +113,8 @@ def _take(
 
 def _reader(spark: SparkSession, bootstrap: str, client: Mapping[str, str], clamped: frozenset[str]) -> Reader:
     options = spark_source_options(bootstrap, client, READ_COMMITTED)
+    if clamped:
+        register(spark)
 
     def reader(bounds: Bounds, level: Witness) -> DataFrame:
         if bounds.topic in clamped:

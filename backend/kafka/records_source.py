@@ -63,11 +63,16 @@ def beyond_spark(batches: pa.Table) -> bool:
     return any(one["min"] is not None and (one["min"] < MIN_MS or one["max"] > MAX_MS) for one in shown)
 
 
+def register(spark: SparkSession) -> None:
+    """Let the session know the source. Spark refuses two threads that do so at once."""
+    spark.dataSource.register(KafkaRecords)
+
+
 def read_clamped(
     spark: SparkSession, bootstrap: str, client: Mapping[str, str], bounds: Bounds, level: Witness
 ) -> DataFrame:
-    """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use."""
-    spark.dataSource.register(KafkaRecords)
+    """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use. The session must
+    know the source: `register`."""
     options = {"bootstrap": bootstrap, "client": json.dumps(dict(client)), "level": level.value}
     frames = []
     for own, first in split(bounds):

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from backend.judge import judge_topics
 from backend.kafka.rawlog import fetch_bounds
-from backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped
+from backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped, register
 from backend.pipeline.process import explained
 from backend.settings import READ_COMMITTED, spark_source_options, transactional_producer_config
 from backend.taken import EVIDENCE, Question, read_taken
@@ -47,6 +47,7 @@ def test_the_same_rows_come_as_from_sparks_own_source(bootstrap: str, new_topic:
     write(bootstrap, topic, [TODAY_MS] * 3, aborted=True)
     bounds = fetch_bounds(bootstrap, {}, topic)
     options = spark_source_options(bootstrap, {}, READ_COMMITTED)
+    register(spark)
     for level in (Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED):
         own, other = read_clamped(spark, bootstrap, {}, bounds, level), read(spark, options, bounds, level)
         assert own.schema == other.schema
