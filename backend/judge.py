@@ -47,7 +47,8 @@ from validators.report import Report, judge
 from validators.sink_rows import DECLARED_COLUMNS, Declared
 from validators.sound import Folded, outcomes_of
 
-VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python")
+VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python", "plotly", "junitparser", "pyarrow")
+"""What reads, judges and renders."""
 
 
 def judge_topics(
@@ -104,16 +105,21 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
     is computed on the way is kept in the folder `evidence`. Raises SparkError; ReadingsNeeded as `conclude`."""
     question = taken.question
     try:
-        return judge(
+        report = judge(
             ledger_of(spark, taken, evidence),
             question.guarantee,
             require=question.agreed.require,
             not_processed=question.not_processed,
             run=question.run,
-            versions={name: version(name) for name in VERSIONS},
+            versions=versions(),
         )
+        return replace(report, origin=taken.origin, notes=taken.notes)
     except PySparkException as error:
         raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in VERSIONS}
 
 
 def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from backend.errors import SinkError
 from backend.judge import conclude
 from backend.kafka.cluster import Cluster
+from backend.kafka.origin import fetch_origin, topic_names
 from backend.pipeline.database_sink import LINEAGE, connect_database, rows_of, shown
 from backend.settings import READ_COMMITTED, spark_source_options
 from backend.taken import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, Readings, Taken, empty
@@ -66,7 +67,9 @@ def judge_table(
         run=run,
         not_processed=not_processed,
     )
-    taken = Taken(question, sink, Readings(committed, uncommitted, inputs), batches=None, coordinator=None)
+    origin = fetch_origin(cluster.bootstrap, cluster.client, topic_names(source))
+    readings = Readings(committed, uncommitted, inputs)
+    taken = Taken(question, sink, readings, batches=None, coordinator=None, origin=origin)
     return conclude(spark, taken, folder, papers)
 
 

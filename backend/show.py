@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from validators.finding import Finding, Outcome
+from validators.finding import Finding, Origin, Outcome
 from validators.report import Report
 
 COLOURS = {Outcome.HOLDS: "green", Outcome.VIOLATED: "red", Outcome.UNKNOWN: "yellow"}
@@ -74,6 +74,10 @@ def report_lines(report: Report) -> Iterator[str]:
         yield f"[yellow]Warning[/]: {plain(warning)}"
     yield f"balance of {report.sink.topic}: {report.sink.offsets:,} offsets = {terms}"
     moved = report.transactions
+    if report.origin is not None:
+        yield plain(origin_line(report.origin))
+    for note in report.notes:
+        yield f"note: {plain(note)}"
     yield f"transactions: {moved.committed or 0:,} committed, {moved.aborted or 0:,} aborted, {moved.open or 0:,} open"
     uncounted = {one.kind: one.why for one in report.not_checked}
     aside = {finding.kind: finding for finding in report.aside}
@@ -87,6 +91,12 @@ def report_lines(report: Report) -> Iterator[str]:
             yield f"  not checked {kind}: {plain(why)}"
     for doubt in report.doubts:
         yield f"  [yellow]doubt[/] {plain(doubt)}"
+
+
+def origin_line(origin: Origin) -> str:
+    """One line that names the cluster and the topics by their ids."""
+    topics = ", ".join(f"{name} {topic_id or 'without an id'}" for name, topic_id in origin.topics.items())
+    return f"cluster {origin.cluster or 'without an id'}, topic ids: {topics}"
 
 
 def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterator[str]:

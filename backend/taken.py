@@ -22,7 +22,7 @@ from backend.spark import first_line
 from validators.agreed import NOTHING_MORE, Agreed
 from validators.coordinator import Coordinator
 from validators.expected import Expect, Expected
-from validators.finding import Bounds, Guarantee, Order
+from validators.finding import Bounds, Guarantee, Order, Origin
 from validators.identity import Identity
 from validators.readings import COLUMNS, gathered, keep
 from validators.sound import Folded
@@ -93,6 +93,10 @@ class Taken:
     """Where the sink's lineage is packed, the folder that says where (validators/packed.py)."""
     source_packs: Path | None = None
     """The same of the source's, where its records are outputs themselves."""
+    origin: Origin | None = None
+    """Of the topics, as Kafka names them."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know of the readings, a sentence each."""
 
     @property
     def offsets(self) -> int:
@@ -138,6 +142,8 @@ def keep_taken(taken: Taken, evidence: Path) -> None:
         "raw_log": taken.batches is not None,
         "doubts": taken.doubts,
         "folded": isinstance(taken.readings, Folded),
+        "origin": asdict(taken.origin) if taken.origin else None,
+        "notes": taken.notes,
     }
     write_text(evidence / TAKEN, json.dumps(said, indent=2, ensure_ascii=False))
     if isinstance(expected.count, DataFrame):
@@ -188,7 +194,11 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
             pq.read_table(evidence / SOURCE_BATCHES) if (evidence / SOURCE_BATCHES).exists() else None,
             reading(ABORTED) if (evidence / ABORTED).exists() else None,
             tuple(said.get("doubts", ())),
-            *((evidence / name if (evidence / name).exists() else None) for name in (PACKS, SOURCE_PACKS)),
+            evidence / PACKS if (evidence / PACKS).exists() else None,
+            evidence / SOURCE_PACKS if (evidence / SOURCE_PACKS).exists() else None,
+            # Evidence of earlier versions has neither.
+            origin=TypeAdapter(Origin | None).validate_python(said.get("origin")),
+            notes=tuple(said.get("notes", ())),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EvidenceError(f"The evidence in {evidence} cannot be read: {first_line(error)}") from error

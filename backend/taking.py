@@ -6,7 +6,7 @@ Without payloads in the evidence, readings are folded as they come and never kep
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,8 @@ from pyspark.sql import functions as F
 from backend.errors import ClusterError, EvidenceError, SparkError
 from backend.kafka import fates, rawlog
 from backend.kafka.coordinator import ask_open_transactions
+from backend.kafka.origin import fetch_origin, topic_names
+from backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
 from backend.kafka.unstable import ask_unstable_offsets
 from backend.settings import READ_COMMITTED, spark_source_options
 from backend.spark import first_line
@@ -41,36 +43,99 @@ SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05
 
 
+Reader = Callable[[Bounds, Witness], DataFrame]
+"""Gives the records within bounds at one isolation level."""
+
+
+class TimestampsBeyond(Exception):
+    """Spark cannot read the topics of these bounds because of timestamps that it cannot hold."""
+
+    def __init__(self, topics: frozenset[str]) -> None:
+        super().__init__(", ".join(sorted(topics)))
+        self.topics = topics
+
+
 def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question, evidence: Path) -> Taken:
     """Bounds first, then everything within them. The readings are kept in the folder `evidence`."""
     sink = _sink_bounds(bootstrap, client, question)
-    options = spark_source_options(bootstrap, client, READ_COMMITTED)
-    offsets = sink.offsets + question.source.offsets
+    try:
+        return _take(spark, bootstrap, client, question, sink, evidence)
+    except TimestampsBeyond as beyond:
+        return _take(spark, bootstrap, client, question, sink, evidence, beyond.topics)
+
+
+def _take(
+    spark: SparkSession,
+    bootstrap: str,
+    client: Mapping[str, str],
+    question: Question,
+    sink: Bounds,
+    evidence: Path,
+    clamped: frozenset[str] = frozenset(),
+) -> Taken:
+    """`clamped`: topics that are read with timestamps that Spark can hold. Raises TimestampsBeyond where one more topic
+    needs that."""
+    source = question.source
+    reader = _reader(spark, bootstrap, client, clamped)
+    offsets = sink.offsets + source.offsets
 
     def reading(bounds: Bounds, level: Witness, name: str) -> DataFrame:
-        return keep(read(spark, options, bounds, level), (evidence / name).as_uri(), offsets, COLUMNS)
+        return keep(reader(bounds, level), (evidence / name).as_uri(), offsets, COLUMNS)
 
+    suit(spark, offsets)
+    with ThreadPoolExecutor(7) as pool:
+        # All of them at once: each waits for Kafka more than it computes.
+        committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
+        uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
+        inputs = pool.submit(reading, source, Witness.READ_COMMITTED, INPUTS)
+        batches = pool.submit(_scan, bootstrap, client, sink)
+        source_batches = pool.submit(_scan, bootstrap, client, source)
+        coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, source)
+        origin = pool.submit(fetch_origin, bootstrap, client, topic_names(source, sink))
     try:
-        suit(spark, offsets)
-        with ThreadPoolExecutor(6) as pool:
-            # All six at once: each waits for Kafka more than it computes.
-            committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
-            uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
-            inputs = pool.submit(reading, question.source, Witness.READ_COMMITTED, INPUTS)
-            batches = pool.submit(_scan, bootstrap, client, sink)
-            source_batches = pool.submit(_scan, bootstrap, client, question.source)
-            coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
         taken = Taken(
             *(question, sink, Readings(committed.result(), uncommitted.result(), inputs.result())),
             *(batches.result(), coordinator.result(), source_batches.result()),
-            _aborted(spark, options, question.source, source_batches.result(), inputs.result(), evidence, offsets),
+            _aborted(reader, source, source_batches.result(), inputs.result(), evidence, offsets),
+            origin=origin.result(),
+            notes=tuple(map(_clamped_note, sorted(clamped))),
         )
         try:
             return _with_packs(taken, evidence)
         except OSError as error:
             raise EvidenceError(f"The evidence in {evidence} cannot be written: {error.strerror}.") from error
     except PySparkException as error:
+        beyond = _beyond(error, (sink, batches.result()), (source, source_batches.result()))
+        if beyond - clamped:
+            raise TimestampsBeyond(beyond | clamped) from error
         raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
+
+
+def _reader(spark: SparkSession, bootstrap: str, client: Mapping[str, str], clamped: frozenset[str]) -> Reader:
+    options = spark_source_options(bootstrap, client, READ_COMMITTED)
+    if clamped:
+        register(spark)
+
+    def reader(bounds: Bounds, level: Witness) -> DataFrame:
+        if bounds.topic in clamped:
+            return read_clamped(spark, bootstrap, client, bounds, level)
+        return read(spark, options, bounds, level)
+
+    return reader
+
+
+def _beyond(error: PySparkException, *logs: tuple[Bounds, pa.Table]) -> frozenset[str]:
+    """The topics, as their bounds name them, whose timestamps may be why Spark failed: those whose raw log shows one,
+    or all of them where it shows none and Spark says that a number overflowed."""
+    shown = frozenset(bounds.topic for bounds, batches in logs if beyond_spark(batches))
+    return shown or frozenset(bounds.topic for bounds, _ in logs if OVERFLOW in str(error))
+
+
+def _clamped_note(topic: str) -> str:
+    return (
+        f"{topic} holds timestamps that Spark cannot hold. They were moved into the years 1 to 9999; all else was read "
+        "as it is."
+    )
 
 
 def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question) -> Taken:
@@ -83,12 +148,13 @@ def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], 
     committed, uncommitted = (
         read(spark, options, sink, level) for level in (Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED)
     )
-    try:
-        suit(spark, offsets, folding=True)
-        with ThreadPoolExecutor(3) as pool:
-            batches = pool.submit(_scan, bootstrap, client, sink)
-            source_batches = pool.submit(_scan, bootstrap, client, question.source)
-            coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
+    suit(spark, offsets, folding=True)
+    with ThreadPoolExecutor(4) as pool:
+        batches = pool.submit(_scan, bootstrap, client, sink)
+        source_batches = pool.submit(_scan, bootstrap, client, question.source)
+        coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
+        origin = pool.submit(fetch_origin, bootstrap, client, topic_names(question.source, sink))
+        try:
             # One job after the other: each has a task for every partition, and side by side they only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
             log = sound_log(batches.result(), transactions_in(batches.result(), sink), sink)
@@ -96,10 +162,13 @@ def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], 
                 raise ReadingsNeeded
             pieces = folded_pieces(uncommitted, content(), offsets, spans_of(log))
             seen = words_of(committed, content(), offsets)
-    except PySparkException as error:
-        raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
+        except PySparkException as error:
+            if _beyond(error, (sink, batches.result()), (question.source, source_batches.result())):
+                raise ReadingsNeeded from error
+            raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
     folded = Folded(seen, pieces, inputs)
-    return Taken(question, sink, folded, batches.result(), coordinator.result(), source_batches.result())
+    logs = batches.result(), coordinator.result(), source_batches.result()
+    return Taken(question, sink, folded, *logs, origin=origin.result())
 
 
 def _sink_bounds(bootstrap: str, client: Mapping[str, str], question: Question) -> Bounds:
@@ -159,19 +228,13 @@ def _scan(bootstrap: str, client: Mapping[str, str], sink: Bounds) -> pa.Table:
 
 
 def _aborted(
-    spark: SparkSession,
-    options: Mapping[str, str],
-    source: Bounds,
-    batches: pa.Table,
-    inputs: DataFrame,
-    evidence: Path,
-    offsets: int,
+    reader: Reader, source: Bounds, batches: pa.Table, inputs: DataFrame, evidence: Path, offsets: int
 ) -> DataFrame | None:
     """The aborted records of the judged range, kept; None where the raw log shows no aborted transaction."""
     if not _has_aborted(batches, source):
         return None
     judged = replace(source, partitions=tuple(replace(p, hw=p.lso) for p in source.partitions))
-    every = read(spark, options, judged, Witness.READ_UNCOMMITTED)
+    every = reader(judged, Witness.READ_UNCOMMITTED)
     lost = every.join(inputs.select("partition", "offset"), ["partition", "offset"], "left_anti")
     return keep(lost.select(*inputs.columns), (evidence / ABORTED).as_uri(), offsets)
 

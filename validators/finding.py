@@ -5,6 +5,7 @@ Everything here round-trips to JSON through `report.py` and knows neither Spark 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -114,6 +115,15 @@ class Bounds:
             if partition >= part.first:
                 return part.topic, partition - part.first
         return self.topic, partition
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The cluster and the topics that a verdict is about, by the ids that Kafka gave them."""
+
+    cluster: str | None
+    topics: Mapping[str, str | None]
+    """Topic ids by name. None: the brokers are older than topic ids (Kafka 2.8)."""
 
 
 @dataclass(frozen=True)

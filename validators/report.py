@@ -41,6 +41,7 @@ from validators.finding import (
     Guarantee,
     NotChecked,
     Order,
+    Origin,
     Outcome,
     Part,
     PartitionBounds,
@@ -83,6 +84,10 @@ class Report:
     versions: Mapping[str, str]
     warnings: tuple[str, ...] = ()
     """What lies beyond the thresholds of the contract, a sentence each; no part of the verdict."""
+    origin: Origin | None = None
+    """None in reports of earlier versions, and of readings that did not come from Kafka."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know of the readings, a sentence each; no part of the verdict."""
 
     @property
     def exit_code(self) -> int:
@@ -138,6 +143,9 @@ class Report:
                 "not_processed": self.not_processed,
                 "took_s": self.took_s,
                 "versions": dict(self.versions),
+                # A report without these is the same text as in earlier versions.
+                **({} if self.origin is None else {"origin": asdict(self.origin)}),
+                **({"notes": self.notes} if self.notes else {}),
             },
             indent=2,
             ensure_ascii=False,
@@ -170,6 +178,8 @@ class Report:
             versions=given["versions"],
             # Reports of earlier versions have none.
             warnings=tuple(given.get("warnings", ())),
+            origin=Origin(**given["origin"]) if given.get("origin") is not None else None,
+            notes=tuple(given.get("notes", ())),
         )
 
 

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from backend.commands.options import Json, Out, PayloadsKept, RunId, settings_of
+from backend.commands.options import Config, Json, Out, PayloadsKept, RunId, settings_of
 from backend.commands.terminal import emit, out, print_report, say
 from backend.errors import UsageError
 from backend.evidence.copy import copy_all
 from backend.evidence.manifest import Payloads, read_manifest, require_unchanged
 from backend.evidence.verify import Verified, evidence_hash, evidence_in, unchanged
 from backend.evidence.verify import verify as verify_evidence
+from backend.exit_codes import worst
 from backend.history import signoff as signoffs_of
 from backend.history.signoff import Decision
 from backend.history.store import History
@@ -24,9 +25,6 @@ from backend.selftest import before_signoff
 from backend.services import services
 from backend.show import plain
 from backend.spark import spark_session
-
-PRECEDENCE = (4, 1, 3, 0)
-"""Of exit codes, where several stages have one each."""
 
 
 def evidence(run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payloads.ALL, json_: Json = None) -> None:
@@ -59,26 +57,35 @@ def verify(
     judged: Annotated[
         bool, typer.Option("--judge/--hashes-only", help="Judge again, or only hold the files against their hashes.")
     ] = True,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(help="host:port of the cluster that was judged: also compare ids and raw logs.", metavar="B"),
+    ] = None,
+    config: Config = None,
     json_: Json = None,
 ) -> None:
-    """Hold evidence against its hashes and judge it again, without Kafka.
+    """Hold evidence against its hashes, judge it again, and derive every other file again, without Kafka.
 
-    The exit code is the verdict's, or 4 if a file is not what was written, or another verdict is reached.
+    The exit code is the verdict's: as `check` has it, 2 for a warning. It is 4 if a file is not what was written, or
+    judging again contradicts one.
 
     Example: `topicproof verify proof`
     """
+    if bootstrap is not None and not judged:
+        raise UsageError("--bootstrap compares what is judged again. Remove it, or --hashes-only.")
+    settings = settings_of(bootstrap, config)
     places = evidence_in(folder.absolute())
     found = [unchanged(place) for place in places]
     if judged and not any(one.differences for one in found):
-        with services(settings_of(), kafka=False, say=say) as up, spark_session(up.spark_remote) as spark:
-            found = [verify_evidence(spark, place) for place in places]
+        with services(settings, kafka=False, say=say) as up, spark_session(up.spark_remote) as spark:
+            found = [verify_evidence(spark, place, bootstrap, settings.client) for place in places]
     emit(json_, [_verified_json(one) for one in found] if len(found) > 1 else _verified_json(found[0]))
     if json_ != "-":
         for one in found:
             _print_verified(one, judged)
     if not judged and not any(one.differences for one in found):
         return
-    raise typer.Exit(next(code for code in PRECEDENCE if code in {one.exit_code for one in found}))
+    raise typer.Exit(worst(one.exit_code for one in found))
 
 
 def signoff(
@@ -126,7 +133,9 @@ def _verified_json(found: Verified) -> dict[str, Any]:
         "differences": [one._asdict() for one in found.differences],
         "verdict": found.manifest.verdict,
         "judged_again": found.found.verdict if found.found else None,
-        "contradictions": list(found.contradictions),
+        "contradictions": [*found.contradictions, *found.forged],
+        "unsettled": list(found.unsettled),
+        "notes": list(found.notes),
         "report": json.loads(found.found.to_json()) if found.found else None,
     }
 
@@ -140,10 +149,15 @@ def _print_verified(found: Verified, judged: bool) -> None:
     out.print(f"{len(found.manifest.files)} files are what was written (manifest {found.hash}).", highlight=False)
     if not judged:
         return
-    for sentence in found.contradictions:
+    for sentence in (*found.contradictions, *found.forged):
         out.print(f"[bold red]contradiction[/] {plain(sentence)}", highlight=False)
+    for sentence in found.unsettled:
+        out.print(f"[yellow]not compared[/] {plain(sentence)}", highlight=False)
+    for sentence in found.notes:
+        out.print(f"note: {plain(sentence)}", highlight=False)
     if found.contradictions and found.masked:
         out.print(f"The copy was made with payloads {found.manifest.payloads}: what they said may be what is missing.")
     if found.found is not None:
-        out.print("Judged again:" if found.contradictions else "Judged again, with the same result:")
+        doubted = found.contradictions or found.forged or found.unsettled
+        out.print("Judged again:" if doubted else "Judged again, with the same result:")
         print_report(found.found)

@@ -43,6 +43,7 @@ from backend.errors import TopicproofError, UsageError
 from backend.evidence.copy import copy_evidence, require_room
 from backend.evidence.folder import REPORT
 from backend.evidence.manifest import Payloads
+from backend.exit_codes import UNJUDGED, code_of, worst
 from backend.history.signoff import signoffs
 from backend.history.store import History, Run
 from backend.kafka.cluster import Cluster
@@ -62,8 +63,6 @@ from validators.identity import Identity
 from validators.report import Report
 
 STOP_WAIT_S = 60.0
-WARNED = 2
-"""Exit code of a verdict that holds beyond a threshold of its contract."""
 
 
 def run(
@@ -182,7 +181,8 @@ def check(
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Judge any two topics of any cluster, whoever wrote them. The exit code is the verdict's.
+    """Judge any two topics of any cluster, whoever wrote them. The exit code is the verdict's; 3 where the self-test
+    was asked for and cannot run.
 
     Example: `topicproof check --source numbers --sink squares --identity key`, or
     `topicproof check --contract contracts/squares.yaml`
@@ -202,15 +202,18 @@ def check(
         name = contract.name if contract is not None else None
         question = question_of(agreed, fields, cluster)
         report = runs_of.check(settings, found, history, question, papers, name, payloads)
+        codes = [code_of(report)]
         if self_tested and report.run is not None:
             with spark_session(found.spark_remote) as spark:
                 caught = self_test(spark, history.get(report.run).folder(settings))
             kinds = ", ".join(one.kind for one in caught)
-            say(f"self-test: {kinds} caught, each once" if kinds else f"self-test: {NOTHING_TO_INJECT_INTO}")
+            if not kinds:
+                codes.append(UNJUDGED)
+            say(f"self-test: {kinds} caught, each once" if kinds else f"self-test: not run: {NOTHING_TO_INJECT_INTO}.")
     if folder is not None and report.run is not None:
         kept = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
         copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, folder, kept)
-    _conclude(report, json_, warned=bool(report.warnings))
+    _conclude(report, json_, worst(codes))
 
 
 def _agreed(contract: Path | None, given: Mapping[str, str]) -> tuple[Contract, dict[str, Any]]:
@@ -373,12 +376,12 @@ def _launch(settings: Settings, plan: RunPlan, json_: str | None) -> None:
 def _conclude_run(history: History, run_id: str, report: Report | None, json_: str | None) -> None:
     found = history.get(run_id)
     if report is not None:
-        _conclude(report, json_, found)
+        _conclude(report, json_, runs_of.exit_code(found, report), found)
     emit(json_, _run_json(found))
     out.print(f"{run_id} is {found.state}: {progress_line(found.progress)}")
 
 
-def _conclude(report: Report, json_: str | None, found: Run | None = None, warned: bool = False) -> NoReturn:
+def _conclude(report: Report, json_: str | None, code: int, found: Run | None = None) -> NoReturn:
     emit(json_, json.loads(report.to_json()))
     if json_ != "-":
         print_report(report)
@@ -389,8 +392,7 @@ def _conclude(report: Report, json_: str | None, found: Run | None = None, warne
             out.print(f"Look closer: topicproof show {found.id}")
             if found.error:
                 err.print(f"[red]{found.error}[/]", highlight=False)
-    code = report.exit_code if found is None else runs_of.exit_code(found, report)
-    raise typer.Exit(code or (WARNED if warned else 0))
+    raise typer.Exit(code)
 
 
 def _print_stages(found: Run) -> None:

@@ -55,7 +55,7 @@ def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.AL
             _copy_masked(evidence / name, target / name, mask)
     except OSError as error:
         raise EvidenceError(f"The evidence cannot be copied to {target}: {error.strerror}.") from error
-    return write_manifest(target, manifest.run, manifest.verdict, payloads, original)
+    return write_manifest(target, manifest.run, manifest.verdict, payloads, original, manifest.judged_at)
 
 
 def without_payloads(evidence: Path) -> None:

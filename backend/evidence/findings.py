@@ -48,6 +48,13 @@ def gather(ledger: Path, evidence: Path) -> Counter[Place]:
     return found
 
 
+def write_csv(parquet: Path, target: Path) -> None:
+    """The rows of `findings.parquet` as text, as `gather` writes them. Raises OSError, pyarrow.ArrowInvalid."""
+    with pq.ParquetFile(parquet) as file, csv.CSVWriter(target, SCHEMA) as text:
+        for batch in file.iter_batches():
+            text.write_table(pa.Table.from_batches([batch]).select(SCHEMA.names).cast(SCHEMA))
+
+
 def _places(rows: pa.Table) -> Counter[Place]:
     place = pc.coalesce(rows["partition"], rows["source_partition"])
     placed = pa.table({"kind": rows["kind"], "cause": rows["explained_by"], "place": place})

@@ -40,4 +40,4 @@ def complete(folder: Path, report: Report, papers: Mapping[str, Any], payloads: 
         write_page(folder / PAGE, report, f"{made_at.replace('T', ' ')} UTC")
     except OSError as error:
         raise EvidenceError(f"The evidence in {folder} cannot be written: {error.strerror}.") from error
-    return write_manifest(folder, report.run, report.verdict, payloads)
+    return write_manifest(folder, report.run, report.verdict, payloads, judged_at=made_at)

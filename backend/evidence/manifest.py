@@ -51,6 +51,8 @@ class Manifest:
     made_at: str
     """UTC, ISO 8601."""
     payloads: Payloads = Payloads.ALL
+    judged_at: str | None = None
+    """UTC, ISO 8601: the time that the report's page and JUnit file name. None in manifests of earlier versions."""
     of: str | None = None
     """SHA-256 of the manifest of the whole evidence, in a copy that leaves something out."""
     files: Mapping[str, Entry] = field(default_factory=dict)
@@ -58,13 +60,18 @@ class Manifest:
 
 
 def write_manifest(
-    folder: Path, run: str | None, verdict: str, payloads: Payloads = Payloads.ALL, of: str | None = None
+    folder: Path,
+    run: str | None,
+    verdict: str,
+    payloads: Payloads = Payloads.ALL,
+    of: str | None = None,
+    judged_at: str | None = None,
 ) -> str:
     """Hash everything in the folder; gives the manifest's own hash. Raises EvidenceError."""
     now = f"{datetime.now(UTC).replace(tzinfo=None):%Y-%m-%dT%H:%M:%S}Z"
     try:
         files = {name: _entry(folder / name) for name in _files(folder)}
-        said = asdict(Manifest(run, verdict, now, payloads, of))
+        said = asdict(Manifest(run, verdict, now, payloads, judged_at, of))
         said["files"] = {name: entry._asdict() for name, entry in files.items()}
         text = json.dumps({"schema": SCHEMA, **said}, indent=1, ensure_ascii=False) + "\n"
         (folder / MANIFEST).write_text(text, encoding="utf-8")

@@ -6,6 +6,7 @@ The charts are Plotly's; their library lies within the file. What a chart shows 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
@@ -29,6 +30,9 @@ FATES: Mapping[str, tuple[str, str]] = {
 }
 """Colour and pattern of each fate: colour never stands alone."""
 SYMBOLS: Mapping[Outcome, str] = {Outcome.HOLDS: "✓", Outcome.VIOLATED: "✕", Outcome.UNKNOWN: "?"}
+_TIME = re.compile(r" · judged (\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC in ")
+PAGE_HEAD_MAX = 20_000
+"""Within so many characters a page names its time."""
 ROW_PX, AXIS_PX = 34, 90
 FEW_ROWS = 10
 
@@ -50,6 +54,16 @@ def write_page(path: Path, report: Report, made_at: str) -> None:
     )
 
 
+def page_time(page: Path) -> str | None:
+    """The time that a page names, in UTC as ISO 8601 has it; None where it names none."""
+    try:
+        with page.open(encoding="utf-8") as text:
+            found = _TIME.search(text.read(PAGE_HEAD_MAX))
+    except (OSError, ValueError):
+        return None
+    return f"{found[1]}T{found[2]}" if found else None
+
+
 def _body(report: Report, made_at: str) -> str:
     uncounted = {one.kind: one.why for one in report.not_checked}
     checks = {one.kind: one for one in report.checked}
@@ -63,6 +77,7 @@ def _body(report: Report, made_at: str) -> str:
         f'<span class="small"> · {_text(report.guarantee)}</span></p><p>{_text(report.why)}</p></section>',
         *(f'<p class="doubt"><b>Doubt</b> {_text(doubt)}</p>' for doubt in report.doubts),
         *(f'<p class="doubt"><b>Warning</b> {_text(warning)}</p>' for warning in report.warnings),
+        *(f'<p class="doubt"><b>Note</b> {_text(note)}</p>' for note in report.notes),
         _figures(report),
         f"<h2>Where every offset of {_text(report.sink.topic)} went</h2><div id=fates></div>",
         _table(
@@ -85,6 +100,7 @@ def _body(report: Report, made_at: str) -> str:
         _table(("kind", "why"), [(one.kind, one.why) for one in report.not_checked]),
         "<h2>Exact ranges</h2>",
         *(_ranges(name, bounds) for name, bounds in (("source", report.source), ("sink", report.sink))),
+        *_origin(report),
         "<h2>Versions</h2>",
         _table(("program", "version"), list(report.versions.items())),
     ]
@@ -133,6 +149,13 @@ def _example(report: Report, example: Example) -> tuple[str, str, str]:
 def _ranges(name: str, bounds: Bounds) -> str:
     rows = [(one.partition, one.start, one.lso, one.hw) for one in bounds.partitions]
     return f"<h3>{name}: {_text(bounds.topic)}</h3>{_table(('partition', 'start', 'LSO', 'HW'), rows)}"
+
+
+def _origin(report: Report) -> list[str]:
+    if report.origin is None:
+        return []
+    rows = [(name, topic_id or "none") for name, topic_id in report.origin.topics.items()]
+    return [f"<h3>Cluster {_text(report.origin.cluster or 'without an id')}</h3>{_table(('topic', 'topic id'), rows)}"]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from backend.errors import EvidenceError
+from backend.errors import EvidenceError, SparkError
+from backend.evidence.cluster_check import compare_with_cluster
+from backend.evidence.derived import (
+    asked_contradictions,
+    file_contradictions,
+    manifest_contradictions,
+    other_versions,
+    report_contradictions,
+)
+from backend.evidence.findings import gather
 from backend.evidence.folder import REPORT
 from backend.evidence.manifest import (
     MANIFEST,
@@ -20,7 +31,9 @@ from backend.evidence.manifest import (
     manifest_hash,
     read_manifest,
 )
+from backend.exit_codes import FORGED, UNJUDGED, code_of, worst
 from backend.judge import judge_taken
+from backend.spark import first_line
 from backend.taken import EVIDENCE, read_taken
 from validators.ledger import ReadingsNeeded
 from validators.report import Report
@@ -41,7 +54,13 @@ class Verified:
     found: Report | None
     """The report of judging again."""
     contradictions: tuple[str, ...]
-    """Where the two differ, in sentences."""
+    """Where the report does not say what judging again finds, in sentences that begin with the file."""
+    forged: tuple[str, ...] = ()
+    """Where another file does not say what it must by the report, the question and the rows found again."""
+    unsettled: tuple[str, ...] = ()
+    """What could not be compared, in sentences."""
+    notes: tuple[str, ...] = ()
+    """What differs without contradicting anything."""
 
     @property
     def masked(self) -> bool:
@@ -50,12 +69,13 @@ class Verified:
 
     @property
     def exit_code(self) -> int:
-        """The verdict's, if the evidence is what it says; 4 if it is not; 3 if a masked copy does not suffice."""
-        if self.differences or self.found is None:
-            return 4
+        """The verdict's, warnings included, if the evidence is what it says; 4 if it is not. 3 if a masked copy does
+        not suffice, or if a file cannot be compared."""
+        if self.differences or self.found is None or self.forged:
+            return FORGED
         if self.contradictions:
-            return 3 if self.masked else 4
-        return self.found.exit_code
+            return UNJUDGED if self.masked else FORGED
+        return worst([code_of(self.found), UNJUDGED if self.unsettled else 0])
 
 
 def evidence_in(folder: Path) -> list[Path]:
@@ -97,43 +117,46 @@ def unchanged(evidence: Path) -> Verified:
     return Verified(evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ())
 
 
-def verify(spark: SparkSession, evidence: Path) -> Verified:
-    """Hold every file against the manifest; if all are what they were, judge again and compare.
+def verify(
+    spark: SparkSession, evidence: Path, bootstrap: str | None = None, client: Mapping[str, str] | None = None
+) -> Verified:
+    """Hold every file against the manifest; if all are what they were, judge again and derive the other files again.
+    With the address of the cluster, ask it for its id, the topics' ids and what is left of the raw logs, and compare.
 
-    Raises EvidenceError when the folder cannot be read, SparkError.
+    Raises EvidenceError when the folder cannot be read, SparkError, ClusterError.
     """
     looked = unchanged(evidence)
     if looked.differences:
         return looked
-    said = read_report(evidence)
-    with tempfile.TemporaryDirectory(prefix="topicproof-verify-") as scratch:
+    said, manifest = read_report(evidence), looked.manifest
+    taken = read_taken(spark, evidence)
+    with tempfile.TemporaryDirectory(prefix="topicproof-verify-") as name:
+        scratch = Path(name)
         try:
-            found = judge_taken(spark, read_taken(spark, evidence), Path(scratch))
+            found = judge_taken(spark, taken, scratch)
         except ReadingsNeeded as error:
             raise EvidenceError(
                 f"What {evidence} holds of the readings does not prove the report again, and the records are not in "
                 "it: it was kept without payloads. Judge the topics again."
             ) from error
-    return Verified(evidence, looked.manifest, looked.hash, (), said, found, tuple(contradictions(said, found)))
-
-
-def contradictions(said: Report, found: Report) -> list[str]:
-    """Where two reports on the same readings do not say the same; how long it took and who judged do not matter.
-
-    Of kinds that the first one does not know, because it was written before they were in the catalogue, only what they
-    do to the verdict counts.
-    """
-    sentences = []
-    if said.verdict is not found.verdict:
-        sentences.append(f"The report says {said.verdict}; judged again it is {found.verdict}.")
-    elif said.why != found.why:
-        sentences.append(f"The report says: {said.why} Judged again: {found.why}")
-    before, after = ({one.kind: one for one in report.findings} for report in (said, found))
-    for kind, was in sorted(before.items()):
-        now = after.get(kind)
-        if was != now:
-            again = f"{now.outcome} with {now.count:,}" if now else "not there"
-            sentences.append(f"{kind}: {was.outcome} with {was.count:,} in the report, {again} judged again.")
-    if said.balance != found.balance:
-        sentences.append("The balance of the sink's offsets is another one.")
-    return sentences
+        text = (evidence / REPORT).read_text(encoding="utf-8")
+        contradictions = report_contradictions(text, said, found)
+        forged = asked_contradictions(evidence, taken.question)
+        others = other_versions(said)
+        rendered: list[str] = []
+        if not contradictions:
+            # The files are rendered from the report, so that one that is wrong says nothing of them.
+            forged += manifest_contradictions(manifest, found)
+            places = gather(scratch / "ledger", scratch)
+            try:
+                rendered = file_contradictions(spark, evidence, manifest, said, places, scratch)
+            except PySparkException as error:
+                raise SparkError(f"Spark could not compare the findings: {first_line(error)}") from error
+    asked = compare_with_cluster(bootstrap, client or {}, taken) if bootstrap is not None else ((), ())
+    unsettled = [f"{one} This version may render it otherwise than the report's." for one in rendered if others]
+    notes = [f"The report was written with other versions: {', '.join(others)}."] if others else []
+    forged += [] if others else rendered
+    return Verified(
+        *(evidence, manifest, looked.hash, (), said, found, tuple(contradictions)),
+        *((*forged, *asked[0]), (*unsettled, *asked[1]), tuple(notes)),
+    )

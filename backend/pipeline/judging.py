@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from backend.judge import conclude, judge_topics, with_headers
 from backend.judge_table import judge_table
 from backend.kafka import rawlog
+from backend.kafka.origin import topic_names
 from backend.pipeline.journal import read_journal
 from backend.pipeline.monitor import Context
 from backend.pipeline.position import journalled
@@ -38,7 +39,7 @@ from backend.taken import (
 from validators.chain import through
 from validators.expectation import merge
 from validators.expected import Expected
-from validators.finding import Bounds, Guarantee, Outcome, Witness
+from validators.finding import Bounds, Guarantee, Origin, Outcome, Witness
 from validators.identity import Identity, with_input
 from validators.joined import join, split
 from validators.offsets import bound
@@ -156,8 +157,18 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
             inputs=keep(first.inputs, (evidence / INPUTS).as_uri(), first.offsets),
         ),
         source_batches=first.source_batches,
+        origin=_ends(first, last),
+        notes=tuple(dict.fromkeys(note for one in taken for note in one.notes)),
         aborted=None if first.aborted is None else keep(first.aborted, (evidence / ABORTED).as_uri(), first.offsets),
     )
+
+
+def _ends(first: Taken, last: Taken) -> Origin | None:
+    """The ids of the first source and the last sink."""
+    if first.origin is None or last.origin is None:
+        return None
+    every = {**first.origin.topics, **last.origin.topics}
+    return Origin(last.origin.cluster, {name: every[name] for name in topic_names(first.question.source, last.sink)})
 
 
 def carried_through(context: Context, spark: SparkSession, source: Bounds, until: Until = Until.COMMITTED) -> Bounds:

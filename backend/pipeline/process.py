@@ -20,6 +20,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from backend import errors
 from backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
 from backend.kafka.cluster import Cluster
+from backend.kafka.records_source import OVERFLOW
 from backend.pipeline.database_sink import DatabaseSink, committed_offsets, set_generation
 from backend.pipeline.journal import GenerationBegun, append_to_journal, read_journal
 from backend.pipeline.outputs import REMEDY_SHUFFLED
@@ -340,6 +341,11 @@ def explained(error: PySparkException) -> TopicproofError:
             return kind(match.group(2).strip())
     if "StatusCode.UNAVAILABLE" in text:
         return SparkError("The Spark server has ended, or cannot be reached any more. Start it, and resume the run.")
+    if OVERFLOW in text:
+        return SparkError(
+            "Spark cannot hold a number that it met while it read the source: most likely a record's timestamp beyond "
+            "the year 294,246. `topicproof check` judges such a topic, and Spark cannot process it: remove the record."
+        )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # The last line of a worker's traceback says what happened; Spark's own first line only that something did.
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]

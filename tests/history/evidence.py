@@ -9,17 +9,32 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from backend.evidence.folder import complete
+from backend.evidence.manifest import read_manifest, write_manifest
 from backend.judge import judge_taken
 from backend.taken import COMMITTED, INPUTS, UNCOMMITTED, Question, Readings, Taken, keep_taken
 from tests.validators.history import SINK, History
 from validators import readings
 from validators.balance import BATCH_COLUMNS
+from validators.finding import Origin
 from validators.report import Report
 
 ARROW = {"int": pa.int32(), "long": pa.int64(), "boolean": pa.bool_(), "string": pa.string()}
 
 
-def judged(spark: SparkSession, folder: Path, made: History, **question: Any) -> Report:
+def mend(folder: Path) -> None:
+    """Hash everything anew, as somebody would who wants to hide a change."""
+    said = read_manifest(folder)
+    write_manifest(folder, said.run, said.verdict, said.payloads, said.of, said.judged_at)
+
+
+def judged(
+    spark: SparkSession,
+    folder: Path,
+    made: History,
+    contract: str | None = None,
+    origin: Origin | None = None,
+    **question: Any,
+) -> Report:
     """Judge a history, and leave its evidence in `folder`."""
     folder.mkdir(parents=True)
 
@@ -34,8 +49,9 @@ def judged(spark: SparkSession, folder: Path, made: History, **question: Any) ->
         Readings(kept(made.committed, COMMITTED), kept(made.uncommitted, UNCOMMITTED), kept(made.source, INPUTS)),
         pa.table([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema),
         None,
+        origin=origin,
     )
     keep_taken(taken, folder)
     report = judge_taken(spark, taken, folder)
-    complete(folder, report, {"plan.json": {"sink": SINK}})
+    complete(folder, report, {"plan.json": {"sink": SINK}, **({"contract.yaml": contract} if contract else {})})
     return report

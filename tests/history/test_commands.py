@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from backend.selftest import KEPT
 from backend.services import Services
 from backend.settings import Settings
 from tests.app.test_history_page import HELD
+from tests.history.evidence import mend
+from tests.kafka.topics import Writer
 from tests.runs import SMALL, Finished, run_to_end
 from tests.test_cli import call
 
@@ -63,6 +66,76 @@ def test_a_check_is_proven_anywhere(
     assert call("check", *topics, "--out", str(tmp_path)) == 64
     assert "is not empty" in capsys.readouterr().err
     assert History(at_home).get(said["run"]).verdict == "HOLDS"
+
+
+@pytest.mark.usefixtures("at_home")
+def test_a_self_test_that_cannot_run_is_no_pass(
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: CI asks for the self-test on two records, which are too few to inject into. It must not turn green. A
+    warning of the contract is exit code 2, of `verify` too; it gives way to the self-test, and this to a violation."""
+    source, sink = new_topic(), new_topic()
+    Writer(bootstrap, source).write("A2 A+")
+    writer = Writer(bootstrap, sink)
+    writer.write("A2 A- A2 A+")
+    contract = tmp_path / "contract.yaml"
+    contract.write_text(
+        f"source: {{topic: {source}}}\nsink: {{topic: {sink}}}\nidentity: key\nwarn: {{aborted_share: 0.2}}\n"
+    )
+    judged, proof = ("check", "--contract", str(contract)), tmp_path / "proof"
+    assert call(*judged, "--out", str(proof)) == 2
+    assert call("verify", str(proof)) == 2
+    assert "Judged again, with the same result" in capsys.readouterr().out
+    assert call(*judged, "--self-test") == 3
+    assert "self-test: not run: no transaction has four committed outputs" in " ".join(capsys.readouterr().err.split())
+    assert call("check", "--source", source, "--sink", sink, "--identity", "key", "--self-test") == 3
+    writer.write("A1 A+")
+    assert call("check", "--source", source, "--sink", sink, "--identity", "key", "--self-test") == 1
+    assert "self-test: not run" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("at_home")
+def test_evidence_of_another_topic_is_found_with_the_cluster(
+    bootstrap: str,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: a sink is broken. Somebody renames the evidence of a healthy one, everywhere and with the ids. From the
+    folder alone nobody can tell; the cluster holds other batches, and other ids where these were left as they were."""
+    source, healthy, broken = (new_topic() for _ in range(3))
+    for topic, line in ((source, "A4 A+"), (healthy, "A4 A+"), (broken, "A2 A+ A2 A+")):
+        Writer(bootstrap, topic).write(line)
+    topics = ("--source", source, "--identity", "key", "--sink")
+    assert call("check", *topics, healthy, "--out", str(tmp_path / "healthy")) == 0
+    assert call("check", *topics, broken, "--out", str(tmp_path / "broken")) == 1
+    proof = tmp_path / "healthy"
+    assert call("verify", str(proof), "--bootstrap", bootstrap) == 0
+    said = [json.loads((tmp_path / name / "report.json").read_text()) for name in ("healthy", "broken")]
+    ids = [one["origin"]["topics"][sink] for one, sink in zip(said, (healthy, broken), strict=True)]
+    assert said[0]["origin"]["cluster"] and len(set(ids)) == 2
+    capsys.readouterr()
+
+    def rename(was: str, now: str) -> None:
+        for path in proof.iterdir():
+            if path.suffix in (".json", ".xml", ".html", ".csv") and path.name != "manifest.json":
+                path.write_text(path.read_text(encoding="utf-8").replace(was, now), encoding="utf-8")
+        mend(proof)
+
+    rename(healthy, broken)
+    assert call("verify", str(proof)) == 0, "the bytes of the readings name no topic"
+    assert call("verify", str(proof), "--bootstrap", bootstrap) == 4
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"taken.json: the id of topic {broken} is {ids[0]}; at {bootstrap} it is {ids[1]}." in told
+    rename(*ids)
+    assert call("verify", str(proof), "--bootstrap", bootstrap) == 4
+    told = " ".join(capsys.readouterr().out.split())
+    assert "taken.json: the id" not in told
+    assert f"sink-raw_log.parquet: the batch of {broken}-0@0 at {bootstrap} is not in the evidence." in told
+    assert call("verify", str(proof), "--bootstrap", bootstrap, "--hashes-only") == 64
 
 
 def test_a_check_without_payloads_that_fails_leaves_no_readings(

@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,16 +18,18 @@ from pyspark.sql import SparkSession
 
 from backend.errors import EvidenceError, UsageError
 from backend.evidence.copy import copy_evidence, zip_evidence
+from backend.evidence.derived import report_contradictions
 from backend.evidence.manifest import Difference, Payloads, differences, read_manifest, write_manifest
-from backend.evidence.verify import contradictions, read_report, verify
+from backend.evidence.verify import read_report, verify
 from backend.pipeline.journal import Declared, FaultFired, TaskStarted, TransactionEnded
+from backend.show import report_lines
 from backend.taken import Question, Taken, keep_taken, read_taken
-from tests.history.evidence import judged
+from tests.history.evidence import judged, mend
 from tests.validators.history import history
 from validators.agreed import Agreed, Thresholds
 from validators.coordinator import Coordinator, OpenTransaction
 from validators.expected import Expect, Expected
-from validators.finding import Bounds, Guarantee, Order, Outcome, PartitionBounds
+from validators.finding import Bounds, Guarantee, Order, Origin, Outcome, PartitionBounds
 from validators.identity import Identity, Match
 from validators.report import Report
 
@@ -33,6 +37,9 @@ XSD = Path(__file__).with_name("junit.xsd")
 HEALTHY = ("0 1 C 2 A 2 C", "1.0 1.1 C")
 BROKEN = ("0 0 1 C 3 C", "1.0 1.1 C")
 """Input 0 twice, input 2 missing."""
+CONTRACT = "source: {topic: numbers}\nsink: {topic: squares}\nwarn: {pending: 0}\n"
+WARNS = Agreed(warn=Thresholds(pending=0))
+ORIGIN = Origin("cluster-1", {"numbers": "AAAAAAAAAAAAAAAAAAAAAQ", "squares": None})
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +51,9 @@ def healthy(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
 @pytest.fixture(scope="module")
 def broken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     folder = tmp_path_factory.mktemp("broken") / "evidence"
-    return folder, judged(spark, folder, history(*BROKEN, inputs=[4, 2]))
+    return folder, judged(
+        spark, folder, history(*BROKEN, inputs=[4, 2]), CONTRACT, ORIGIN, run="squares-1", agreed=WARNS
+    )
 
 
 @pytest.fixture
@@ -68,6 +77,20 @@ def test_a_folder_holds_all_that_proves_its_report(broken: tuple[Path, Report]) 
     assert rows.groupby("kind").size().to_dict() == counts
     assert len((folder / "findings.csv").read_text().splitlines()) == len(rows) + 1
     assert read_report(folder) == report
+
+
+def test_a_report_names_its_cluster_and_its_topics(broken: tuple[Path, Report]) -> None:
+    """Story: two clusters have topics of the same names. The report says by id which ones it is about, for programs,
+    on its page and in a terminal; a topic of a broker without ids has none."""
+    folder, report = broken
+    said = json.loads((folder / "report.json").read_text())
+    jsonschema.validate(said, json.loads(Path("docs/report.schema.json").read_text()))
+    assert said["origin"] == {"cluster": "cluster-1", "topics": dict(ORIGIN.topics)}
+    assert Report.from_json(report.to_json()) == report
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Cluster cluster-1" in page and "AAAAAAAAAAAAAAAAAAAAAQ" in page
+    told = "cluster cluster-1, topic ids: numbers AAAAAAAAAAAAAAAAAAAAAQ, squares without an id"
+    assert told in list(report_lines(report))
 
 
 @pytest.mark.parametrize("which", ["healthy", "broken"])
@@ -119,15 +142,170 @@ def test_a_link_out_of_the_folder_is_no_evidence(copied: Path) -> None:
     assert differences(copied) == [Difference("report.json", "changed")]
 
 
-def test_a_forged_report_is_contradicted_by_the_readings(copied: Path, spark: SparkSession) -> None:
-    """Story: somebody turns the verdict to HOLDS and writes the manifest anew. Judging again says VIOLATED."""
-    report = read_report(copied)
-    (copied / "report.json").write_text(replace(report, verdict=Outcome.HOLDS).to_json())
-    write_manifest(copied, report.run, Outcome.HOLDS)
+def _rewrite(name: str, before: str, after: str) -> Callable[[Path], object]:
+    """An edit of a text, which must be there."""
+
+    def edit(folder: Path) -> None:
+        text = (folder / name).read_text(encoding="utf-8")
+        assert before in text, f"{before} is not in {name}"
+        (folder / name).write_text(text.replace(before, after, 1), encoding="utf-8")
+
+    return edit
+
+
+def _report(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    """An edit of a field of report.json, which stays the text that Topicproof writes."""
+
+    def edit(folder: Path) -> None:
+        said = json.loads((folder / "report.json").read_text())
+        change(said)
+        (folder / "report.json").write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+
+    return edit
+
+
+def _fewer_rows(folder: Path) -> None:
+    pq.write_table(pq.read_table(folder / "findings.parquet").slice(1), folder / "findings.parquet")
+
+
+def _all_findings_gone(folder: Path) -> None:
+    """From the rows and from their text alike."""
+    pq.write_table(pq.read_table(folder / "findings.parquet").slice(0, 0), folder / "findings.parquet")
+    (folder / "findings.csv").write_text((folder / "findings.csv").read_text().splitlines()[0] + "\n")
+
+
+FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
+    "verdict": (
+        _report(lambda said: said.update(verdict="HOLDS")),
+        "report.json: verdict is HOLDS; judged again it is VIOLATED.",
+    ),
+    "why": (_report(lambda said: said.update(why="All is well.")), "report.json: why is All is well.;"),
+    "count": (
+        _report(lambda said: next(one for one in said["findings"] if one["kind"] == "gap").update(count=0)),
+        "report.json: findings.gap.count is 0; judged again it is 1.",
+    ),
+    "denominator": (
+        _report(lambda said: said["checked"][0].update(records=10**6)),
+        "report.json: checked.duplicate.records is 1000000;",
+    ),
+    "finding left out": (
+        _report(lambda said: said["findings"].pop(0)),
+        "report.json: findings.duplicate is not there;",
+    ),
+    "kind not counted": (
+        _report(lambda said: said["not_checked"].append({"kind": "gap", "why": "Not required."})),
+        "report.json: not_checked.gap is",
+    ),
+    "inputs": (_report(lambda said: said["source"].update(records=9)), "report.json: source.records is 9;"),
+    "bounds": (_report(lambda said: said["sink"]["bounds"][0].update(hw=9)), "report.json: sink.bounds.0.hw is 9;"),
+    "balance": (
+        _report(lambda said: said["sink"]["balance"][0].update(aborted=3)),
+        "report.json: sink.balance.0.aborted is 3;",
+    ),
+    "fates": (
+        _report(lambda said: said["sink"]["fates"].update(aborted=3)),
+        "report.json: it is not the text that Topicproof writes for what it says.",
+    ),
+    "topic": (
+        _report(lambda said: said["sink"].update(topic="invoices")),
+        "report.json: sink.topic is invoices; judged again it is squares.",
+    ),
+    "topic id": (
+        _report(lambda said: said["origin"]["topics"].update(numbers="BBBBBBBBBBBBBBBBBBBBBQ")),
+        "report.json: origin.topics.numbers is BBBBBBBBBBBBBBBBBBBBBQ;",
+    ),
+    "cluster id": (
+        _report(lambda said: said["origin"].update(cluster="prod")),
+        "report.json: origin.cluster is prod; judged again it is cluster-1.",
+    ),
+    "run": (
+        _report(lambda said: said.update(run="squares-2")),
+        "report.json: run is squares-2; judged again it is squares-1.",
+    ),
+    "field twice": (
+        _rewrite("report.json", "{\n", '{\n  "verdict": "HOLDS",\n'),
+        "report.json: it is not the text that Topicproof writes for what it says.",
+    ),
+    "time it took": (_report(lambda said: said.update(took_s=0.0)), "report.html: it is not what report.json gives."),
+    "page": (
+        _rewrite("report.html", "✕ VIOLATED", "✓ HOLDS"),
+        "report.html: it is not what report.json gives.",
+    ),
+    "page's program": (
+        _rewrite("report.html", "draw();", "draw();document.title='HOLDS';"),
+        "report.html: it is not what report.json gives.",
+    ),
+    "page left out": (lambda folder: (folder / "report.html").unlink(), "report.html: it is missing."),
+    "JUnit": (
+        _rewrite("junit.xml", "<failure", "<skipped"),
+        "junit.xml: it is not what report.json with the rows found again gives.",
+    ),
+    "rows as text": (
+        lambda folder: (folder / "findings.csv").write_text("kind\n"),
+        "findings.csv: it is not what findings.parquet gives.",
+    ),
+    "rows": (_fewer_rows, "findings.parquet: its rows are not those that are found again."),
+    "rows, both files": (_all_findings_gone, "findings.parquet: its rows are not those that are found again."),
+    "contract's guarantee": (
+        _rewrite("contract.yaml", "source:", "guarantee: at_least_once\nsource:"),
+        "contract.yaml: guarantee is at_least_once; the question in taken.json has exactly_once.",
+    ),
+    "contract's topic": (
+        _rewrite("contract.yaml", "squares", "invoices"),
+        'contract.yaml: sink is ["invoices"]; the question in taken.json has ["squares"].',
+    ),
+    "contract's threshold": (
+        _rewrite("contract.yaml", "pending: 0", "pending: 9"),
+        "contract.yaml: warn.pending is 9; the question in taken.json has 0.",
+    ),
+    "contract that is none": (_rewrite("contract.yaml", "source:", "sauce:"), "contract.yaml: it cannot be read:"),
+    "plan": (
+        _rewrite("plan.json", "squares", "invoices"),
+        "plan.json: first sink is invoices; the question in taken.json has squares.",
+    ),
+    "question": (
+        _rewrite("taken.json", '"guarantee": "exactly_once"', '"guarantee": "at_most_once"'),
+        "report.json: guarantee is exactly_once; judged again it is at_most_once.",
+    ),
+    "manifest": (
+        lambda folder: write_manifest(folder, "squares-1", Outcome.HOLDS),
+        "manifest.json: verdict is HOLDS; judged again it is VIOLATED.",
+    ),
+}
+"""One forgery a row, and how `verify` names it."""
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forgery_is_contradicted_although_the_manifest_is_mended(
+    what: str, copied: Path, spark: SparkSession
+) -> None:
+    """Story: somebody edits the evidence, hashes everything anew, and hands it on. What follows from the readings is
+    derived from them again, and the forged file is named."""
+    forge, names = FORGED[what]
+    forge(copied)
+    mend(copied)
     found = verify(spark, copied)
-    assert found.differences == ()
-    assert found.contradictions[0] == "The report says HOLDS; judged again it is VIOLATED."
-    assert found.exit_code == 4
+    said = (*found.contradictions, *found.forged)
+    assert found.differences == () and found.exit_code == 4
+    assert any(one.startswith(names) for one in said), said
+
+
+def test_other_versions_are_a_note(copied: Path, spark: SparkSession) -> None:
+    """Story: evidence was written by an earlier version, whose page names it and whose catalogue lacked a kind. That
+    is a note. A page that differs then may be another version's, and is never a pass."""
+    earlier = replace(read_report(copied), versions={"topicproof": "0.0.1"})
+    kept = tuple(one for one in earlier.findings if one.kind != "interleaving")
+    uncounted = tuple(one for one in earlier.not_checked if one.kind != "interleaving")
+    checked = tuple(one for one in earlier.checked if one.kind != "interleaving")
+    assert len(kept) < len(earlier.findings)
+    earlier = replace(earlier, findings=kept, not_checked=uncounted, checked=checked)
+    (copied / "report.json").write_text(f"{earlier.to_json()}\n")
+    mend(copied)
+    found = verify(spark, copied)
+    assert found.contradictions == () and found.forged == ()
+    assert "topicproof 0.0.1 (now" in found.notes[0]
+    assert [one.split(":")[0] for one in found.unsettled] == ["junit.xml", "report.html"]
+    assert found.exit_code == 1, "a violation is worse than a page that cannot be compared"
 
 
 def test_a_folder_without_a_manifest_is_no_evidence(tmp_path: Path, spark: SparkSession) -> None:
@@ -260,16 +438,33 @@ def test_junit_of_a_verdict_that_is_unknown_is_no_pass(spark: SparkSession, tmp_
     assert isinstance(case.result[0], Error) and "pending" in (case.result[0].message or "")
 
 
+def test_evidence_of_earlier_versions_still_verifies(
+    healthy: tuple[Path, Report], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: evidence was written before topics had ids in it, and before the manifest named the time of judging."""
+    copy_evidence(healthy[0], tmp_path / "old")
+    said = json.loads((tmp_path / "old" / "taken.json").read_text())
+    assert said.pop("origin") is None and said.pop("notes") == []
+    (tmp_path / "old" / "taken.json").write_text(json.dumps(said))
+    assert "origin" not in json.loads((tmp_path / "old" / "report.json").read_text())
+    manifest = read_manifest(healthy[0])
+    write_manifest(tmp_path / "old", manifest.run, manifest.verdict)
+    found = verify(spark, tmp_path / "old")
+    assert (found.contradictions, found.forged, found.unsettled, found.exit_code) == ((), (), (), 0)
+
+
 def test_two_reports_that_differ_say_where(broken: tuple[Path, Report], healthy: tuple[Path, Report]) -> None:
-    """Story: the same readings are judged otherwise by another version. Each kind that differs is named."""
-    assert contradictions(broken[1], broken[1]) == []
-    said = contradictions(healthy[1], broken[1])
-    assert said[0] == "The report says HOLDS; judged again it is VIOLATED."
-    assert any(one.startswith("duplicate: HOLDS with 0") for one in said)
+    """Story: the same readings are judged otherwise. Each field that differs is named, the verdict first."""
+
+    def told(said: Report, found: Report) -> list[str]:
+        return report_contradictions(f"{said.to_json()}\n", said, found)
+
+    assert told(broken[1], broken[1]) == []
+    said = told(healthy[1], broken[1])
+    assert "report.json: verdict is HOLDS; judged again it is VIOLATED." in said[:2] and len(said) == 21
     earlier = replace(healthy[1], findings=tuple(one for one in healthy[1].findings if one.kind != "interleaving"))
-    assert len(earlier.findings) < len(healthy[1].findings)
-    assert contradictions(earlier, healthy[1]) == [], "written before that kind was in the catalogue"
-    assert contradictions(healthy[1], earlier) == ["interleaving: HOLDS with 0 in the report, not there judged again."]
+    assert told(earlier, healthy[1])[0].startswith("report.json: findings.interleaving is not there;")
+    assert told(healthy[1], earlier)[0].endswith("judged again it is not there.")
 
 
 def test_the_page_needs_no_network(healthy: tuple[Path, Report]) -> None:

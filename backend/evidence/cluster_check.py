@@ -1,0 +1,99 @@
+"""Evidence held against the cluster that it names: only this finds readings that were taken from other topics.
+
+The cluster's id, each topic's id, and the batches that the topics still hold within the judged bounds are compared with
+those in the evidence. Batches name no topic, but two topics hardly ever hold the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backend.errors import TopicError
+from backend.kafka import rawlog
+from backend.kafka.origin import fetch_origin
+from backend.taken import BATCHES, SOURCE_BATCHES, TAKEN, Taken
+from validators.finding import Bounds, Origin
+from validators.joined import split
+
+LASTING = ("base_offset", "last_offset", "producer_id", "producer_epoch", "base_sequence", "transactional", "control")
+"""What compaction leaves of a batch as it was."""
+
+
+def compare_with_cluster(
+    bootstrap: str, client: Mapping[str, str], taken: Taken
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the cluster contradicts, and what cannot be compared with it, in sentences. Raises ClusterError."""
+    contradicted: list[str] = []
+    unsettled: list[str] = []
+    if taken.origin is None:
+        unsettled.append(f"{TAKEN}: it names no cluster and no topic ids.")
+    origin = taken.origin or Origin(None, {})
+    for topic, topic_id in origin.topics.items():
+        try:
+            now = fetch_origin(bootstrap, client, [topic])
+        except TopicError as error:
+            unsettled.append(str(error))
+            continue
+        ids = ("the cluster's id", origin.cluster, now.cluster)
+        for what, kept, there in (ids, (f"the id of topic {topic}", topic_id, now.topics[topic])):
+            if kept is None or there is None:
+                unsettled.append(f"{TAKEN}: {what} is not known on both sides.")
+            elif kept != there:
+                contradicted.append(f"{TAKEN}: {what} is {kept}; at {bootstrap} it is {there}.")
+    for name, bounds, batches in (
+        (BATCHES, taken.sink, taken.batches),
+        (SOURCE_BATCHES, taken.question.source, taken.source_batches),
+    ):
+        if batches is not None:
+            for wrong, sentence in _logs(bootstrap, client, bounds, batches, taken.origin):
+                (contradicted if wrong else unsettled).append(f"{name}: {sentence}")
+    return tuple(dict.fromkeys(contradicted)), tuple(dict.fromkeys(unsettled))
+
+
+def _logs(
+    bootstrap: str, client: Mapping[str, str], bounds: Bounds, batches: pa.Table, origin: Origin | None
+) -> Iterator[tuple[bool, str]]:
+    """For each topic, whether the cluster contradicts its raw log or cannot tell, with a sentence."""
+    for own, first in split(bounds):
+        if origin is not None and own.topic not in origin.topics:
+            yield True, f"the topic {own.topic} is not among those of {TAKEN}."
+        try:
+            now = {p.partition: p for p in rawlog.fetch_bounds(bootstrap, client, own.topic).partitions}
+        except TopicError as error:
+            yield False, str(error)
+            continue
+        shorter = [p.partition for p in own.partitions if p.partition not in now or now[p.partition].hw < p.hw]
+        if shorter:
+            yield True, f"partition {shorter[0]} of {own.topic} ends earlier at {bootstrap}."
+            continue
+        left = replace(
+            own, partitions=tuple(replace(p, start=max(p.start, now[p.partition].start)) for p in own.partitions)
+        )
+        there = tuple(p for p in left.partitions if p.start < p.hw)
+        if not there:
+            yield False, f"nothing of {own.topic} is left at {bootstrap} to compare with."
+            continue
+        found = rawlog.scan(bootstrap, client, own.topic, replace(left, partitions=there))
+        for partition in there:
+            # A log start that moved may lie within a batch, which is cut there; the evidence has it whole.
+            moved = partition not in own.partitions
+            held, kept = (
+                _rows(table, number, partition.start + moved)
+                for table, number in ((found, partition.partition), (batches, first + partition.partition))
+            )
+            other = sorted(held - kept, key=lambda row: row[0])
+            if other:
+                place = f"{own.topic}-{partition.partition}@{other[0][0]}"
+                yield True, f"the batch of {place} at {bootstrap} is not in the evidence."
+
+
+def _rows(batches: pa.Table, partition: int, start: int) -> set[tuple[Any, ...]]:
+    """What lasts of each batch of a partition that begins at `start` or behind it."""
+    here = pc.and_(pc.equal(batches["partition"], partition), pc.greater_equal(batches["base_offset"], start))
+    rows = batches.filter(here).select(LASTING)
+    return set(zip(*(rows[name].to_pylist() for name in LASTING), strict=True))

@@ -1,0 +1,264 @@
+"""What a folder of evidence says beside its readings, derived again from them.
+
+`verify` judges the readings again, and then holds against that: the report field by field, the page, the JUnit file and
+the findings byte by byte or row by row, and the contract and the plan by what was asked. The time of judging comes from
+the manifest, how long it took and the versions from the kept report: nothing in the folder proves these three.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+from pyspark.sql import SparkSession
+
+from backend.errors import EvidenceError, TopicproofError
+from backend.evidence.findings import CSV, PARQUET, SCHEMA, Place, write_csv
+from backend.evidence.folder import REPORT
+from backend.evidence.junit import JUNIT, write_junit
+from backend.evidence.manifest import MANIFEST, Manifest
+from backend.evidence.page import PAGE, page_time, write_page
+from backend.taken import Question
+from validators.finding import Bounds
+from validators.identity import Identity
+from validators.report import Report
+
+CONTRACT, PLAN = "contract.yaml", "plan.json"
+SENTENCES_MAX = 20
+SHOWN_MAX = 80
+
+
+def report_contradictions(text: str, said: Report, found: Report) -> list[str]:
+    """Where report.json, of this text, does not say what judging again finds; a sentence each, in the report's order.
+
+    Of another version's report, only the kinds that it names are compared: its catalogue may have been shorter.
+    """
+    again = replace(found, took_s=said.took_s, versions=said.versions)
+    if not same_version(said):
+        again = _only(again, known_kinds(said))
+    before, after = (json.loads(one.to_json()) for one in (said, again))
+    sentences = list(_compared(before, after, ""))
+    if not sentences and text != f"{said.to_json()}\n" and same_version(said):
+        sentences = ["it is not the text that Topicproof writes for what it says."]
+    return _few([f"{REPORT}: {one}" for one in sentences])
+
+
+def same_version(said: Report) -> bool:
+    """Whether everything that judges and renders is what it was."""
+    return not other_versions(said)
+
+
+def other_versions(said: Report) -> list[str]:
+    """What the report names that is another version today, such as `pyspark 4.0.0 (now 4.1.0)`."""
+    from backend.judge import versions  # late: judge.py completes the evidence that this module verifies
+
+    return [
+        f"{name} {said.versions.get(name, 'of no known version')} (now {now})"
+        for name, now in versions().items()
+        if said.versions.get(name) != now
+    ]
+
+
+def known_kinds(said: Report) -> frozenset[str]:
+    return frozenset(one.kind for each in (said.findings, said.checked, said.not_checked) for one in each)
+
+
+def manifest_contradictions(manifest: Manifest, found: Report) -> list[str]:
+    pairs = (("run", manifest.run, found.run), ("verdict", manifest.verdict, str(found.verdict)))
+    return [f"{MANIFEST}: {name} is {was}; judged again it is {now}." for name, was, now in pairs if was != now]
+
+
+def asked_contradictions(evidence: Path, question: Question) -> list[str]:
+    """Where the contract or the plan in the evidence does not ask the question that was judged."""
+    sentences = []
+    for name, read in ((CONTRACT, _asked_by_contract), (PLAN, _asked_by_plan)):
+        if not (evidence / name).is_file():
+            continue
+        try:
+            asked = read(evidence / name)
+        except (TopicproofError, ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
+            sentences.append(f"{name}: it cannot be read: {str(error).splitlines()[0]}")
+            continue
+        judged = _judged(question)
+        sentences += [
+            f"{name}: {field} is {_shown(wanted)}; the question in taken.json has {_shown(judged[field])}."
+            for field, wanted in asked.items()
+            if judged[field] != wanted
+        ]
+    return _few(sentences)
+
+
+def _judged(question: Question) -> dict[str, Any]:
+    agreed = question.agreed
+    return {
+        "source": _names(question.source),
+        "sink": (question.sink, *question.also),
+        "first sink": question.sink,
+        "guarantee": str(question.guarantee),
+        "identity": str(question.identity),
+        "identity.source": agreed.match.source,
+        "identity.sink": agreed.match.sink,
+        "expect": str(question.expected.kind),
+        "count": question.expected.count if isinstance(question.expected.count, str) else None,
+        "value": agreed.value,
+        "order": str(question.order),
+        "group": agreed.offsets is not None,
+        "require": agreed.require,
+        "warn.pending": agreed.warn.pending,
+        "warn.aborted_share": agreed.warn.aborted_share,
+    }
+
+
+def _names(bounds: Bounds) -> tuple[str, ...]:
+    return tuple(part.topic for part in bounds.parts) or (bounds.topic,)
+
+
+def _asked_by_contract(path: Path) -> dict[str, Any]:
+    from backend.contract import read_contract  # late: it imports what judges, which completes evidence
+
+    contract, _ = read_contract(path)
+    agreed = contract.agreed({} if contract.group is not None else None)
+    return {
+        "source": contract.source.names,
+        "sink": contract.sink.names,
+        "guarantee": str(contract.guarantee),
+        "identity": str(contract.by),
+        "identity.source": agreed.match.source,
+        "identity.sink": agreed.match.sink,
+        "expect": str(contract.expected.kind),
+        "count": contract.expected.count,
+        "value": agreed.value,
+        "order": str(contract.order),
+        "group": agreed.offsets is not None,
+        "require": agreed.require,
+        "warn.pending": agreed.warn.pending,
+        "warn.aborted_share": agreed.warn.aborted_share,
+    }
+
+
+def _asked_by_plan(path: Path) -> dict[str, Any]:
+    """What the plan of a run or a check fixes of the question."""
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(fields.get("source", fields.get("sink")), str):
+        asked = {name: fields[name] for name in ("guarantee", "identity") if name in fields}
+        if "source" in fields:
+            asked["source"] = tuple(fields["source"].split(" + "))
+        return {**asked, **({"first sink": fields["sink"]} if "sink" in fields else {})}
+    return _asked_by_run(fields)
+
+
+def _asked_by_run(fields: Mapping[str, Any]) -> dict[str, Any]:
+    from backend.pipeline.plan import RunPlan  # late, as above
+    from backend.pipeline.scenarios import scenario
+    from backend.pipeline.sink_options import OFF
+
+    plan = RunPlan.model_validate(dict(fields))
+    asked: dict[str, Any] = {"guarantee": str(plan.guarantee)}
+    asked["identity"] = str(Identity.KEY if plan.lineage == OFF else Identity.LINEAGE)
+    chosen = scenario(plan.scenario)
+    if len(chosen.stages) == 1 and len(chosen.stages[0].sources) == 1:
+        if plan.source.topic is not None:
+            asked["source"] = (plan.source.topic,)
+        if plan.sink.topic is not None and len(chosen.stages[0].sinks) == 1:
+            asked["first sink"] = plan.sink.topic
+    return asked
+
+
+def file_contradictions(
+    spark: SparkSession,
+    evidence: Path,
+    manifest: Manifest,
+    said: Report,
+    places: Mapping[Place, int],
+    scratch: Path,
+) -> list[str]:
+    """Which of the files that were rendered are not what the report and the rows found again give.
+
+    `places` and `scratch`, which holds `findings.parquet`, are of judging again.
+    """
+    kinds = known_kinds(said)
+    here = Counter({place: count for place, count in places.items() if place.kind in kinds})
+    judged_at = manifest.judged_at or page_time(evidence / PAGE) or ""
+    sentences = []
+    if not _same_rows(spark, evidence / PARQUET, scratch / PARQUET, kinds):
+        sentences.append(f"{PARQUET}: its rows are not those that are found again.")
+    try:
+        write_csv(evidence / PARQUET, scratch / CSV)
+        write_junit(scratch / JUNIT, said, here, judged_at)
+        write_page(scratch / PAGE, said, f"{judged_at.replace('T', ' ')} UTC")
+        for name, source in ((CSV, PARQUET), (JUNIT, f"{REPORT} with the rows found again"), (PAGE, REPORT)):
+            if not (evidence / name).is_file():
+                sentences.append(f"{name}: it is missing.")
+            elif (evidence / name).read_bytes() != (scratch / name).read_bytes():
+                sentences.append(f"{name}: it is not what {source} gives.")
+    except (OSError, pa.ArrowInvalid) as error:
+        raise EvidenceError(f"The files of {evidence} cannot be rendered again: {error}") from error
+    return sentences
+
+
+def _same_rows(spark: SparkSession, kept: Path, found: Path, kinds: frozenset[str]) -> bool:
+    """Whether both hold the same rows, in whatever order; of those found, the ones of the kinds."""
+    try:
+        if not pq.read_schema(kept).equals(SCHEMA):
+            return False
+        rows = pq.read_metadata(kept).num_rows
+    except (OSError, pa.ArrowInvalid):
+        return False
+    if not rows and not pq.read_metadata(found).num_rows:
+        return True
+    before, after = (spark.read.parquet(path.as_uri()) for path in (kept, found))
+    after = after.where(after["kind"].isin(sorted(kinds)))
+    return after.count() == rows and before.exceptAll(after).isEmpty()
+
+
+def _only(report: Report, kinds: frozenset[str]) -> Report:
+    return replace(
+        report,
+        findings=tuple(one for one in report.findings if one.kind in kinds),
+        checked=tuple(one for one in report.checked if one.kind in kinds),
+        not_checked=tuple(one for one in report.not_checked if one.kind in kinds),
+    )
+
+
+def _compared(was: Any, now: Any, path: str) -> Iterator[str]:
+    """A sentence for each field that differs."""
+    if isinstance(was, list) and isinstance(now, list):
+        was, now = _by_name(was), _by_name(now)
+    if isinstance(was, dict) and isinstance(now, dict) and was and now:
+        for name in dict.fromkeys((*was, *now)):
+            inner = f"{path}.{name}" if path else str(name)
+            if name not in now:
+                yield f"{inner} is {_shown(was[name])}; judged again it is not there."
+            elif name not in was:
+                yield f"{inner} is not there; judged again it is {_shown(now[name])}."
+            else:
+                yield from _compared(was[name], now[name], inner)
+    elif json.dumps(was) != json.dumps(now):
+        yield f"{path} is {_shown(was)}; judged again it is {_shown(now)}."
+
+
+def _by_name(values: Iterable[Any]) -> dict[str, Any]:
+    """A list as fields: by kind or partition where its values have one."""
+    named: dict[str, Any] = {}
+    for number, value in enumerate(values):
+        fields = value if isinstance(value, dict) else {}
+        name = fields.get("kind", number)
+        named[str(name)] = value
+    return named
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX - 1]}…"
+
+
+def _few(sentences: list[str]) -> list[str]:
+    more = len(sentences) - SENTENCES_MAX
+    return sentences if more <= 0 else [*sentences[:SENTENCES_MAX], f"{more:,} more fields differ."]

@@ -1,0 +1,48 @@
+"""The ids of a cluster and of its topics, from Kafka's metadata. A topic that is made again has another id."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterable, Mapping
+
+from kafka.errors import for_code
+from kafka.protocol.metadata import MetadataRequest
+
+from backend.kafka.rawlog import METADATA_VERSION_MIN, Connection, connect
+from validators.finding import Bounds, Origin
+from validators.joined import split
+
+
+def topic_names(*bounds: Bounds) -> tuple[str, ...]:
+    """Each topic once."""
+    return tuple(dict.fromkeys(own.topic for each in bounds for own, _ in split(each)))
+
+
+def fetch_origin(bootstrap: str, client: Mapping[str, str], topics: Iterable[str]) -> Origin:
+    """Raises TopicError for a topic that does not exist, ClusterError when no broker answers."""
+    with connect(bootstrap, client) as kafka:
+        return kafka.patiently(lambda: _ask(kafka, tuple(topics)))
+
+
+def _ask(kafka: Connection, topics: tuple[str, ...]) -> Origin:
+    ids: dict[str, str | None] = {}
+    cluster = None
+    for topic in topics:
+        kafka.leaders(topic)
+        wanted = MetadataRequest.MetadataRequestTopic(name=topic)
+        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False, min_version=METADATA_VERSION_MIN)
+        answer = kafka.send({None: request})[None]
+        (found,) = answer.topics
+        if found.error_code:
+            raise for_code(found.error_code)(f"metadata of {topic}")
+        cluster, ids[topic] = answer.cluster_id, spelled(found.topic_id)
+    return Origin(cluster, ids)
+
+
+def spelled(topic_id: uuid.UUID | str | bytes | None) -> str | None:
+    """As Kafka's own tools spell it; None for the id that means none."""
+    if not topic_id:
+        return None
+    held = topic_id if isinstance(topic_id, bytes) else uuid.UUID(str(topic_id)).bytes
+    return base64.urlsafe_b64encode(held).decode().rstrip("=") if any(held) else None

@@ -1,0 +1,178 @@
+"""A topic's records as a batch data source for Spark, read by librdkafka, with timestamps that Spark can hold.
+
+Kafka stores any 64-bit number of milliseconds as a timestamp. Spark's Kafka source multiplies it by 1,000, and fails on
+one beyond the year 294,246: a single record keeps the whole topic from being judged. `read_clamped` gives the rows that
+`validators.readings.read` gives. It moves such a timestamp to the nearest one that Spark documents (years 1 to 9999).
+It is slower than Spark's own source, and used only where that one fails.
+
+Spark's Python workers import this module by name: on a cluster this project must be on their PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from backend.errors import ClusterError
+from backend.settings import consumer_config
+from validators.finding import Bounds, Witness
+from validators.joined import split
+from validators.readings import COLUMNS, end_of
+
+FORMAT = "topicproof-records"
+GROUP = "topicproof-records"
+"""Nothing is committed under this name, so the cluster keeps nothing of it."""
+OVERFLOW = "java.lang.ArithmeticException: long overflow"
+"""What Spark says when it multiplies a timestamp beyond what 64 bits hold."""
+MIN_MS = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000
+MAX_MS = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000 + 999
+"""The first and the last millisecond that a timestamp of Spark is documented to hold."""
+OFFSETS_PER_TASK = 1_000_000
+RECORDS_AT_ONCE, BYTES_AT_ONCE = 1_000, 8_000_000
+POLL_S, SILENCE_S = 0.5, 30.0
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
+
+
+def beyond_spark(batches: pa.Table) -> bool:
+    """Whether the headers of these batches show a timestamp outside the years 1 to 9999. A record in the middle of a
+    batch may have an earlier one that no header shows."""
+    shown = [pc.min_max(batches[name]).as_py() for name in ("first_timestamp", "max_timestamp")]
+    return any(one["min"] is not None and (one["min"] < MIN_MS or one["max"] > MAX_MS) for one in shown)
+
+
+def register(spark: SparkSession) -> None:
+    """Let the session know the source. Spark refuses two threads that do so at once."""
+    spark.dataSource.register(KafkaRecords)
+
+
+def read_clamped(
+    spark: SparkSession, bootstrap: str, client: Mapping[str, str], bounds: Bounds, level: Witness
+) -> DataFrame:
+    """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use. The session must
+    know the source: `register`."""
+    options = {"bootstrap": bootstrap, "client": json.dumps(dict(client)), "level": level.value}
+    frames = []
+    for own, first in split(bounds):
+        spans = {p.partition: (p.start, end_of(p, level)) for p in own.partitions}
+        frame = spark.read.format(FORMAT).options(**options, topic=own.topic, spans=json.dumps(spans)).load()
+        frames.append(frame.withColumn("partition", F.col("partition") + first) if first else frame)
+    return reduce(DataFrame.unionByName, frames)
+
+
+@dataclass(frozen=True)
+class Span(InputPartition):
+    """What one task reads: the offsets [first, end) of a partition."""
+
+    partition: int
+    first: int
+    end: int
+
+
+class KafkaRecords(DataSource):
+    """Read through `read_clamped`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return COLUMNS
+
+    def reader(self, schema: StructType) -> RecordsReader:  # noqa: ARG002
+        return RecordsReader(self.options)
+
+
+class RecordsReader(DataSourceReader):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.bootstrap, self.topic, self.level = options["bootstrap"], options["topic"], options["level"]
+        self.client: dict[str, str] = json.loads(options["client"])
+        self.spans: dict[str, tuple[int, int]] = json.loads(options["spans"])
+
+    def partitions(self) -> list[InputPartition]:
+        return [
+            Span(int(partition), first, min(first + OFFSETS_PER_TASK, end))
+            for partition, (start, end) in self.spans.items()
+            for first in range(start, end, OFFSETS_PER_TASK)
+        ]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        # Without a span Spark still asks for the one partition that it takes every source to have.
+        if not isinstance(partition, Span):
+            return
+        consumer = Consumer(consumer_config(self.bootstrap, self.client, GROUP, self.level))
+        try:
+            consumer.assign([TopicPartition(self.topic, partition.partition, partition.first)])
+            waiting: list[Message] = []
+            size = 0
+            for message in self._messages(consumer, partition):
+                waiting.append(message)
+                size += len(message)
+                if len(waiting) >= RECORDS_AT_ONCE or size >= BYTES_AT_ONCE:
+                    yield _rows(waiting)
+                    waiting, size = [], 0
+            if waiting:
+                yield _rows(waiting)
+        finally:
+            consumer.close()
+
+    def _messages(self, consumer: Consumer, span: Span) -> Iterator[Message]:
+        """Those of the span. It ends with a record behind it, or with the end of what this level may see."""
+        heard = time.monotonic()
+        while True:
+            message = consumer.poll(POLL_S)
+            if message is None:
+                if time.monotonic() - heard > SILENCE_S:
+                    raise ClusterError(f"{self.topic}-{span.partition} gave nothing for {SILENCE_S:g} s. Try again.")
+                continue
+            heard = time.monotonic()
+            error = message.error()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    return
+                raise KafkaException(error)
+            offset = message.offset()
+            assert offset is not None
+            if offset >= span.end:
+                return
+            yield message
+
+
+def _rows(messages: list[Message]) -> pa.RecordBatch:
+    columns: list[list[Any]] = [
+        [one.partition() for one in messages],
+        [one.offset() for one in messages],
+        [min(max(one.timestamp()[1], MIN_MS), MAX_MS) * 1_000 for one in messages],
+        [one.key() for one in messages],
+        [one.value() for one in messages],
+        [_headers(one) for one in messages],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _headers(message: Message) -> list[dict[str, Any]] | None:
+    headers = list(message.headers() or ())
+    return [{"key": one[0], "value": one[1]} for one in headers] if headers else None
