@@ -1,0 +1,477 @@
+"""Hostile pairs of topics: a source, a pipeline with mistakes, a sink, and what was removed afterwards.
+
+A story is a policy and a list of operations. `simulate` plays them one after another and gives a pair, which also knows
+its truth. Any part of the list is a story too, so that a pair is minimised by leaving operations out.
+
+    python -m tests.validators.hostile_pairs --pairs 20000 --seed 1     judges with Spark
+    python -m tests.validators.hostile_pairs --pairs 20000 --rules      holds the oracle's own rules against the truth
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.validators.pair_oracle import (
+    ABORTED,
+    AMENDMENTS,
+    AT_LEAST,
+    COMMITTED,
+    COUNTED,
+    EXACTLY,
+    FILTERED,
+    HEADER,
+    KEY,
+    LINEAGE,
+    MANY,
+    NO_ORDER,
+    ONE_TO_ONE,
+    OPEN,
+    PER_KEY,
+    PER_PARTITION,
+    SOUND,
+    VALUE,
+    Input,
+    Marker,
+    Pair,
+    Place,
+    Policy,
+    Range,
+    Record,
+    Truth,
+    judge,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Op(NamedTuple):
+    """One operation; what its numbers mean depends on its kind."""
+
+    kind: str
+    a: int = 0
+    b: int = 0
+    c: int = 0
+
+
+class Story(NamedTuple):
+    policy: Policy
+    sources: int
+    sinks: int
+    ops: tuple[Op, ...]
+
+
+@dataclass
+class _Output:
+    """A record that the pipeline means to write."""
+
+    origin: Place | None
+    identity: str | None
+    lineage: Place | None
+    key: str | None
+    value: str
+    home: int
+
+
+MISTAKES = (
+    *("duplicate", "lose", "swap", "phantom", "extra", "corrupt", "stray_aborted", "stray_pending", "beside"),
+    *("spread", "restamp", "alike"),
+)
+REMOVALS = ("source_start", "sink_start", "source_hole", "sink_hole")
+MISSING = ("unnamed_input", "unnamed_output", "unnamed_inputs", "unnamed_outputs", "wrong_topic")
+
+
+def stories(policy: st.SearchStrategy[Policy]) -> st.SearchStrategy[Story]:
+    """Stories of a policy. Most have few mistakes, so that many are healthy."""
+
+    def ops(kinds: Sequence[str], most: int, a: int = 11, b: int = 11, c: int = 9) -> st.SearchStrategy[list[Op]]:
+        numbers = [st.integers(0, limit) for limit in (a, b, c)]
+        # An empty list is as likely as all others together: one mistake beside nothing else shows most.
+        return st.one_of(st.just([]), st.lists(st.builds(Op, st.sampled_from(kinds), *numbers), max_size=most))
+
+    inputs = st.lists(st.builds(Op, st.just("input"), st.integers(0, 2), st.integers(0, 3), st.integers(0, 11)), max_size=12)
+    parts = st.tuples(
+        inputs,
+        ops(("twin",), 3),
+        ops(("count",), 4, b=3),
+        ops(("stop",), 1, a=2),
+        ops(MISTAKES, 2),
+        ops(("chunk",), 4, a=5, b=7),
+        ops(MISSING, 1),
+        ops(REMOVALS, 2),
+        ops(("offset",), 2, a=2, b=6, c=3),
+    )
+    together = parts.map(lambda lists: tuple(itertools.chain.from_iterable(lists)))
+    return st.builds(Story, policy, st.integers(1, 3), st.integers(1, 3), together)
+
+
+def _policies() -> st.SearchStrategy[Policy]:
+    booleans = st.booleans()
+    return st.builds(
+        Policy,
+        st.sampled_from((LINEAGE, KEY, VALUE, HEADER)),
+        st.sampled_from((ONE_TO_ONE, ONE_TO_ONE, FILTERED, COUNTED, MANY)),
+        st.sampled_from((PER_PARTITION, PER_KEY, NO_ORDER)),
+        st.sampled_from((EXACTLY, EXACTLY, EXACTLY, AT_LEAST)),
+        booleans,
+        booleans,
+        st.sampled_from((False, False, True)),
+    ).map(_possible)
+
+
+def _possible(policy: Policy) -> Policy:
+    """Values are compared where an input has one output, and by value there is nothing else to compare."""
+    return policy._replace(values=policy.values and policy.expect != MANY and policy.match != VALUE)
+
+
+policies = _policies()
+
+
+def draw(strategy: st.SearchStrategy[Story], count: int, number: int) -> list[Story]:
+    """So many stories, the same ones for the same number."""
+    found: list[Story] = []
+
+    @seed(number)
+    @settings(
+        max_examples=count,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def collect(story: Story) -> None:
+        found.append(story)
+
+    collect()
+    return found
+
+
+def simulate(story: Story) -> Pair:
+    return _Simulator(story).play()
+
+
+class _Simulator:
+    """Plays a story: the source is filled, the pipeline plans its outputs, errs and writes, and records are removed."""
+
+    def __init__(self, story: Story) -> None:
+        self.story, self.policy = story, story.policy
+        self.inputs: list[Input] = []
+        self.ends = [0] * story.sources
+        self.lsos: dict[int, int] = {}
+        self.stops: dict[int, int] = {}
+        self.plan: list[_Output] = []
+        self.records: list[Record] = []
+        self.markers: list[Marker] = []
+        self.sink_ends = [0] * story.sinks
+        self.sink_lsos: dict[int, int] = {}
+        self.topic = True
+
+    def ops(self, *kinds: str) -> Iterator[Op]:
+        return (op for op in self.story.ops if op.kind in kinds)
+
+    def play(self) -> Pair:
+        for op in self.ops("input"):
+            self.add_input(op)
+        for op in self.ops("twin", "count"):
+            self.change_input(op)
+        for op in self.ops("stop"):
+            self.stops[op.a % self.story.sources] = op.b
+        alike, spread = any(self.ops("alike")), any(self.ops("spread"))
+        self.plan = [
+            self.output(one, index, alike, spread)
+            for one in self.inputs
+            if self.reads(one)
+            for index in range(0 if self.skips(one) else one.expected)
+        ]
+        for op in self.ops(*MISTAKES):
+            self.err(op)
+        for op in self.ops("chunk"):
+            self.write(op.a + 1, ("plain", COMMITTED, COMMITTED, COMMITTED, "retried", "retried", ABORTED, OPEN)[op.b])
+        self.write(len(self.plan), COMMITTED)
+        for op in self.ops(*MISSING):
+            self.forget(op)
+        starts, sink_starts = [0] * self.story.sources, [0] * self.story.sinks
+        for op in self.ops(*REMOVALS):
+            self.remove(op, starts, sink_starts)
+        source = tuple(
+            replace(one, removed=one.removed or one.offset < starts[one.partition]) for one in self.inputs
+        )
+        sink = tuple(
+            replace(one, removed=one.removed or one.offset < sink_starts[one.partition], topic=self.topic)
+            for one in self.records
+        )
+        return Pair(
+            self.policy,
+            source,
+            sink,
+            tuple(Range(starts[p], self.lsos.get(p, end), end) for p, end in enumerate(self.ends)),
+            tuple(Range(sink_starts[p], self.sink_lsos.get(p, end), end) for p, end in enumerate(self.sink_ends)),
+            tuple(self.markers),
+            self.group() if self.policy.group else None,
+        )
+
+    def add_input(self, op: Op) -> None:
+        """The numbers: partition, key, and how its transaction ended."""
+        partition, number = op.a % self.story.sources, len(self.inputs)
+        fate = {8: ABORTED, 9: OPEN}.get(op.c, COMMITTED)
+        identity = f"i{number}"
+        key = identity if self.policy.match == KEY else (None, "a", "b", "c")[op.b]
+        value = identity if self.policy.match == VALUE else f"v{number}"
+        expected = 2 if self.policy.expect == MANY else 1
+        self.inputs.append(Input(partition, self.ends[partition], identity, key, value, fate, expected))
+        if fate == OPEN:
+            self.lsos.setdefault(partition, self.ends[partition])
+        self.ends[partition] += 2 if op.c in (7, 8) else 1
+
+    def change_input(self, op: Op) -> None:
+        if not self.inputs:
+            return
+        one = self.inputs[op.a % len(self.inputs)]
+        if op.kind == "count":
+            if self.policy.expect in (COUNTED, MANY):
+                most = 1 if self.policy.expect == COUNTED else 3
+                self.inputs[op.a % len(self.inputs)] = replace(one, expected=min(op.b, most))
+            return
+        twin = self.inputs[op.b % len(self.inputs)]
+        key = twin.key if self.policy.match == KEY else one.key
+        value = twin.value if self.policy.match == VALUE else one.value
+        self.inputs[op.a % len(self.inputs)] = replace(one, identity=twin.identity, key=key, value=value)
+
+    def reads(self, one: Input) -> bool:
+        if one.fate != COMMITTED or one.offset >= self.lsos.get(one.partition, self.ends[one.partition]):
+            return False
+        return one.offset < self.stops.get(one.partition, self.ends[one.partition])
+
+    def skips(self, one: Input) -> bool:
+        """Whether the pipeline filters it out, where no count says so."""
+        number = self.inputs.index(one)
+        filtered = (op.b == 0 and op.a % len(self.inputs) == number for op in self.ops("count"))
+        return self.policy.expect == FILTERED and any(filtered)
+
+    def output(self, one: Input, index: int, alike: bool = False, spread: bool = False) -> _Output:
+        value = one.value if alike or index == 0 or self.policy.match == VALUE else f"{one.value}#{index}"
+        # A key's outputs go to one partition, as Kafka's own partitioner has it; without keys a partition's do.
+        by_key = sum(one.key.encode()) if one.key is not None else one.partition
+        home = (self.inputs.index(one) if spread else by_key) % self.story.sinks
+        place = one.partition, one.offset, index
+        return _Output(place, one.identity, place, one.key, value, home)
+
+    def err(self, op: Op) -> None:
+        plan = self.plan
+        one = plan[op.a % len(plan)] if plan else None
+        to = op.b % (len(plan) + 1)
+        if op.kind == "phantom":
+            name = f"x{op.a}"
+            key, value = (name if self.policy.match == by else f"z{op.a}" for by in (KEY, VALUE))
+            lineage = None if op.c % 2 else (0, self.ends[0] + op.c, 0)
+            plan.insert(to, _Output(None, name, lineage, key, value, op.c % self.story.sinks))
+        elif op.kind in ("stray_aborted", "stray_pending"):
+            waits = [given.offset >= self.lsos.get(given.partition, given.offset + 1) for given in self.inputs]
+            aborted = [given.fate == ABORTED and not wait for given, wait in zip(self.inputs, waits, strict=True)]
+            wanted = aborted if op.kind == "stray_aborted" else waits
+            strays = [given for given, is_wanted in zip(self.inputs, wanted, strict=True) if is_wanted]
+            if strays:
+                plan.insert(to, self.output(strays[op.a % len(strays)], 0))
+        elif one is None:
+            return
+        elif op.kind == "duplicate":
+            plan.insert(to, replace(one, home=one.home if op.c < 7 else op.c % self.story.sinks))
+        elif op.kind == "restamp":
+            if not self.policy.values and self.policy.match != VALUE:
+                plan.insert(to, replace(one, value=f"{one.value}'"))
+        elif op.kind == "lose":
+            plan.remove(one)
+        elif op.kind == "swap":
+            other = next((each for each in plan if each is not one and self.alike(one, each)), one)
+            here, there = (next(at for at, each in enumerate(plan) if each is found) for found in (one, other))
+            plan[here], plan[there] = other, one
+        elif op.kind == "extra" and one.origin:
+            beyond = (*one.origin[:2], max(each.origin[2] for each in plan if each.origin) + 1)
+            plan.insert(to, replace(one, origin=beyond, lineage=beyond))
+        elif op.kind == "corrupt" and self.policy.match != VALUE:
+            one.value += "!"
+        elif op.kind == "beside":
+            twins = [each for each in plan if each.identity == one.identity and each.origin != one.origin]
+            if twins:
+                plan[next(at for at, each in enumerate(plan) if each is twins[0])] = replace(one)
+
+    def alike(self, one: _Output, other: _Output) -> bool:
+        return bool(one.origin and other.origin and one.origin[0] == other.origin[0])
+
+    def write(self, size: int, how: str) -> None:
+        """Writes the next outputs of the plan in one transaction, or in none."""
+        taken, self.plan = self.plan[:size], self.plan[size:]
+        transaction = None if how == "plain" else len(self.records)
+        fate = {"plain": COMMITTED, "retried": ABORTED}.get(how, how)
+        for one in taken:
+            offset = self.sink_ends[one.home]
+            if fate == OPEN:
+                self.sink_lsos.setdefault(one.home, offset)
+            self.sink_ends[one.home] += 1
+            by_key = (one.identity, None) if self.policy.match != LINEAGE else (None, one.lineage)
+            self.records.append(
+                Record(
+                    *(one.home, offset, len(self.records), *by_key, True, one.key, one.value, fate, one.origin),
+                    transaction=transaction,
+                )
+            )
+        if how == "retried":
+            self.plan = taken + self.plan
+        if transaction is not None and fate != OPEN:
+            for partition in sorted({one.home for one in taken}):
+                self.markers.append(Marker(partition, self.sink_ends[partition], transaction, fate == COMMITTED))
+                self.sink_ends[partition] += 1
+
+    def forget(self, op: Op) -> None:
+        """Takes the identity from one record or from all. A key that is the identity goes with it, a value too."""
+        if op.kind == "wrong_topic":
+            self.topic = self.policy.match != LINEAGE
+            return
+        some: list[Input] | list[Record] = self.inputs if "input" in op.kind else self.records
+        if self.policy.match == LINEAGE or not some:
+            return
+        for at in range(len(some)) if op.kind.endswith("s") else [op.a % len(some)]:
+            if isinstance(some[at], Input):
+                self.inputs[at] = replace(self.inputs[at], identity=None, **self.without())
+            else:
+                self.records[at] = replace(self.records[at], identity=None, **self.without())
+
+    def without(self) -> dict[str, None]:
+        return {"key": None} if self.policy.match == KEY else {}
+
+    def remove(self, op: Op, starts: list[int], sink_starts: list[int]) -> None:
+        if op.kind == "source_start":
+            partition = op.a % self.story.sources
+            starts[partition] = min(op.b, self.lsos.get(partition, self.ends[partition]))
+        elif op.kind == "sink_start":
+            partition = op.a % self.story.sinks
+            sink_starts[partition] = min(op.b, self.sink_lsos.get(partition, self.sink_ends[partition]))
+        elif op.kind == "source_hole" and self.inputs:
+            at = op.a % len(self.inputs)
+            self.inputs[at] = replace(self.inputs[at], removed=True)
+        elif op.kind == "sink_hole" and self.records:
+            at = op.a % len(self.records)
+            # The cleaner never goes beyond the last stable offset.
+            if self.records[at].offset < self.sink_lsos.get(self.records[at].partition, self.records[at].offset + 1):
+                self.records[at] = replace(self.records[at], removed=True)
+
+    def group(self) -> dict[int, int]:
+        """Right offsets, unless an operation says otherwise."""
+        offsets = {}
+        for partition, end in enumerate(self.ends):
+            mine = [one for one in self.records if one.origin and one.origin[0] == partition]
+            done = max((one.origin[1] + 1 for one in mine if one.origin and one.fate == COMMITTED), default=0)
+            is_open = any(one.fate == OPEN for one in mine)
+            read = min(self.lsos.get(partition, end), max(done, self.stops.get(partition, end)))
+            offsets[partition] = done if is_open else read
+        for op in self.ops("offset"):
+            partition, far = op.a % self.story.sources, op.c + 1
+            if op.b == 6:
+                offsets.pop(partition, None)
+            elif partition in offsets and op.b > 2:
+                to = {3: max(offsets[partition] - far, 0), 4: offsets[partition] + far, 5: self.ends[partition] + far}
+                offsets[partition] = to[op.b] if op.b != 4 else min(to[4], self.ends[partition])
+        return offsets
+
+
+def minimised(story: Story, fails: Callable[[Sequence[Story]], list[bool]]) -> Story:
+    """The story without all that it fails without. `fails` judges many stories at once."""
+    while True:
+        shorter = [story._replace(ops=story.ops[:at] + story.ops[at + 1 :]) for at in range(len(story.ops))]
+        if story.sources > 1:
+            shorter.append(story._replace(sources=1))
+        if story.sinks > 1:
+            shorter.append(story._replace(sinks=1))
+        shorter += [
+            story._replace(policy=story.policy._replace(**{name: plain}))
+            for name, plain in (("values", False), ("group", False), ("moving", False), ("order", NO_ORDER))
+            if getattr(story.policy, name) != plain
+        ]
+        if story.policy.guarantee != EXACTLY:
+            shorter.append(story._replace(policy=story.policy._replace(guarantee=EXACTLY)))
+        smaller = next(itertools.compress(shorter, fails(shorter)), None)
+        if smaller is None:
+            return story
+        story = smaller
+
+
+def told(story: Story) -> str:
+    """A pair in a few lines, for a person."""
+    pair = simulate(story)
+    lines = [f"{story.policy}", f"  operations: {' '.join(f'{op.kind}({op.a},{op.b},{op.c})' for op in story.ops)}"]
+    for one in pair.source:
+        where = f"{one.partition}/{one.offset}"
+        gone = " REMOVED" if one.removed else ""
+        lines.append(f"  input  {where} id={one.identity} key={one.key} {one.value} {one.fate} x{one.expected}{gone}")
+    for each in pair.sink:
+        where, gone = f"{each.partition}/{each.offset}", " REMOVED" if each.removed else ""
+        name = each.identity if pair.by_key else f"{'' if each.topic else 'other topic '}{each.lineage}"
+        lines.append(f"  output {where} id={name} key={each.key} {each.value} {each.fate} of {each.origin}{gone}")
+    lines.append(f"  source {_ranges(pair.source_ranges)} sink {_ranges(pair.sink_ranges)} group {pair.offsets}")
+    return "\n".join(lines)
+
+
+def _ranges(ranges: Iterable[Range]) -> str:
+    return " ".join(f"{one.start}..{one.lso}/{one.hw}" for one in ranges)
+
+
+def false_by_rule(found: Iterable[Story]) -> dict[str, list[tuple[Story, str]]]:
+    """Stories on which the oracle contradicts the truth, by the amendment that is left out; `all kept` leaves none out."""
+    wrong: dict[str, list[tuple[Story, str]]] = {}
+    for story in found:
+        pair = simulate(story)
+        truth = Truth(pair)
+        for name in ("all kept", *AMENDMENTS):
+            why = truth.false(judge(pair, SOUND - {name}).outcome)
+            if why and (name == "all kept" or not truth.false(judge(pair).outcome)):
+                wrong.setdefault(name, []).append((story, why))
+    return wrong
+
+
+def _rules(count: int, number: int) -> int:
+    wrong = false_by_rule(draw(stories(policies), count, number))
+    for name, found in wrong.items():
+        by_why = Counter(why for _, why in found)
+        log.info("%s: %s", name, dict(by_why))
+        for wanted in by_why:
+            story = min((each for each, why in found if why == wanted), key=lambda each: len(each.ops))
+            ruled = SOUND - {name}
+
+            def fails(some: Sequence[Story], ruled: frozenset[str] = ruled, wanted: str = wanted) -> list[bool]:
+                return [Truth(pair).false(judge(pair, ruled).outcome) == wanted for pair in map(simulate, some)]
+
+            small = minimised(story, fails)
+            judged = judge(simulate(small), ruled)
+            log.info("%s\n%s\n  judged: %s", wanted, told(small), judged)
+    return len(wrong.get("all kept", ()))
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description="Judge hostile pairs of topics, and hold the verdicts to the truth.")
+    options.add_argument("--pairs", type=int, default=2_000)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--batch", type=int, default=200, help="pairs of one policy")
+    options.add_argument("--singly", type=int, default=0, help="how many are also judged alone")
+    options.add_argument("--rules", action="store_true", help="only the oracle against the truth, without Spark")
+    asked = options.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("hypothesis").setLevel(logging.WARNING)
+    if asked.rules:
+        return min(_rules(asked.pairs, asked.seed), 1)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
