@@ -12,17 +12,20 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
+from backend.services import services
+from backend.settings import read_settings
+from backend.spark import connect
+from tests.validators.conftest import interpreted
+from tests.validators.pair_ledger import batch_of, is_told, report_of, rows_of, verdict_of
 from tests.validators.pair_oracle import (
     ABORTED,
     AMENDMENTS,
@@ -85,7 +88,18 @@ class _Output:
 
 
 MISTAKES = (
-    *("duplicate", "lose", "swap", "phantom", "extra", "corrupt", "stray_aborted", "stray_pending", "beside"),
+    *(
+        "duplicate",
+        "lose",
+        "swap",
+        "phantom",
+        "extra",
+        "corrupt",
+        "stray_aborted",
+        "stray_pending",
+        "beside",
+        "unfiltered",
+    ),
     *("spread", "restamp", "alike"),
 )
 REMOVALS = ("source_start", "sink_start", "source_hole", "sink_hole")
@@ -100,7 +114,9 @@ def stories(policy: st.SearchStrategy[Policy]) -> st.SearchStrategy[Story]:
         # An empty list is as likely as all others together: one mistake beside nothing else shows most.
         return st.one_of(st.just([]), st.lists(st.builds(Op, st.sampled_from(kinds), *numbers), max_size=most))
 
-    inputs = st.lists(st.builds(Op, st.just("input"), st.integers(0, 2), st.integers(0, 3), st.integers(0, 11)), max_size=12)
+    inputs = st.lists(
+        st.builds(Op, st.just("input"), st.integers(0, 2), st.integers(0, 3), st.integers(0, 11)), max_size=12
+    )
     parts = st.tuples(
         inputs,
         ops(("twin",), 3),
@@ -205,9 +221,7 @@ class _Simulator:
         starts, sink_starts = [0] * self.story.sources, [0] * self.story.sinks
         for op in self.ops(*REMOVALS):
             self.remove(op, starts, sink_starts)
-        source = tuple(
-            replace(one, removed=one.removed or one.offset < starts[one.partition]) for one in self.inputs
-        )
+        source = tuple(replace(one, removed=one.removed or one.offset < starts[one.partition]) for one in self.inputs)
         sink = tuple(
             replace(one, removed=one.removed or one.offset < sink_starts[one.partition], topic=self.topic)
             for one in self.records
@@ -284,6 +298,10 @@ class _Simulator:
             strays = [given for given, is_wanted in zip(self.inputs, wanted, strict=True) if is_wanted]
             if strays:
                 plan.insert(to, self.output(strays[op.a % len(strays)], 0))
+        elif op.kind == "unfiltered":
+            filtered = [given for given in self.inputs if self.reads(given) and not given.expected]
+            if filtered:
+                plan.insert(to, self.output(filtered[op.a % len(filtered)], 0))
         elif one is None:
             return
         elif op.kind == "duplicate":
@@ -320,13 +338,21 @@ class _Simulator:
             if fate == OPEN:
                 self.sink_lsos.setdefault(one.home, offset)
             self.sink_ends[one.home] += 1
-            by_key = (one.identity, None) if self.policy.match != LINEAGE else (None, one.lineage)
-            self.records.append(
-                Record(
-                    *(one.home, offset, len(self.records), *by_key, True, one.key, one.value, fate, one.origin),
-                    transaction=transaction,
-                )
+            by_key = self.policy.match != LINEAGE
+            record = Record(
+                partition=one.home,
+                offset=offset,
+                written=len(self.records),
+                identity=one.identity if by_key else None,
+                lineage=None if by_key else one.lineage,
+                topic=True,
+                key=one.key,
+                value=one.value,
+                fate=fate,
+                origin=one.origin,
+                transaction=transaction,
             )
+            self.records.append(record)
         if how == "retried":
             self.plan = taken + self.plan
         if transaction is not None and fate != OPEN:
@@ -339,17 +365,20 @@ class _Simulator:
         if op.kind == "wrong_topic":
             self.topic = self.policy.match != LINEAGE
             return
-        some: list[Input] | list[Record] = self.inputs if "input" in op.kind else self.records
-        if self.policy.match == LINEAGE or not some:
+        count = len(self.inputs if "input" in op.kind else self.records)
+        if self.policy.match == LINEAGE or not count:
             return
-        for at in range(len(some)) if op.kind.endswith("s") else [op.a % len(some)]:
-            if isinstance(some[at], Input):
-                self.inputs[at] = replace(self.inputs[at], identity=None, **self.without())
+        for at in range(count) if op.kind.endswith("s") else [op.a % count]:
+            if "input" in op.kind:
+                given = self.inputs[at]
+                self.inputs[at] = replace(given, identity=None, key=self.left(given.key))
             else:
-                self.records[at] = replace(self.records[at], identity=None, **self.without())
+                record = self.records[at]
+                self.records[at] = replace(record, identity=None, key=self.left(record.key))
 
-    def without(self) -> dict[str, None]:
-        return {"key": None} if self.policy.match == KEY else {}
+    def left(self, key: str | None) -> str | None:
+        """What is left of a record's key without its identity."""
+        return None if self.policy.match == KEY else key
 
     def remove(self, op: Op, starts: list[int], sink_starts: list[int]) -> None:
         if op.kind == "source_start":
@@ -394,13 +423,12 @@ def minimised(story: Story, fails: Callable[[Sequence[Story]], list[bool]]) -> S
             shorter.append(story._replace(sources=1))
         if story.sinks > 1:
             shorter.append(story._replace(sinks=1))
-        shorter += [
-            story._replace(policy=story.policy._replace(**{name: plain}))
-            for name, plain in (("values", False), ("group", False), ("moving", False), ("order", NO_ORDER))
-            if getattr(story.policy, name) != plain
-        ]
-        if story.policy.guarantee != EXACTLY:
-            shorter.append(story._replace(policy=story.policy._replace(guarantee=EXACTLY)))
+        kept = story.policy
+        plainer = (
+            *(kept._replace(values=False), kept._replace(group=False), kept._replace(moving=False)),
+            *(kept._replace(order=NO_ORDER), kept._replace(guarantee=EXACTLY)),
+        )
+        shorter += [story._replace(policy=policy) for policy in plainer if policy != kept]
         smaller = next(itertools.compress(shorter, fails(shorter)), None)
         if smaller is None:
             return story
@@ -428,7 +456,7 @@ def _ranges(ranges: Iterable[Range]) -> str:
 
 
 def false_by_rule(found: Iterable[Story]) -> dict[str, list[tuple[Story, str]]]:
-    """Stories on which the oracle contradicts the truth, by the amendment that is left out; `all kept` leaves none out."""
+    """Stories on which the oracle contradicts the truth, by the amendment that is left out. `all kept` keeps all."""
     wrong: dict[str, list[tuple[Story, str]]] = {}
     for story in found:
         pair = simulate(story)
@@ -458,19 +486,116 @@ def _rules(count: int, number: int) -> int:
     return len(wrong.get("all kept", ()))
 
 
+class Difference(NamedTuple):
+    """A verdict of the validators that the oracle or the truth contradicts."""
+
+    story: Story
+    why: str
+    told: str
+    """The pair, and what both sides found."""
+
+
+def difference(story: Story, verdict: str, found: object) -> Difference | None:
+    pair = simulate(story)
+    slow = judge(pair)
+    why = Truth(pair).false(verdict) or (f"{verdict}, not {slow.outcome}" if verdict != slow.outcome else None)
+    return Difference(story, why, f"{told(story)}\n  found: {found}\n  oracle: {slow}") if why else None
+
+
+def grouped(found: Iterable[Story]) -> list[list[Story]]:
+    """The stories that can be judged, in groups that share a ledger; the largest first."""
+    groups: dict[tuple[object, ...], list[Story]] = {}
+    for story in found:
+        pair = simulate(story)
+        if is_told(pair) and (name := batch_of(pair)) is not None:
+            groups.setdefault(name, []).append(story)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def differences(spark: SparkSession, folder: Path, found: Sequence[Story]) -> list[Difference]:
+    """What differs among stories of one group, by the rows of evidence."""
+    pairs = [simulate(story) for story in found]
+    rows = rows_of(spark, folder, pairs)
+    every = [
+        difference(story, verdict_of(own, pair), dict(own)) for story, pair, own in zip(found, pairs, rows, strict=True)
+    ]
+    return [one for one in every if one]
+
+
+def difference_alone(spark: SparkSession, folder: Path, story: Story) -> Difference | None:
+    """What differs when a pair is judged alone, by its report. A kind without anything to look at is no difference."""
+    report = report_of(spark, folder, simulate(story))
+    uncounted = {one.kind for one in report.not_checked}
+    unknown = [one for one in report.findings if one.outcome == "UNKNOWN" and one.kind not in uncounted]
+    empty = all(one.why.startswith("Nothing to look at") for one in unknown) and unknown
+    if report.verdict == "UNKNOWN" and empty and judge(simulate(story)).outcome == "HOLDS":
+        return None
+    return difference(story, report.verdict, report.why)
+
+
+def _smallest(spark: SparkSession, folder: Path, one: Difference) -> Difference:
+    """The same difference with as few operations as possible."""
+    known: dict[Story, Difference] = {}
+
+    def fails(some: Sequence[Story]) -> list[bool]:
+        for group in grouped(some):
+            known.update({each.story: each for each in differences(spark, folder, group) if each.why == one.why})
+        return [story in known for story in some]
+
+    return known.get(minimised(one.story, fails), one)
+
+
+def _judged(spark: SparkSession, folder: Path, asked: argparse.Namespace) -> int:
+    began, count, wrong, shown = time.monotonic(), 0, Counter[str](), Counter[str]()
+    verdicts: Counter[str] = Counter()
+    number = asked.seed
+    while count < asked.pairs:
+        number += 1
+        policy = draw(st.builds(Story, policies, st.just(1), st.just(1), st.just(())), 50, number)[-1].policy
+        for group in grouped(draw(stories(st.just(policy)), asked.batch, number)):
+            found = differences(spark, folder, group)
+            count += len(group)
+            for story in group:
+                slow = judge(simulate(story))
+                verdicts[slow.outcome] += 1
+                verdicts.update({f"{kind} by {cause}" if cause else kind for kind, cause in slow.rows} | slow.premises)
+            for one in found:
+                wrong[one.why] += 1
+                if shown[one.why] < asked.shown:
+                    shown[one.why] += 1
+                    small = _smallest(spark, folder, one)
+                    log.info("%s\n%s", small.why, small.told)
+        took = time.monotonic() - began
+        log.info("%d pairs, %.3f s a pair, %d wrong", count, took / max(count, 1), sum(wrong.values()))
+    for at, story in enumerate(draw(stories(policies), 20 * asked.singly, asked.seed) if asked.singly else ()):
+        if at % 20 == 0 and is_told(simulate(story)) and (alone := difference_alone(spark, folder, story)):
+            wrong[alone.why] += 1
+            log.info("alone: %s\n%s", alone.why, alone.told)
+    log.info("verdicts and reasons: %s", dict(verdicts.most_common()))
+    log.info("wrong: %s", dict(wrong))
+    return min(sum(wrong.values()), 1)
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description="Judge hostile pairs of topics, and hold the verdicts to the truth.")
     options.add_argument("--pairs", type=int, default=2_000)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--batch", type=int, default=200, help="pairs of one policy")
     options.add_argument("--singly", type=int, default=0, help="how many are also judged alone")
+    options.add_argument("--shown", type=int, default=2, help="how many differences of each kind are minimised")
     options.add_argument("--rules", action="store_true", help="only the oracle against the truth, without Spark")
     asked = options.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    logging.getLogger("hypothesis").setLevel(logging.WARNING)
+    for noisy in ("hypothesis", "pyspark", "py4j", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     if asked.rules:
         return min(_rules(asked.pairs, asked.seed), 1)
-    return 0
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home)
+        with services(read_settings(home=folder), kafka=False) as found:
+            spark = connect(found.spark_remote)
+            interpreted(spark)
+            return _judged(spark, folder, asked)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -35,12 +35,15 @@ AMENDMENTS: Mapping[str, str] = {
     "first copy": "Where duplicates are allowed, compaction leaves the later copy, which is out of order.",
 }
 SOUND = frozenset(AMENDMENTS)
-UNSURE = frozenset(
-    "identity_missing identity_repeated identity_disjoint outputs_alike source_removed sink_removed key_spread "
-    "movement pending no_offset".split()
+PREMISES = frozenset(
+    {
+        *("identity_missing", "identity_repeated", "identity_disjoint", "outputs_alike"),
+        *("source_removed", "sink_removed", "key_spread"),
+    }
 )
+"""Facts that leave a verdict unknown, and rows that they explain."""
+UNSURE = PREMISES | {"movement", "pending", "no_offset"}
 """Causes that leave a row unknown."""
-PREMISES = UNSURE - {"movement", "pending", "no_offset"}
 Place = tuple[int, int, int]
 
 
@@ -193,7 +196,9 @@ class _Case:
         if self.policy.expect != FILTERED:
             return every
         if self.pair.by_key:
-            return Counter({name: min(count, self.counts[name] + self.pending_counts[name]) for name, count in every.items()})
+            return Counter(
+                {name: min(count, self.counts[name] + self.pending_counts[name]) for name, count in every.items()}
+            )
         return Counter({name: count for name, count in every.items() if name in self.produced})
 
     def due(self, one: Input) -> bool:
@@ -224,7 +229,8 @@ class _Case:
 
     @cached_property
     def disjoint(self) -> bool:
-        if not self.committed or not self.inputs:
+        emptied = self.source_removed and "disjoint" in self.amended
+        if not self.committed or not (self.inputs or emptied):
             return False
         if self.pair.by_key:
             return not {one.identity for one in self.committed} & ({one.identity for one in self.inputs} - {None})
@@ -232,10 +238,12 @@ class _Case:
 
     @cached_property
     def unnamed_input(self) -> bool:
-        return self.pair.by_key and any(one.identity is None for one in (*self.inputs, *self.lost_inputs, *self.waiting))
+        return self.pair.by_key and any(
+            one.identity is None for one in (*self.inputs, *self.lost_inputs, *self.waiting)
+        )
 
     def premises(self) -> Iterator[str]:
-        unnamed = (*self.inputs, *self.committed, *self.undecided)
+        unnamed: tuple[Input | Record, ...] = (*self.inputs, *self.committed, *self.undecided)
         if self.pair.by_key and any(one.identity is None for one in unnamed):
             yield "identity_missing"
         twins = Counter(self.copies)
@@ -414,28 +422,44 @@ class _Case:
     def wrong_values(self) -> Iterator[tuple[str, str | None]]:
         values = {(one.partition, one.offset): one.value for one in self.inputs}
         for one, place in self.placed():
-            if place[:2] in values and (len(place) < 3 or place[2] == 0) and values[place[:2]] != one.value:
+            wanted = values.get((place[0], place[1]))
+            if wanted is not None and (len(place) < 3 or place[2] == 0) and wanted != one.value:
                 yield "wrong_value", self.doubtful(one.identity)
 
 
 class Truth:
-    """What really happened to a pair, removed records included."""
+    """What really happened to a pair, removed records included.
+
+    Two things are left out, as no identity by key can tell them. An output beyond those that its input must have is a
+    repeated one. An output of an aborted input is that of the committed input with its identity, where there is one.
+    """
 
     def __init__(self, pair: Pair) -> None:
         self.pair, self.policy = pair, pair.policy
         self.inputs = {(one.partition, one.offset): one for one in pair.source}
+        self.sink = tuple(replace(one, origin=self._claimed(one.origin)) for one in pair.sink)
+
+    def _claimed(self, origin: Place | None) -> Place | None:
+        if origin is None or not self.pair.by_key:
+            return origin
+        given = self.inputs[origin[:2]]
+        if given.fate == ABORTED and given.identity is not None:
+            same = (one for one in self.pair.source if one.identity == given.identity and one.fate == COMMITTED)
+            given = next((one for one in same if not self.pair.unsettled(one)), given)
+        index = min(origin[2], given.expected - 1) if given.expected else origin[2]
+        return given.partition, given.offset, index
 
     def false(self, outcome: str) -> str | None:
         """Why this verdict is false; None where the truth allows it."""
-        if outcome == VIOLATED and not self.breaks(self.pair.sink):
+        if outcome == VIOLATED and not self.breaks(list(self.sink)):
             return "false VIOLATED: nothing is wrong"
         if outcome == HOLDS:
-            seen = [one for one in self.pair.sink if not (self.policy.moving and self.pair.pending(one))]
+            seen = [one for one in self.sink if not (self.policy.moving and self.pair.pending(one))]
             wrong = self.breaks(seen) - ({"loss"} if self.policy.expect == FILTERED else set())
             return f"false HOLDS: {', '.join(sorted(wrong))}" if wrong else None
         return None
 
-    def breaks(self, sink: list[Record] | tuple[Record, ...]) -> set[str]:
+    def breaks(self, sink: list[Record]) -> set[str]:
         """What is wrong for certain, as the policy has it."""
         committed = [one for one in sink if one.fate == COMMITTED]
         counts = Counter(one.origin for one in committed if one.origin is not None)
@@ -456,20 +480,18 @@ class Truth:
             found.add("order")
         return found | self._of_group(committed)
 
-    def _is_lost(self, one: Input, sink: list[Record] | tuple[Record, ...]) -> bool:
-        if one.fate != COMMITTED or self.pair.unsettled(one) or not self._due(one):
+    def _is_lost(self, one: Input, sink: list[Record]) -> bool:
+        if one.fate != COMMITTED or self.pair.unsettled(one) or not self._due(one, sink):
             return False
         there = {each.origin for each in sink if each.fate != ABORTED}
-        there |= {each.origin for each in self.pair.sink if self.pair.pending(each)}
+        there |= {each.origin for each in self.sink if self.pair.pending(each)}
         return any((one.partition, one.offset, index) not in there for index in range(one.expected))
 
-    def _due(self, one: Input) -> bool:
+    def _due(self, one: Input, sink: list[Record]) -> bool:
         if self.policy.group:
             return one.offset < (self.pair.offsets or {}).get(one.partition, 0)
-        later = (each.origin for each in self.pair.sink if each.fate == COMMITTED and each.origin)
-        return not self.policy.moving or any(
-            origin[0] == one.partition and origin[1] > one.offset for origin in later
-        )
+        later = (each.origin for each in sink if each.fate == COMMITTED and each.origin)
+        return not self.policy.moving or any(origin[0] == one.partition and origin[1] > one.offset for origin in later)
 
     def _inversions(self, committed: list[Record]) -> Iterator[bool]:
         lines: dict[Hashable, list[Record]] = {}
