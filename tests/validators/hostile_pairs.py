@@ -12,9 +12,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
