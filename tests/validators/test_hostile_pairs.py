@@ -69,7 +69,7 @@ def pair(inputs: str, outputs: str, expected: int = 1, group: int | None = None,
     for offset, token in enumerate(outputs.split()):
         places = [at for at, name in enumerate(names) if name == token[0]]
         free = [at for at in places if at not in taken]
-        at = (free or places or [None])[0]
+        at = next(iter((*free, *places)), None)
         taken.append(at)
         place = None if at is None else (0, at, 0)
         name = None if token[0] == "-" else token[0]
