@@ -285,7 +285,7 @@ class _Simulator:
         elif op.kind == "duplicate":
             plan.insert(to, replace(one, home=one.home if op.c < 7 else op.c % self.story.sinks))
         elif op.kind == "restamp":
-            if not self.policy.values and self.policy.match != VALUE:
+            if not self.policy.values and self.policy.match != VALUE and not self.tells_by_bytes():
                 plan.insert(to, replace(one, value=f"{one.value}'"))
         elif op.kind == "lose":
             plan.remove(one)
@@ -296,12 +296,16 @@ class _Simulator:
         elif op.kind == "extra" and one.origin:
             beyond = (*one.origin[:2], max(each.origin[2] for each in plan if each.origin) + 1)
             plan.insert(to, replace(one, origin=beyond, lineage=beyond))
-        elif op.kind == "corrupt" and self.policy.match != VALUE:
+        elif op.kind == "corrupt" and self.policy.match != VALUE and not self.tells_by_bytes():
             one.value += "!"
         elif op.kind == "beside":
             twins = [each for each in plan if each.identity == one.identity and each.origin != one.origin]
             if twins:
                 plan[next(at for at, each in enumerate(plan) if each is twins[0])] = replace(one)
+
+    def tells_by_bytes(self) -> bool:
+        """Whether only its bytes tell a repeated output from another one: then no repeated one may have others."""
+        return self.policy.expect == MANY and self.policy.match != LINEAGE
 
     def alike(self, one: _Output, other: _Output) -> bool:
         return bool(one.origin and other.origin and one.origin[0] == other.origin[0])

@@ -230,11 +230,12 @@ class _Case:
     @cached_property
     def disjoint(self) -> bool:
         emptied = self.source_removed and "disjoint" in self.amended
-        if not self.committed or not (self.inputs or emptied):
+        there = [*self.committed, *(self.undecided if "disjoint" in self.amended else ())]
+        if not there or not (self.inputs or emptied):
             return False
         if self.pair.by_key:
-            return not {one.identity for one in self.committed} & ({one.identity for one in self.inputs} - {None})
-        return not any(one.topic and one.lineage for one in self.committed)
+            return not {one.identity for one in there} & ({one.identity for one in self.inputs} - {None})
+        return not any(one.topic and one.lineage for one in there)
 
     @cached_property
     def unnamed_input(self) -> bool:
@@ -368,13 +369,13 @@ class _Case:
 
     def inversions(self) -> Iterator[tuple[str, str | None]]:
         lines: dict[Hashable, list[tuple[Record, tuple[int, ...]]]] = {}
-        firsts: dict[Hashable, int] = {}
+        seen: Counter[Hashable] = Counter()
         for one, place in sorted(self.placed(), key=lambda found: found[0].written):
             line = (one.partition, place[0], one.key if self.policy.order == PER_KEY else "")
             if self.policy.order == PER_KEY and one.key is None:
                 continue
-            first = firsts.setdefault(self.name(one), one.written)
-            if first == one.written or (self.pair.by_key and self.policy.expect == MANY):
+            seen[self.name(one)] += 1
+            if seen[self.name(one)] <= (self.room[one.identity] if self.pair.by_key else 1):
                 lines.setdefault(line, []).append((one, place))
         for found in lines.values():
             for (_, before), (one, place) in itertools.pairwise(sorted(found, key=lambda each: each[0].offset)):
