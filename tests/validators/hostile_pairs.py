@@ -537,6 +537,7 @@ def _judged(spark: SparkSession, folder: Path, asked: argparse.Namespace) -> int
         for group in grouped(draw(asked.batch, number, policy)):
             found = differences(spark, folder, group)
             count += len(group)
+            log.info("%d pairs: %d differ", len(group), len(found))
             for story in group:
                 slow = judge(simulate(story))
                 verdicts[slow.outcome] += 1
@@ -545,6 +546,7 @@ def _judged(spark: SparkSession, folder: Path, asked: argparse.Namespace) -> int
                 wrong[one.why] += 1
                 if shown[one.why] < asked.shown:
                     shown[one.why] += 1
+                    log.info("%s, at first\n%s", one.why, one.told)
                     small = _smallest(spark, folder, one)
                     log.info("%s\n%s", small.why, small.told)
         took = time.monotonic() - began
