@@ -32,7 +32,7 @@ AMENDMENTS: Mapping[str, str] = {
     "removed output": "A removed or unidentified output may explain an offset ahead, as it explains a gap.",
     "disjoint": "Where no identity matches, phantoms, gaps and offsets tell nothing.",
     "moving group": "A group's offset is behind while topics move: outputs were committed after it was asked.",
-    "first copy": "Where duplicates are allowed, compaction leaves the later copy, which is out of order.",
+    "first copy": "Where duplicates are allowed, the first copy may be removed or unidentified, and the later one is out of order.",
 }
 SOUND = frozenset(AMENDMENTS)
 PREMISES = frozenset(
@@ -385,8 +385,11 @@ class _Case:
     def _of_inversion(self, one: Record) -> str | None:
         if self.pair.by_key and self.source_removed:
             return "source_removed"
-        if self.sink_removed and self.policy.guarantee == AT_LEAST and "first copy" in self.amended:
-            return "sink_removed"
+        if self.policy.guarantee == AT_LEAST and "first copy" in self.amended:
+            if self.sink_removed:
+                return "sink_removed"
+            if self.pair.by_key and any(each.identity is None for each in self.committed):
+                return "identity_missing"
         return self.doubtful(one.identity)
 
     def group(self) -> Iterator[tuple[str, str | None]]:
