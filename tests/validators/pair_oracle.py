@@ -32,7 +32,7 @@ AMENDMENTS: Mapping[str, str] = {
     "removed output": "A removed or unidentified output may explain an offset ahead, as it explains a gap.",
     "disjoint": "Where no identity matches, phantoms, gaps and offsets tell nothing.",
     "moving group": "A group's offset is behind while topics move: outputs were committed after it was asked.",
-    "first copy": "Where duplicates are allowed, the first copy may be removed or unidentified, and the later one is out of order.",
+    "first copy": "Where duplicates are allowed, a later copy may be out of order, its first one removed or unidentified.",
 }
 SOUND = frozenset(AMENDMENTS)
 PREMISES = frozenset(
