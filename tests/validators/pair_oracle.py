@@ -32,7 +32,7 @@ AMENDMENTS: Mapping[str, str] = {
     "removed output": "A removed or unidentified output may explain an offset ahead, as it explains a gap.",
     "disjoint": "Where no identity matches, phantoms, gaps and offsets tell nothing.",
     "moving group": "A group's offset is behind while topics move: outputs were committed after it was asked.",
-    "first copy": "Where duplicates are allowed, a later copy may be out of order, its first one removed or unidentified.",
+    "first copy": "Where duplicates are allowed and the first copy is removed or unidentified, order tells nothing.",
 }
 SOUND = frozenset(AMENDMENTS)
 PREMISES = frozenset(
