@@ -163,7 +163,8 @@ class _Case:
         self.waiting = [one for one in seen if pair.unsettled(one)]
         kept = [one for one in pair.sink if not one.removed]
         self.committed = [one for one in kept if one.fate == COMMITTED and not pair.pending(one)]
-        self.undecided = [one for one in kept if pair.pending(one)]
+        # Above the last stable offset the raw log may show an abort already: nothing comes of such a record.
+        self.undecided = [one for one in kept if pair.pending(one) and one.fate != ABORTED]
         self.produced = {self.name(one) for one in kept}
         self.source_removed = pair.lost(pair.source, pair.source_ranges)
         self.sink_removed = pair.lost(pair.sink, pair.sink_ranges)
@@ -488,7 +489,7 @@ class Truth:
         if one.fate != COMMITTED or self.pair.unsettled(one) or not self._due(one, sink):
             return False
         there = {each.origin for each in sink if each.fate != ABORTED}
-        there |= {each.origin for each in self.sink if self.pair.pending(each)}
+        there |= {each.origin for each in self.sink if self.pair.pending(each) and each.fate != ABORTED}
         return any((one.partition, one.offset, index) not in there for index in range(one.expected))
 
     def _due(self, one: Input, sink: list[Record]) -> bool:
