@@ -8,7 +8,11 @@ from pyspark.sql import SparkSession
 
 @pytest.fixture(scope="module")
 def spark(spark: SparkSession) -> SparkSession:
+    interpreted(spark)
+    return spark
+
+
+def interpreted(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.codegen.wholeStage", "false")
     spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     spark.conf.set("spark.sql.shuffle.partitions", "2")
-    return spark

@@ -1,0 +1,280 @@
+"""Hands pairs of topics to the validators: many pairs as one ledger, each in partitions of its own.
+
+`TOLD` names the facts that `report_of` and `rows_of` can tell the validators. Pairs with other facts are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.validators.history import BEGAN, SINK, SOURCE, History
+from tests.validators.pair_oracle import (
+    ABORTED,
+    AT_LEAST,
+    COMMITTED,
+    COUNTED,
+    FILTERED,
+    HEADER,
+    KEY,
+    LINEAGE,
+    MANY,
+    NO_ORDER,
+    ONE_TO_ONE,
+    OPEN,
+    PER_KEY,
+    PER_PARTITION,
+    PREMISES,
+    VALUE,
+    Pair,
+    Policy,
+    Record,
+)
+from tests.validators.pair_oracle import judge as judge_slowly
+from validators.agreed import Agreed
+from validators.catalogue import VALIDATORS
+from validators.evidence import together
+from validators.expectation import ADVISORY, CONTRADICTIONS, EXEMPT, REQUIRED, judge_rows, merge
+from validators.expected import Expect, Expected
+from validators.finding import Bounds, Guarantee, Order, Outcome, PartitionBounds
+from validators.headers import LINEAGE_HEADER, Lineage, format_lineage
+from validators.identity import Identity, Match
+from validators.ledger import Ledger
+from validators.report import Report, judge
+
+APART = 4
+"""How far the first partitions of two pairs are apart."""
+NAME_HEADER = "id"
+TOLD: frozenset[str] = frozenset()
+"""Facts that are told, of those that `facts_of` names."""
+
+EXPECTS = {
+    ONE_TO_ONE: Expect.ONE_TO_ONE,
+    FILTERED: Expect.ZERO_OR_ONE,
+    COUNTED: Expect.ZERO_OR_ONE,
+    MANY: Expect.ONE_TO_MANY,
+}
+ORDERS = {PER_PARTITION: Order.PER_SOURCE_PARTITION, PER_KEY: Order.PER_KEY, NO_ORDER: Order.NONE}
+MATCHES = {LINEAGE: Match(), KEY: Match(), VALUE: Match(VALUE, VALUE), HEADER: Match(*[f"header:{NAME_HEADER}"] * 2)}
+Row = tuple[str, str | None]
+
+
+@dataclass
+class Facts:
+    """What else is known of topics, besides their records and bounds: everything by the numbered partitions."""
+
+    source_starts: dict[int, int] = field(default_factory=dict)
+    """Where each partition's log starts."""
+    source_removed: list[tuple[int, int]] = field(default_factory=list)
+    """Partition and offset of records that the source's raw log shows to be gone."""
+    source_pending: list[tuple[int, int]] = field(default_factory=list)
+    """Partition and offset of the source's records at or above its last stable offset."""
+    due: dict[int, int] = field(default_factory=dict)
+    """Where what is due ends, by source partition; where topics move without a group, the validators find it."""
+    moving: bool = False
+    offsets: dict[int, int] | None = None
+    """The group's offsets."""
+
+
+def facts_of(pair: Pair) -> frozenset[str]:
+    """What of a pair `build_ledger` must be told beyond readings, bounds, raw log and the group's offsets."""
+    found = set(judge_slowly(pair).premises)
+    if pair.policy.moving:
+        found.add("moving")
+    if any(pair.unsettled(one) for one in pair.source):
+        found.add("source_pending")
+    offsets = pair.offsets or {}
+    if pair.policy.group and any(one.offset >= offsets.get(one.partition, 0) for one in pair.source):
+        found.add("not due")
+    for partition, bounds in enumerate(pair.source_ranges):
+        if pair.policy.group and not bounds.start <= offsets.get(partition, bounds.start) <= bounds.hw:
+            found.add("offset beyond the end")
+    return frozenset(found)
+
+
+def is_told(pair: Pair) -> bool:
+    return facts_of(pair) <= TOLD
+
+
+def batch_of(pair: Pair) -> tuple[object, ...] | None:
+    """Pairs with the same answer can share a ledger; None: the pair must be judged alone.
+
+    The validators count some facts over the whole topic. They must be the same for all pairs of a ledger."""
+    facts = facts_of(pair)
+    if facts & {"identity_missing", "identity_disjoint"}:
+        return None
+    return pair.policy, tuple(sorted(facts))
+
+
+def history_of(pairs: Sequence[Pair]) -> tuple[History, Facts, list[tuple[int, int, int]]]:
+    """All pairs as one, numbered through; what else is known; and each input's count of outputs."""
+    made = History(Bounds(SINK, ()), Bounds(SOURCE, ()))
+    facts, counts = Facts(moving=any(pair.policy.moving for pair in pairs)), []
+    bounds: dict[str, list[PartitionBounds]] = {SINK: [], SOURCE: []}
+    for number, pair in enumerate(pairs):
+        first = APART * number
+        for topic, ranges in ((SINK, pair.sink_ranges), (SOURCE, pair.source_ranges)):
+            bounds[topic] += [PartitionBounds(first + at, *one) for at, one in enumerate(ranges)]
+        _add_source(made, facts, number, pair)
+        counts += [(first + one.partition, one.offset, one.expected) for one in pair.source if not one.removed]
+        _add_sink(made, number, pair)
+        if pair.policy.group:
+            own = {first + partition: offset for partition, offset in (pair.offsets or {}).items()}
+            facts.offsets = {**(facts.offsets or {}), **own}
+            for at in range(len(pair.source_ranges)):
+                facts.due[first + at] = own.get(first + at, 0)
+    made.sink_bounds = Bounds(SINK, tuple(bounds[SINK]))
+    made.source_bounds = Bounds(SOURCE, tuple(bounds[SOURCE]))
+    return made, facts, counts
+
+
+def ledger_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> Ledger:
+    """The one place that knows how `build_ledger` is told what a pair holds."""
+    policy: Policy = pairs[0].policy
+    made, facts, counts = history_of(pairs)
+    count = spark.createDataFrame(counts, "partition int, offset long, count int")
+    return made.ledger(
+        spark,
+        folder,
+        identity=Identity.LINEAGE if policy.match == LINEAGE else Identity.KEY,
+        expected=Expected(EXPECTS[policy.expect], count if policy.expect in (COUNTED, MANY) else None),
+        agreed=Agreed(match=MATCHES[policy.match], value="value" if policy.values else None, offsets=facts.offsets),
+        order=ORDERS[policy.order],
+    )
+
+
+def report_of(spark: SparkSession, folder: Path, pair: Pair) -> Report:
+    """The whole way: what a user would read of a pair."""
+    return judge(ledger_of(spark, folder, [pair]), guarantee_of(pair.policy))
+
+
+def rows_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> list[Counter[Row]]:
+    """For each pair of one ledger, how many rows of evidence there are by kind and cause."""
+    ledger = ledger_of(spark, folder, pairs)
+    if ledger.doubts:
+        raise AssertionError(f"The readings of a pair are odd: {ledger.doubts}")
+    # Advisory kinds never count, and each costs a part of the plan.
+    asked = [one for one in VALIDATORS if one.NAME not in ADVISORY]
+    frames = [(one.NAME, rows) for one in asked if (rows := one.find(ledger)) is not None]
+    place = F.coalesce("partition", "source_partition").alias("place")
+    every = together([rows.select(F.lit(name).alias("kind"), "explained_by", place) for name, rows in frames])
+    found: list[Counter[Row]] = [Counter() for _ in pairs]
+    if every is not None:
+        for row in every.groupBy("kind", "explained_by", "place").count().collect():
+            found[row["place"] // APART][row["kind"], row["explained_by"]] += row["count"]
+    return found
+
+
+def verdict_of(rows: Mapping[Row, int], pair: Pair) -> Outcome:
+    """The verdict on a pair from its rows alone. That a kind has nothing to look at is not among them."""
+    policy, guarantee = pair.policy, guarantee_of(pair.policy)
+    group = ("offset_ahead", "offset_behind") if policy.group else ()
+    asked = (*REQUIRED[guarantee], *(("wrong_value",) if policy.values else ()), *group)
+    asked = tuple(one for one in asked if one not in EXEMPT[guarantee])
+    required = {kind for kind in asked if kind != "order" or policy.order != NO_ORDER}
+    outcomes = [Outcome.HOLDS]
+    for kind in {kind for kind, _ in rows}:
+        causes = {cause: count for (name, cause), count in rows.items() if name == kind}
+        outcome = judge_rows(kind, causes, guarantee)
+        contradicts = kind in CONTRADICTIONS[guarantee] and outcome is Outcome.VIOLATED
+        if kind in required or kind in PREMISES or contradicts:
+            outcomes.append(outcome)
+    if not policy.moving and any(one.hw > one.lso for one in pair.sink_ranges):
+        outcomes.append(Outcome.UNKNOWN)
+    return merge(outcomes)
+
+
+def guarantee_of(policy: Policy) -> Guarantee:
+    return Guarantee.AT_LEAST_ONCE if policy.guarantee == AT_LEAST else Guarantee.EXACTLY_ONCE
+
+
+def _add_source(made: History, facts: Facts, number: int, pair: Pair) -> None:
+    first = APART * number
+    for at, one in enumerate(pair.source_ranges):
+        facts.source_starts[first + at] = one.start
+    for given in pair.source:
+        place = first + given.partition, given.offset
+        if given.removed:
+            if given.offset >= pair.source_ranges[given.partition].start:
+                facts.source_removed.append(place)
+            continue
+        headers = None
+        if pair.policy.match == HEADER and given.identity is not None:
+            headers = [(NAME_HEADER, f"{number}:{given.identity}".encode())]
+        row = (*place, BEGAN, *_bytes(number, pair.policy, given.key, given.value, given.identity), headers)
+        if pair.unsettled(given):
+            facts.source_pending.append(place)
+        else:
+            (made.source if given.fate == COMMITTED else made.aborted).append(row)
+
+
+def _add_sink(made: History, number: int, pair: Pair) -> None:
+    first = APART * number
+    kept = [one for one in pair.sink if not one.removed]
+    for one in kept:
+        row = _row(number, pair, one)
+        made.uncommitted.append(row)
+        if one.fate == COMMITTED and not pair.pending(one):
+            made.committed.append(row)
+    sequences: Counter[tuple[int, int]] = Counter()
+    for one in sorted((one for one in pair.sink), key=lambda each: each.offset):
+        transactional = one.transaction is not None
+        producer, sequence = -1, -1
+        if one.transaction is not None:
+            producer = _producer(number, one.transaction)
+            sequence = sequences[one.partition, producer]
+            sequences[one.partition, producer] += 1
+        if not one.removed:
+            batch = (first + one.partition, one.offset, one.offset, 1, producer, 0 if transactional else -1, sequence)
+            made.batches.append((*batch, transactional, None, 0, 0, 100, "none", 0))
+    markers = {(one.partition, one.transaction): one for one in pair.markers}
+    for marker in pair.markers:
+        if marker.offset >= pair.sink_ranges[marker.partition].start:
+            control = "COMMIT" if marker.commits else "ABORT"
+            at, producer = (first + marker.partition, marker.offset), _producer(number, marker.transaction)
+            made.batches.append((*at, marker.offset, 1, producer, 0, -1, True, control, 0, 0, 100, "none", 0))
+    made.batches.sort(key=lambda each: (each[0], each[1]))
+    transactions = {(one.partition, one.transaction) for one in kept if one.transaction is not None}
+    for partition, transaction in sorted(transactions):
+        mine = [one for one in kept if (one.partition, one.transaction) == (partition, transaction)]
+        ended = markers.get((partition, transaction))
+        outcome = {COMMITTED: "COMMITTED", ABORTED: "ABORTED", OPEN: "OPEN"}[mine[0].fate]
+        places = (mine[0].offset, mine[-1].offset, len(mine), outcome, ended.offset if ended else None)
+        made.transactions.append((first + partition, _producer(number, transaction), 0, *places))
+
+
+def _row(number: int, pair: Pair, one: Record) -> tuple[object, ...]:
+    headers = None
+    if pair.policy.match == LINEAGE and one.lineage is not None:
+        partition, offset, index = one.lineage
+        topic = SOURCE if one.topic else "letters"
+        headers = [(LINEAGE_HEADER, format_lineage(Lineage(topic, APART * number + partition, offset, index)))]
+    elif pair.policy.match == HEADER and one.identity is not None:
+        headers = [(NAME_HEADER, f"{number}:{one.identity}".encode())]
+    written = BEGAN + timedelta(seconds=one.written)
+    content = _bytes(number, pair.policy, one.key, one.value, one.identity)
+    return (APART * number + one.partition, one.offset, written, *content, headers)
+
+
+def _bytes(
+    number: int, policy: Policy, key: str | None, value: str, identity: str | None
+) -> tuple[bytes | None, bytes | None]:
+    """Key and value. The one that is the identity carries the pair's number, so that no two pairs match."""
+    if policy.match == KEY:
+        return _named(number, identity), value.encode()
+    held = None if key is None else key.encode()
+    return (held, _named(number, identity)) if policy.match == VALUE else (held, value.encode())
+
+
+def _named(number: int, identity: str | None) -> bytes | None:
+    return None if identity is None else f"{number}:{identity}".encode()
+
+
+def _producer(number: int, transaction: int | None) -> int:
+    return 1_000 * (number + 1) + (transaction or 0)

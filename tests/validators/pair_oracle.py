@@ -1,0 +1,523 @@
+"""A slow and obvious judge of one source and sink, over plain lists. It shares no code with the validators.
+
+`judge` sees only what a reader sees. `Truth` also knows which input each record belongs to, removed records included.
+So two checks are possible: the validators must agree with `judge`, and no verdict may contradict the truth.
+
+The rules come in two parts. The contract is what every judge follows. `AMENDMENTS` are rules added because the contract
+without them gives a false verdict; `judge(pair, amended=frozenset())` shows what the bare contract would say.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+HOLDS, VIOLATED, UNKNOWN = "HOLDS", "VIOLATED", "UNKNOWN"
+COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
+LINEAGE, KEY, VALUE, HEADER = "lineage", "key", "value", "header"
+ONE_TO_ONE, FILTERED, COUNTED, MANY = "one_to_one", "zero_or_one", "zero_or_one, counted", "one_to_many"
+PER_PARTITION, PER_KEY, NO_ORDER = "per_source_partition", "per_key", "none"
+EXACTLY, AT_LEAST = "exactly_once", "at_least_once"
+
+AMENDMENTS: Mapping[str, str] = {
+    "not due": "An input that is not due leaves room for its output all the same: its twin is no duplicate.",
+    "pending twin": "A source record at or above the last stable offset shares its identity with what it may explain.",
+    "filtered": "An output of an input that must have none is a phantom, by key too.",
+    "missing input": "An input without identity may explain a duplicate, a wrong value or an aborted input by key.",
+    "removed input": "By key, a removed input may explain a wrong value, an offset behind, or an aborted input.",
+    "removed output": "A removed or unidentified output may explain an offset ahead, as it explains a gap.",
+    "disjoint": "Where no identity matches, phantoms, gaps and offsets tell nothing.",
+    "moving group": "A group's offset is behind while topics move: outputs were committed after it was asked.",
+    "first copy": "Where duplicates are allowed and the first copy is removed or unidentified, order tells nothing.",
+}
+SOUND = frozenset(AMENDMENTS)
+PREMISES = frozenset(
+    {
+        *("identity_missing", "identity_repeated", "identity_disjoint", "outputs_alike"),
+        *("source_removed", "sink_removed", "key_spread"),
+    }
+)
+"""Facts that leave a verdict unknown, and rows that they explain."""
+UNSURE = PREMISES | {"movement", "pending", "no_offset"}
+"""Causes that leave a row unknown."""
+Place = tuple[int, int, int]
+
+
+class Policy(NamedTuple):
+    match: str = LINEAGE
+    expect: str = ONE_TO_ONE
+    order: str = PER_PARTITION
+    guarantee: str = EXACTLY
+    values: bool = False
+    """Whether a contract says what each output's value must be."""
+    group: bool = False
+    moving: bool = False
+    """Whether a topic grew during the check."""
+
+
+@dataclass(frozen=True)
+class Input:
+    partition: int
+    offset: int
+    identity: str | None
+    key: str | None
+    value: str
+    fate: str
+    expected: int = 1
+    removed: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    partition: int
+    offset: int
+    written: int
+    """Its turn among all records of the sink."""
+    identity: str | None
+    lineage: Place | None
+    topic: bool
+    """Whether its lineage names the source topic."""
+    key: str | None
+    value: str
+    fate: str
+    origin: Place | None = None
+    """Which output of which input it really is; None for a phantom."""
+    removed: bool = False
+    transaction: int | None = None
+
+
+class Range(NamedTuple):
+    start: int
+    lso: int
+    hw: int
+
+
+class Marker(NamedTuple):
+    partition: int
+    offset: int
+    transaction: int
+    commits: bool
+
+
+@dataclass(frozen=True)
+class Pair:
+    policy: Policy
+    source: tuple[Input, ...]
+    sink: tuple[Record, ...]
+    source_ranges: tuple[Range, ...]
+    sink_ranges: tuple[Range, ...]
+    markers: tuple[Marker, ...] = ()
+    """Of the sink."""
+    offsets: Mapping[int, int] | None = None
+    """The consumer group's, by source partition."""
+
+    def lost(self, topic: tuple[Input, ...] | tuple[Record, ...], ranges: tuple[Range, ...]) -> bool:
+        return any(one.start for one in ranges) or any(one.removed for one in topic)
+
+    @property
+    def by_key(self) -> bool:
+        return self.policy.match != LINEAGE
+
+    def pending(self, one: Record) -> bool:
+        return one.offset >= self.sink_ranges[one.partition].lso
+
+    def unsettled(self, one: Input) -> bool:
+        return one.offset >= self.source_ranges[one.partition].lso
+
+
+class Judgement(NamedTuple):
+    outcome: str
+    rows: Counter[tuple[str, str | None]]
+    """How many rows by kind and cause."""
+    premises: frozenset[str]
+
+
+def judge(pair: Pair, amended: frozenset[str] = SOUND) -> Judgement:
+    case = _Case(pair, amended)
+    rows = Counter(row for row in case.rows())
+    premises = frozenset(case.premises())
+    return Judgement(_outcome(pair, rows, premises), rows, premises)
+
+
+def _outcome(pair: Pair, rows: Counter[tuple[str, str | None]], premises: frozenset[str]) -> str:
+    allowed = {"range", *(("duplicate", "offset_behind") if pair.policy.guarantee == AT_LEAST else ())}
+    causes = {cause or kind for kind, cause in rows} - allowed
+    if causes - UNSURE:
+        return VIOLATED
+    still_open = not pair.policy.moving and any(one.hw > one.lso for one in pair.sink_ranges)
+    return UNKNOWN if causes or premises or still_open else HOLDS
+
+
+class _Case:
+    """What a reader sees, and what follows from it."""
+
+    def __init__(self, pair: Pair, amended: frozenset[str]) -> None:
+        self.pair, self.policy, self.amended = pair, pair.policy, amended
+        seen = [one for one in pair.source if not one.removed]
+        self.inputs = [one for one in seen if one.fate == COMMITTED and not pair.unsettled(one)]
+        self.lost_inputs = [one for one in seen if one.fate == ABORTED and not pair.unsettled(one)]
+        self.waiting = [one for one in seen if pair.unsettled(one)]
+        kept = [one for one in pair.sink if not one.removed]
+        self.committed = [one for one in kept if one.fate == COMMITTED and not pair.pending(one)]
+        # Above the last stable offset the raw log may show an abort already: nothing comes of such a record.
+        self.undecided = [one for one in kept if pair.pending(one) and one.fate != ABORTED]
+        self.produced = {self.name(one) for one in kept}
+        self.source_removed = pair.lost(pair.source, pair.source_ranges)
+        self.sink_removed = pair.lost(pair.sink, pair.sink_ranges)
+        self.waiting_ids = {one.identity for one in self.waiting} if pair.by_key else set()
+        self.counts = Counter(self.name(one) for one in self.committed)
+        self.pending_counts = Counter(self.name(one) for one in self.undecided)
+        self.copies = Counter(one.identity for one in self.inputs if one.identity is not None)
+
+    def name(self, one: Record) -> Hashable:
+        if self.pair.by_key:
+            return one.identity
+        return one.lineage if one.topic else None
+
+    def names(self, one: Input) -> list[Hashable]:
+        """The identities of its expected outputs."""
+        if self.pair.by_key:
+            return [one.identity] * one.expected if one.identity is not None else []
+        return [(one.partition, one.offset, index) for index in range(one.expected)]
+
+    @cached_property
+    def room(self) -> Counter[Hashable]:
+        """How many outputs there may be."""
+        inputs = self.inputs if "not due" in self.amended else [one for one in self.inputs if self.due(one)]
+        return Counter(name for one in inputs for name in self.names(one))
+
+    @cached_property
+    def wanted(self) -> Counter[Hashable]:
+        """How many outputs there must be."""
+        every = Counter(name for one in self.inputs if self.due(one) for name in self.names(one))
+        if self.policy.expect != FILTERED:
+            return every
+        if self.pair.by_key:
+            return Counter(
+                {name: min(count, self.counts[name] + self.pending_counts[name]) for name, count in every.items()}
+            )
+        return Counter({name: count for name, count in every.items() if name in self.produced})
+
+    def due(self, one: Input) -> bool:
+        if self.policy.group:
+            return one.offset < (self.pair.offsets or {}).get(one.partition, 0)
+        return not self.policy.moving or one.offset < self.after.get(one.partition, 0)
+
+    @cached_property
+    def after(self) -> dict[int, int]:
+        """By source partition, the offset behind the last input with a committed output."""
+        ends: dict[int, int] = {}
+        for partition, offset in self.reached():
+            ends[partition] = max(ends.get(partition, 0), offset + 1)
+        return ends
+
+    def reached(self) -> Iterator[tuple[int, int]]:
+        if not self.pair.by_key:
+            for one in self.committed:
+                if one.topic and one.lineage and one.lineage[1] < self.pair.source_ranges[one.lineage[0]].hw:
+                    yield one.lineage[:2]
+            return
+        left = Counter(self.counts)
+        for given in sorted(self.inputs, key=lambda one: (one.partition, one.offset)):
+            for name in self.names(given):
+                if left[name] > 0:
+                    left[name] -= 1
+                    yield given.partition, given.offset
+
+    @cached_property
+    def disjoint(self) -> bool:
+        emptied = self.source_removed and "disjoint" in self.amended
+        there = [*self.committed, *(self.undecided if "disjoint" in self.amended else ())]
+        if not there or not (self.inputs or emptied):
+            return False
+        if self.pair.by_key:
+            return not {one.identity for one in there} & ({one.identity for one in self.inputs} - {None})
+        return not any(one.topic and one.lineage for one in there)
+
+    @cached_property
+    def unnamed_input(self) -> bool:
+        return self.pair.by_key and any(
+            one.identity is None for one in (*self.inputs, *self.lost_inputs, *self.waiting)
+        )
+
+    def premises(self) -> Iterator[str]:
+        unnamed: tuple[Input | Record, ...] = (*self.inputs, *self.committed, *self.undecided)
+        if self.pair.by_key and any(one.identity is None for one in unnamed):
+            yield "identity_missing"
+        twins = Counter(self.copies)
+        if "pending twin" in self.amended:
+            twins.update(one.identity for one in self.waiting if one.identity is not None)
+        if self.pair.by_key and any(count > 1 for count in twins.values()):
+            yield "identity_repeated"
+        if self.disjoint:
+            yield "identity_disjoint"
+        if self.pair.by_key and self.policy.expect == MANY:
+            alike = Counter((one.identity, one.key, one.value) for one in self.committed if one.identity is not None)
+            if any(count > 1 for count in alike.values()):
+                yield "outputs_alike"
+        if self.source_removed:
+            yield "source_removed"
+        if self.sink_removed:
+            yield "sink_removed"
+        if self.policy.order == PER_KEY:
+            homes: dict[tuple[int, str], set[int]] = {}
+            for one, place in self.placed():
+                if one.key is not None:
+                    homes.setdefault((place[0], one.key), set()).add(one.partition)
+            if any(len(partitions) > 1 for partitions in homes.values()):
+                yield "key_spread"
+
+    def rows(self) -> Iterator[tuple[str, str | None]]:
+        yield from self.duplicates()
+        yield from self.gaps()
+        yield from self.phantoms()
+        if self.policy.order != NO_ORDER:
+            yield from self.inversions()
+        if self.policy.group:
+            yield from self.group()
+        if self.policy.values:
+            yield from self.wrong_values()
+
+    def doubtful(self, identity: str | None) -> str | None:
+        """By key: which other source record may be the true input, where one may be."""
+        if not self.pair.by_key:
+            return None
+        if "pending twin" in self.amended and identity in self.waiting_ids:
+            return "pending"
+        if "removed input" in self.amended and self.source_removed:
+            return "source_removed"
+        return "identity_missing" if "missing input" in self.amended and self.unnamed_input else None
+
+    def duplicates(self) -> Iterator[tuple[str, str | None]]:
+        for name, count in self.counts.items():
+            for _ in range(count - self.room[name] if self.room[name] else 0):
+                removed = "source_removed" if self.pair.by_key and self.source_removed else None
+                yield "duplicate", removed or (self.doubtful(str(name)) if self.pair.by_key else None)
+
+    def gaps(self) -> Iterator[tuple[str, str | None]]:
+        short = {name: count - self.counts[name] for name, count in self.wanted.items() if count > self.counts[name]}
+        waiting = sum(min(count, self.pending_counts[name]) for name, count in short.items())
+        missing = sum(short.values()) - waiting
+        unnamed = sum(one.identity is None for one in (*self.committed, *self.undecided)) if self.pair.by_key else 0
+        yield from [("gap", "pending")] * waiting
+        for number in range(missing):
+            if self.sink_removed:
+                yield "gap", "sink_removed"
+            elif self.disjoint:
+                yield "gap", "identity_disjoint"
+            elif number < unnamed:
+                yield "gap", "identity_missing"
+            else:
+                yield "gap", "movement" if self.policy.moving and not self.policy.group else None
+
+    def phantoms(self) -> Iterator[tuple[str, str | None]]:
+        for one in self.committed:
+            cause = self._by_key(one) if self.pair.by_key else self._by_lineage(one)
+            if cause != "no phantom":
+                yield "phantom", cause
+
+    def _by_key(self, one: Record) -> str | None:
+        if one.identity is None:
+            return "identity_missing"
+        theirs = [given for given in self.inputs if given.identity == one.identity]
+        if any(given.expected for given in theirs) or (theirs and "filtered" not in self.amended):
+            return "no phantom" if any(map(self.due, theirs)) else "range"
+        if one.identity in self.waiting_ids:
+            return "pending"
+        aborted = any(given.identity == one.identity for given in self.lost_inputs)
+        if self.source_removed and ("removed input" in self.amended or not aborted):
+            return "source_removed"
+        if self.unnamed_input and ("missing input" in self.amended or not aborted):
+            return "identity_missing"
+        if aborted:
+            return "aborted_input"
+        return "identity_disjoint" if self.disjoint and "disjoint" in self.amended else None
+
+    def _by_lineage(self, one: Record) -> str | None:
+        if not one.topic or one.lineage is None:
+            return "identity_disjoint" if self.disjoint and "disjoint" in self.amended else None
+        partition, offset, index = one.lineage
+        if partition >= len(self.pair.source_ranges) or offset >= self.pair.source_ranges[partition].hw:
+            return None
+        if offset < self.pair.source_ranges[partition].start:
+            return "range"
+        if offset >= self.pair.source_ranges[partition].lso:
+            return "pending"
+        found = [given for given in self.pair.source if (given.partition, given.offset) == (partition, offset)]
+        if not found or found[0].removed:
+            return "source_removed" if found else None
+        if found[0].fate != COMMITTED:
+            return "aborted_input"
+        if index >= found[0].expected:
+            return None
+        return "no phantom" if self.due(found[0]) else "range"
+
+    def placed(self) -> Iterator[tuple[Record, tuple[int, ...]]]:
+        """Committed records and the places of their inputs, where these are certain."""
+        unique = {one.identity: one for one in self.inputs if one.identity and self.copies[one.identity] == 1}
+        for one in self.committed:
+            if not self.pair.by_key and one.topic and one.lineage:
+                start, lso, hw = self.pair.source_ranges[one.lineage[0]]
+                seen = (given for given in self.inputs if (given.partition, given.offset) == one.lineage[:2])
+                if one.lineage[1] < start or lso <= one.lineage[1] < hw or next(seen, None):
+                    yield one, one.lineage
+            elif self.pair.by_key and one.identity in unique:
+                yield one, (unique[one.identity].partition, unique[one.identity].offset)
+
+    def inversions(self) -> Iterator[tuple[str, str | None]]:
+        lines: dict[Hashable, list[tuple[Record, tuple[int, ...]]]] = {}
+        seen: Counter[Hashable] = Counter()
+        for one, place in sorted(self.placed(), key=lambda found: found[0].written):
+            line = (one.partition, place[0], one.key if self.policy.order == PER_KEY else "")
+            if self.policy.order == PER_KEY and one.key is None:
+                continue
+            seen[self.name(one)] += 1
+            if seen[self.name(one)] <= (self.room[one.identity] if self.pair.by_key else 1):
+                lines.setdefault(line, []).append((one, place))
+        for found in lines.values():
+            for (_, before), (one, place) in itertools.pairwise(sorted(found, key=lambda each: each[0].offset)):
+                if place < before:
+                    yield "order", self._of_inversion(one)
+
+    def _of_inversion(self, one: Record) -> str | None:
+        if self.pair.by_key and self.source_removed:
+            return "source_removed"
+        if self.policy.guarantee == AT_LEAST and "first copy" in self.amended:
+            if self.sink_removed:
+                return "sink_removed"
+            if self.pair.by_key and any(each.identity is None for each in self.committed):
+                return "identity_missing"
+        return self.doubtful(one.identity)
+
+    def group(self) -> Iterator[tuple[str, str | None]]:
+        offsets = self.pair.offsets or {}
+        repeated = self.pair.by_key and any(count > 1 for count in self.copies.values())
+        for partition, bounds in enumerate(self.pair.source_ranges):
+            if partition not in offsets:
+                if any(one.partition == partition for one in self.inputs):
+                    yield "offset_ahead", "no_offset"
+                continue
+            offset, after = offsets[partition], self.after.get(partition, 0)
+            if offset > bounds.hw:
+                yield "offset_ahead", None
+            if offset < after:
+                moves = "movement" if self.policy.moving and "moving group" in self.amended else None
+                last = [one.identity for one in self.inputs if (one.partition, one.offset) == (partition, after - 1)]
+                doubt = self.doubtful(last[0] if last else None)
+                yield "offset_behind", "identity_repeated" if repeated else moves or doubt
+            tail = [one for one in self.inputs if one.partition == partition and after <= one.offset < offset]
+            names = [name for one in tail for name in self.names(one) if self.wanted[name] > self.counts[name]]
+            if names:
+                yield "offset_ahead", "identity_repeated" if repeated else self._of_tail(names)
+
+    def _of_tail(self, names: list[Hashable]) -> str | None:
+        if all(self.pending_counts[name] for name in names):
+            return "pending"
+        if "removed output" in self.amended and self.sink_removed:
+            return "sink_removed"
+        if "disjoint" in self.amended and self.disjoint:
+            return "identity_disjoint"
+        unnamed = self.pair.by_key and any(one.identity is None for one in (*self.committed, *self.undecided))
+        return "identity_missing" if unnamed and "removed output" in self.amended else None
+
+    def wrong_values(self) -> Iterator[tuple[str, str | None]]:
+        values = {(one.partition, one.offset): one.value for one in self.inputs}
+        for one, place in self.placed():
+            wanted = values.get((place[0], place[1]))
+            if wanted is not None and (len(place) < 3 or place[2] == 0) and wanted != one.value:
+                yield "wrong_value", self.doubtful(one.identity)
+
+
+class Truth:
+    """What really happened to a pair, removed records included.
+
+    Two things are left out, as no identity by key can tell them. An output beyond those that its input must have is a
+    repeated one. An output of an aborted input is that of the committed input with its identity, where there is one.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair, self.policy = pair, pair.policy
+        self.inputs = {(one.partition, one.offset): one for one in pair.source}
+        self.sink = tuple(replace(one, origin=self._claimed(one.origin)) for one in pair.sink)
+
+    def _claimed(self, origin: Place | None) -> Place | None:
+        if origin is None or not self.pair.by_key:
+            return origin
+        given = self.inputs[origin[:2]]
+        if given.fate == ABORTED and given.identity is not None:
+            same = (one for one in self.pair.source if one.identity == given.identity and one.fate == COMMITTED)
+            given = next((one for one in same if not self.pair.unsettled(one)), given)
+        index = min(origin[2], given.expected - 1) if given.expected else origin[2]
+        return given.partition, given.offset, index
+
+    def false(self, outcome: str) -> str | None:
+        """Why this verdict is false; None where the truth allows it."""
+        if outcome == VIOLATED and not self.breaks(list(self.sink)):
+            return "false VIOLATED: nothing is wrong"
+        if outcome == HOLDS:
+            seen = [one for one in self.sink if not (self.policy.moving and self.pair.pending(one))]
+            wrong = self.breaks(seen) - ({"loss"} if self.policy.expect == FILTERED else set())
+            return f"false HOLDS: {', '.join(sorted(wrong))}" if wrong else None
+        return None
+
+    def breaks(self, sink: list[Record]) -> set[str]:
+        """What is wrong for certain, as the policy has it."""
+        committed = [one for one in sink if one.fate == COMMITTED]
+        counts = Counter(one.origin for one in committed if one.origin is not None)
+        found = set()
+        if self.policy.guarantee == EXACTLY and any(count > 1 for count in counts.values()):
+            found.add("duplicate")
+        for one in committed:
+            given = self.inputs.get(one.origin[:2]) if one.origin else None
+            if given is None or one.origin is None or one.origin[2] >= given.expected:
+                found.add("phantom")
+            elif given.fate == ABORTED:
+                found.add("aborted input")
+            elif self.policy.values and one.value != given.value:
+                found.add("wrong value")
+        if any(self._is_lost(one, sink) for one in self.pair.source):
+            found.add("loss")
+        if self.policy.order != NO_ORDER and any(self._inversions(committed)):
+            found.add("order")
+        return found | self._of_group(committed)
+
+    def _is_lost(self, one: Input, sink: list[Record]) -> bool:
+        if one.fate != COMMITTED or self.pair.unsettled(one) or not self._due(one, sink):
+            return False
+        there = {each.origin for each in sink if each.fate != ABORTED}
+        there |= {each.origin for each in self.sink if self.pair.pending(each) and each.fate != ABORTED}
+        return any((one.partition, one.offset, index) not in there for index in range(one.expected))
+
+    def _due(self, one: Input, sink: list[Record]) -> bool:
+        if self.policy.group:
+            return one.offset < (self.pair.offsets or {}).get(one.partition, 0)
+        later = (each.origin for each in sink if each.fate == COMMITTED and each.origin)
+        return not self.policy.moving or any(origin[0] == one.partition and origin[1] > one.offset for origin in later)
+
+    def _inversions(self, committed: list[Record]) -> Iterator[bool]:
+        lines: dict[Hashable, list[Record]] = {}
+        firsts: set[Place] = set()
+        for one in sorted(committed, key=lambda each: each.written):
+            if one.origin is None or one.origin in firsts or (self.policy.order == PER_KEY and one.key is None):
+                continue
+            firsts.add(one.origin)
+            line = (one.partition, one.origin[0], one.key if self.policy.order == PER_KEY else "")
+            lines.setdefault(line, []).append(one)
+        for found in lines.values():
+            places = [one.origin for one in sorted(found, key=lambda each: each.offset) if one.origin]
+            parts = 2 if self.pair.by_key else 3
+            yield any(later[:parts] < earlier[:parts] for earlier, later in itertools.pairwise(places))
+
+    def _of_group(self, committed: list[Record]) -> set[str]:
+        offsets, found = self.pair.offsets or {}, set()
+        for partition, offset in offsets.items() if self.policy.group else ():
+            if offset > self.pair.source_ranges[partition].hw:
+                found.add("offset beyond the end")
+            done = [one.origin[1] for one in committed if one.origin and one.origin[0] == partition]
+            if offset <= max(done, default=-1) and self.policy.guarantee == EXACTLY and not self.policy.moving:
+                found.add("offset behind")
+        return found
