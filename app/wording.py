@@ -66,6 +66,13 @@ OUTCOME_WORDS: Mapping[Outcome, Word] = {
 OUTCOME_SYMBOLS: Mapping[str, str] = {Outcome.HOLDS: "✓", Outcome.VIOLATED: "✕", Outcome.UNKNOWN: "?"}
 
 KIND_TITLES: Mapping[str, str] = {
+    "identity_missing": "Records without an identity",
+    "identity_repeated": "Inputs that share an identity",
+    "identity_disjoint": "Nothing in common",
+    "outputs_alike": "Outputs that cannot be told apart",
+    "key_spread": "Keys in several partitions",
+    "source_removed": "Removed from the source",
+    "sink_removed": "Removed from the sink",
     "duplicate": "Duplicates",
     "gap": "Gaps",
     "order": "Order",
@@ -95,6 +102,8 @@ KIND_TITLES: Mapping[str, str] = {
     "unstable_offsets": "Unstable offsets",
     "interleaving": "Interleaved transactions",
     "unknown_outcome": "Outcomes settled by the log",
+    "movement": "Growth during the check",
+    "source_pending": "Pending inputs",
 }
 
 WITNESS_WORDS: Mapping[Witness, str] = {

@@ -92,10 +92,10 @@ def _key(number: int) -> bytes:
 
 
 def odd(number: int) -> Message:
-    """Tombstones, empty values, headers that are empty, repeated or not text; keys that are null or not UTF-8."""
+    """Tombstones, empty values, headers that are empty, repeated or not text; keys that are empty or not UTF-8."""
     headers: list[tuple[str, bytes | None]] = [("", b""), ("h", None), ("h", b"\xff"), ("h", b"\xff"), ("\u2028", b"1")]
     value = [None, b"", b"\x00\xff" * 8, "\u202e<b>é".encode()][number % 4]
-    return {"key": None if number % 50 == 0 else _key(number), "value": value, "headers": headers[: number % 6]}
+    return {"key": b"" if number == 0 else _key(number), "value": value, "headers": headers[: number % 6]}
 
 
 def cases(divisor: int) -> list[Case]:

@@ -2,7 +2,7 @@
 
 Catalogue 5. Its lineage, or its key, names a record that read_uncommitted has in the source and read_committed has not:
 whoever processed it read what no transaction ever committed. No guarantee allows that. By key it can only be told where
-no committed input has that key as well (validators/identity.py).
+no committed input has that key as well (validators/identity.py), and none may have had it that is gone or has no key.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from validators.evidence import amount, evidence
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger
+from validators.matching import of_another
 from validators.sink_rows import Place
 
 NAME = "aborted_input"
@@ -25,7 +26,8 @@ def find(ledger: Ledger) -> DataFrame | None:
     if not any(cell.of_aborted for cell in ledger.cells):
         return None
     rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.ABORTED.value))
-    return evidence(rows, F.lit(0), F.lit("Its input was aborted in the source: read_committed never shows it."))
+    why = F.lit("Its input was aborted in the source: read_committed never shows it.")
+    return evidence(rows, F.lit(0), why, of_another(ledger))
 
 
 def covered(ledger: Ledger) -> int:

@@ -32,6 +32,11 @@ class Agreed:
     require: tuple[str, ...] | None = None
     """The kinds that make the verdict; None: the guarantee's own."""
     warn: Thresholds = Thresholds()
+    retained: bool = False
+    """Whether only what the topics still hold is judged, and what Kafka has removed is nobody's question."""
+
+    repeats: bool = False
+    """Whether the guarantee allows outputs to be repeated."""
 
     @property
     def kinds(self) -> tuple[str, ...]:

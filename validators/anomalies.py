@@ -200,7 +200,10 @@ ANOMALIES: tuple[Anomaly, ...] = (
         "34",
         "Incomplete or vacuous proof",
         "a verdict on nothing, on a moving topic, by a check that finds nothing",
-        (),
+        (
+            *("identity_missing", "identity_repeated", "identity_disjoint", "outputs_alike", "key_spread"),
+            *("source_removed", "sink_removed", "movement", "source_pending"),
+        ),
         "The verdict's own rule: UNKNOWN on zero, on pending offsets, without a witness; `check --self-test`.",
         jepsen="unit tests",
         apache="EosTestDriver, in part",

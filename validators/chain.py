@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from validators.headers import LINEAGE_HEADER
-from validators.identity import Identity, with_input
+from validators.identity import with_lineage
 
 INPUT = ("source_topic", "source_partition", "source_offset")
 
@@ -23,14 +23,14 @@ def through(records: DataFrame, between: DataFrame, topic: str) -> DataFrame:
     has no lineage any more: nothing in the first source explains it.
     """
     columns = records.columns
-    up = with_input(between, between, topic, Identity.LINEAGE).select(
+    up = with_lineage(between).select(
         F.lit(topic).alias("source_topic"),
         F.col("partition").alias("source_partition"),
         F.col("offset").alias("source_offset"),
         F.when(F.col("source_offset").isNotNull(), F.concat_ws("/", *INPUT)).alias("up"),
         F.col("output_index").alias("up_index"),
     )
-    named = with_input(records, between, topic, Identity.LINEAGE).join(up, [*INPUT], "left")
+    named = with_lineage(records).join(up, [*INPUT], "left")
     lineage = F.concat_ws("/", "up", F.col("up_index") + F.col("output_index")).cast("binary")
     header = F.array(F.struct(F.lit(LINEAGE_HEADER).alias("key"), lineage.alias("value")))
     others = F.filter("headers", lambda one: one["key"] != LINEAGE_HEADER)

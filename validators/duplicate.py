@@ -1,7 +1,8 @@
 """No output is committed twice: a lineage is found at one committed offset, over all partitions of the sink.
 
 Catalogue 1, Jepsen's `duplicate`. The rows are the later copies. An output repeated by a record of an aborted
-transaction that read_committed should not have shown is explained by `aborted_read`.
+transaction that read_committed should not have shown is explained by `aborted_read`. Matched by key in a source that
+has lost records, it may be the output of an input that is gone: explained by `source_removed`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from validators import aborted_read
-from validators.evidence import amount, evidence
+from validators.evidence import evidence, share
+from validators.expectation import PENDING
 from validators.finding import Witness
 from validators.ledger import Ledger
+from validators.matching import is_pending, of_another
 from validators.sink_rows import known_aborted
 
 NAME = "duplicate"
@@ -31,7 +34,10 @@ def find(ledger: Ledger) -> DataFrame | None:
         "first_partition",
         "first_offset",
     )
-    return evidence(rows, F.col("copies"), why, F.when(known_aborted(), aborted_read.NAME))
+    cause = F.when(known_aborted(), aborted_read.NAME).when(is_pending(ledger), PENDING)
+    another = of_another(ledger)
+    cause = cause if another is None else cause.otherwise(another)
+    return evidence(rows, F.col("copies"), why, cause)
 
 
 def covered(ledger: Ledger) -> int:
@@ -40,4 +46,5 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "committed records", "repeats a committed output", "repeat a committed output")
+    good = "are each the only one of their output"
+    return share(count, records, "committed records", good, "repeats a committed output", "repeat a committed output")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+
+from validators.circumstances import Removed
+from validators.expectation import RANGE
+from validators.finding import Bounds
 
 COLUMNS = (
     "partition int, offset long, source_topic string, source_partition int, source_offset long, output_index int, "
@@ -63,6 +67,32 @@ def together(frames: Sequence[DataFrame]) -> DataFrame | None:
 def amount(count: int, covered: int, noun: str, one: str, many: str) -> str:
     """`none of 9 inputs has ...`, `1 of 9 inputs has ...`, `1,234 of 9,000 inputs have ...`"""
     return f"{f'{count:,}' if count else 'none'} of {covered:,} {noun} {one if count < 2 else many}"
+
+
+def share(count: int, covered: int, noun: str, good: str, one: str, many: str) -> str:
+    """`all 9 inputs have ...`, `1 of 9 inputs lacks ...`, `1,234 of 9,000 inputs lack ...`"""
+    return (
+        f"{count:,} of {covered:,} {noun} {one if count == 1 else many}" if count else f"all {covered:,} {noun} {good}"
+    )
+
+
+def removed(spark: SparkSession, bounds: Bounds, lost: Mapping[int, Removed], accepted: bool) -> DataFrame | None:
+    """One row of evidence for each partition that has lost records. `accepted`: the contract judges only what is still
+    there, so that nothing depends on it."""
+    rows = []
+    for one in bounds.partitions:
+        gone = lost.get(one.partition, Removed())
+        topic, partition = bounds.place(one.partition)
+        said = []
+        if gone.below:
+            said.append(f"{gone.below:,} offsets below the log start {one.start:,}")
+        if gone.inside:
+            said.append(f"{gone.inside:,} at or above it that compaction removed")
+        if said:
+            why = f"Partition {partition} of {topic} has lost {' and '.join(said)}."
+            place = (one.partition, one.start, None, None, None, None, None)
+            rows.append((*place, RANGE if accepted else None, gone.offsets, why))
+    return spark.createDataFrame(rows, COLUMNS) if rows else None
 
 
 def records(count: str, kind: str = "") -> Column:

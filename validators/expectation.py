@@ -11,6 +11,7 @@ one never counts: it is looked for and shown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from validators.finding import Guarantee, Outcome
 
@@ -18,6 +19,10 @@ RANGE = "range"
 """Explains rows outside the judged range: not looked at, so neither right nor wrong."""
 PENDING = "pending"
 """Explains rows that an open transaction may still settle: unknown."""
+MOVEMENT = "movement"
+"""Explains rows of topics that grew during the check, where nothing tells what was due: unknown."""
+UNTOLD = "no_offset"
+"""Explains rows of a source partition of which the group has committed no offset: unknown."""
 
 PROMISES: Mapping[Guarantee, str] = {
     Guarantee.EXACTLY_ONCE: "exactly once",
@@ -68,6 +73,59 @@ CONTRADICTIONS: Mapping[Guarantee, tuple[str, ...]] = {
 An unheard witness or nothing to look at leaves the verdict to the others: topics without a transaction are judged too.
 """
 
+_MATCHED = ("duplicate", "gap", "order", "phantom", "wrong_value", "offset_ahead", "offset_behind", "aborted_input")
+"""Kinds that match records with inputs."""
+
+
+@dataclass(frozen=True)
+class Premise:
+    """What other kinds rest on. Where it is broken, they never hold."""
+
+    kinds: tuple[str, ...]
+    """Those that rest on it."""
+    remedy: str
+    """What to do, in one sentence."""
+    asked: str = ""
+    """Where it is asked; empty: always."""
+
+
+PREMISES: Mapping[str, Premise] = {
+    "identity_missing": Premise(
+        _MATCHED,
+        "Name what every record of both topics holds: `topicproof contract init` proposes an identity.",
+        "records are matched by lineage",
+    ),
+    "identity_repeated": Premise(
+        tuple(kind for kind in _MATCHED if kind not in ("phantom", "aborted_input")),
+        "Name what differs from input to input: `topicproof contract init` proposes an identity.",
+        "records are matched by lineage",
+    ),
+    "identity_disjoint": Premise(
+        _MATCHED,
+        "Name another identity, such as `--identity key`: `topicproof contract init` proposes one.",
+    ),
+    "outputs_alike": Premise(
+        ("duplicate", "gap"),
+        "Give each output a key or value of its own, or judge each sink by itself under `sinks:`.",
+        "nothing but the identity tells outputs apart",
+    ),
+    "key_spread": Premise(
+        ("order",),
+        "Partition the sink by key, or promise another order.",
+        "order is promised per key only then",
+    ),
+    "source_removed": Premise(
+        _MATCHED,
+        "Judge earlier, or say `range: retained` in the contract to judge only what is still there.",
+    ),
+    "sink_removed": Premise(
+        _MATCHED,
+        "Judge earlier, or say `range: retained` in the contract to judge only what is still there.",
+    ),
+}
+"""What is asked before any kind is judged. A broken premise is UNKNOWN, and so is every row of another kind that it
+explains. What is a violation all the same stays one."""
+
 BY_CONTRACT: Mapping[str, str] = {
     "wrong_value": "no contract says what the values must be",
     "offset_ahead": "no contract names a consumer group",
@@ -85,10 +143,17 @@ ADVISORY: Mapping[str, str] = {
     "hanging": "it withholds records and loses none, and what it withholds is pending, which never holds",
     "lso_stall": "it withholds records and loses none, and what it withholds is pending, which never holds",
     "unstable_offsets": "it delays consumers and loses no record",
+    "movement": "topics that move are judged on a cut, and the rest is not judged yet",
+    "source_pending": "no output is due of an input that is pending",
 }
 """Kinds that break no guarantee, each with the reason. They are looked for, and shown, and do not count."""
 
-NORMAL = frozenset({"identity_change", "aborted_volume", "interleaving", "unknown_outcome"})
+COVERAGE = ("movement", "source_pending")
+"""Kinds that tell what a verdict leaves out. They are always looked for, also where a contract names its kinds."""
+
+NORMAL = frozenset(
+    {"identity_change", "aborted_volume", "interleaving", "unknown_outcome", "movement", "source_pending"}
+)
 """Advisory kinds whose rows tell what happened, not that anything is wrong."""
 
 WORST_FIRST = (Outcome.VIOLATED, Outcome.UNKNOWN, Outcome.HOLDS)
@@ -103,13 +168,14 @@ def merge(outcomes: Iterable[Outcome]) -> Outcome:
 
 def looked_for(kind: str, guarantee: Guarantee) -> bool:
     """Whether a kind that is not required is looked for all the same, and shown."""
-    return kind in EXEMPT[guarantee] or kind in ADVISORY or kind in CONTRADICTIONS[Guarantee.EXACTLY_ONCE]
+    known = (EXEMPT[guarantee], ADVISORY, CONTRADICTIONS[Guarantee.EXACTLY_ONCE])
+    return any(kind in kinds for kinds in known)
 
 
 def judge_rows(kind: str, causes: Mapping[str | None, int], guarantee: Guarantee) -> Outcome:
     """The outcome of a kind whose rows have these causes (None: primary) under a guarantee."""
     return merge(
-        [_judge_cause(cause or kind, guarantee) for cause, count in causes.items() if count] or [Outcome.HOLDS]
+        [_judge_cause(cause or kind, kind, guarantee) for cause, count in causes.items() if count] or [Outcome.HOLDS]
     )
 
 
@@ -121,6 +187,8 @@ def reason_not_required(kind: str, guarantee: Guarantee, chosen: bool) -> str:
         return "Not required: the contract does not name it."
     if kind == "order" and kind in REQUIRED[guarantee]:
         return "Not required: no order is promised."
+    if kind in PREMISES:
+        return f"Not looked for: {PREMISES[kind].asked or 'no required kind rests on it'}."
     if kind in BY_CONTRACT:
         return f"Not looked for: {BY_CONTRACT[kind]}."
     if kind in ADVISORY:
@@ -128,8 +196,8 @@ def reason_not_required(kind: str, guarantee: Guarantee, chosen: bool) -> str:
     return f"Not required: {PROMISES[guarantee]} promises nothing about it."
 
 
-def _judge_cause(cause: str, guarantee: Guarantee) -> Outcome:
-    if cause == PENDING:
+def _judge_cause(cause: str, kind: str, guarantee: Guarantee) -> Outcome:
+    if cause in (PENDING, UNTOLD, *PREMISES) or (cause == MOVEMENT and kind != MOVEMENT):
         return Outcome.UNKNOWN
     allowed = cause == RANGE or cause in NORMAL or cause in EXEMPT[guarantee]
     return Outcome.HOLDS if allowed else Outcome.VIOLATED

@@ -5,6 +5,9 @@ lies beyond the last committed output of its source partition, which a check of 
 whose output is still pending is explained by that: nothing is known of it yet. One whose output the raw log commits, or
 the journal, is explained by the contradiction: `reading_mismatch`, `wrong_attribution`. So is one that belongs to a
 transaction that is committed in part: `torn`, and a lost tail below a group's committed offset: `offset_ahead`.
+A sink that has lost records may have had it: `sink_removed`. A record without an identity may be it:
+`identity_missing`, unless more outputs are missing than there are such records. It may also be on its way, where the
+topics move and nothing tells what is due: `movement`.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from validators import offset_ahead, reading_mismatch, torn, wrong_attribution
-from validators.evidence import amount, evidence, of_source
+from validators.evidence import evidence, of_source, share
 from validators.expectation import PENDING
 from validators.expected import Expect
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger
+from validators.matching import why_uncertain
 from validators.offsets import bits, by_partition, holds, members, minus, word
 from validators.sink_rows import Place, is_hidden, known_aborted
 
@@ -64,6 +68,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         .otherwise("A hole: later inputs of this partition have committed outputs, this one has none.")
     )
     offsets = ledger.agreed.offsets or {}
+    uncertain = why_uncertain(ledger)
     hidden = holds("hidden", "source_offset")
     traces = (
         F.when(hidden, " The raw log commits its output, and read_committed did not deliver it.")
@@ -77,6 +82,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         F.when(pending, PENDING)
         .when(hidden, reading_mismatch.NAME)
         .when(holds("declared", "source_offset"), wrong_attribution.NAME)
+        .when(F.lit(uncertain is not None), F.lit(uncertain))
         .when(tail & (F.col("source_offset") < by_partition("source_partition", offsets)), offset_ahead.NAME)
     )
     if any(one.torn for one in ledger.ids):
@@ -98,4 +104,4 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "expected outputs", "is not committed", "are not committed")
+    return share(count, records, "expected outputs", "are committed", "is missing", "are missing")

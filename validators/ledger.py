@@ -13,14 +13,17 @@ from pyspark.sql import DataFrame, SparkSession
 from validators.agreed import Agreed
 from validators.balance import Headers, RawLog
 from validators.cell import Cell
+from validators.circumstances import Circumstances
 from validators.coordinator import Coordinator
 from validators.expected import Expected
 from validators.finding import Balance, Bounds, Order, Transactions, Witness
+from validators.identity import Identity
 from validators.ledger_counts import later_copies, outputs_produced
 from validators.named import TransactionalId
 from validators.polled import Polled
 from validators.readings import keep
 from validators.sink_rows import Declared
+from validators.source_log import SourceLog
 
 HEADERS = "headers"
 """Who told of transactions, when it was the records themselves."""
@@ -28,14 +31,6 @@ HEADERS = "headers"
 
 class ReadingsNeeded(Exception):
     """Something is odd, or more is asked than folded readings tell: each record has to be looked at."""
-
-
-@dataclass(frozen=True)
-class SourceLog:
-    """What the source's own log tells of its judged range."""
-
-    aborted: DataFrame | None
-    """Its aborted records, as a reading; None when it has none."""
 
 
 class Accounts(NamedTuple):
@@ -88,6 +83,8 @@ class Ledger:
     hidden: int
     """Records that the raw log commits and read_committed did not deliver."""
     repeats_count: int
+    missing: int
+    """Expected outputs without a committed or pending record; 0 where the proof of validators/sound.py counted."""
     inputs_count: int
     aborted_inputs: int
     """Records of the judged range that were aborted in the source; 0 where its log was not heard."""
@@ -105,6 +102,21 @@ class Ledger:
     """How many outputs must be there."""
     expected: Expected
     agreed: Agreed
+    identity: Identity
+    circumstances: Circumstances
+    unidentified_inputs: int
+    """Inputs of the source's reading without an identity, where records are matched by key."""
+    repeated_inputs: int
+    """Inputs whose identity an earlier one has already, where records are matched by key."""
+    unidentified_elsewhere: int
+    """Aborted and pending records of the source without an identity, where records are matched by key."""
+    identities: Callable[[], DataFrame] | None
+    """Gives the source's committed and pending records with what identifies them (validators/identity.py, `identified`)
+    and whether they are `pending`; None by lineage."""
+    alike: int
+    """Committed outputs that are like an earlier one of the same input, where several are expected."""
+    spread: int
+    """Keys whose outputs of one source partition lie in several partitions, where keys keep the order."""
     values: DataFrame | None
     """What the contract says of values: source_partition, source_offset, wanted_hash; None when it says nothing."""
     order: Order
@@ -135,6 +147,30 @@ class Ledger:
         """The outputs that must be there, of the inputs of the judged range: source_partition, source_offset,
         output_index. A row may occur twice."""
         return outputs_produced(self.sink) if self.wanted is None else self.wanted
+
+    @property
+    def by_key(self) -> bool:
+        return self.identity is Identity.KEY
+
+    @property
+    def unidentified_outputs(self) -> int:
+        """Committed and pending records of the sink without an identity, where records are matched by key."""
+        return sum(cell.unidentified for cell in self.cells)
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether no record names an input of the source, though there are both."""
+        records = self.committed + sum(cell.pending for cell in self.cells)
+        there = self.inputs_count > 0 or self.source_incomplete
+        return records > 0 and there and not any(cell.of_source or cell.of_aborted for cell in self.cells)
+
+    @property
+    def source_incomplete(self) -> bool:
+        return bool(self.circumstances.source_removed)
+
+    @property
+    def sink_incomplete(self) -> bool:
+        return bool(self.circumstances.sink_removed)
 
     @property
     def committed(self) -> int:

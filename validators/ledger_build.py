@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -14,21 +15,26 @@ from pyspark.sql import functions as F
 from validators.agreed import NOTHING_MORE, Agreed
 from validators.balance import Headers, RawLog, Records, balance_of, balance_unheard, count_headers
 from validators.cell import Cell
+from validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from validators.expected import ONE_TO_ONE, Expect, Expected
-from validators.finding import Balance, Bounds, Order, PartitionBounds, Transactions, Witness
-from validators.identity import Identity, with_input, with_transaction
+from validators.finding import Balance, Bounds, Fate, Order, PartitionBounds, Transactions, Witness
+from validators.identity import Identity, identified, with_input, with_transaction
 from validators.joined import with_numbered_input
 from validators.ledger import HEADERS, NO_ACCOUNTS, Accounts, Ledger, ReadingsNeeded
 from validators.ledger_counts import (
     Doubt,
     Inputs,
+    count_alike,
     count_cells,
     count_doubts,
     count_ends,
+    count_identities,
     count_inputs,
     count_lines,
+    count_lines_at_length,
     count_outputs,
     count_repeats,
+    count_spread,
     count_writers,
     doubts_of,
     outputs_produced,
@@ -38,14 +44,13 @@ from validators.ledger_counts import (
 )
 from validators.named import TransactionalId, count_ids, named
 from validators.packed import count_lost, has_packs, unpacked
-from validators.readings import COLUMNS, frame_of, keep
+from validators.readings import COLUMNS, frame_of, keep, union
 from validators.sink_rows import (
-    LINE,
     SINK_COLUMNS,
     WORD_COLUMNS,
     Declared,
     content,
-    real,
+    known_aborted,
     sink_words,
     with_declared,
     with_fates,
@@ -53,6 +58,7 @@ from validators.sink_rows import (
 )
 from validators.sound import NAMED_COLUMNS, Folded, Sound, fold, prove, together
 from validators.sound_log import sound_log
+from validators.source_log import NOTHING_LOGGED, SourceLog
 
 PACKED = "lineage is packed, and only the raw log, which was not heard, tells whose it is."
 LOST = (
@@ -75,6 +81,7 @@ def build_ledger(
     order: Order = Order.PER_SOURCE_PARTITION,
     doubts: Sequence[str] = (),
     packs: Path | None = None,
+    circumstances: Circumstances = NO_CIRCUMSTANCES,
 ) -> Ledger:
     """The ledger of a sink and its source.
 
@@ -82,16 +89,17 @@ def build_ledger(
     are read more than once, so they should be kept ones. `source_bounds` is the judged range: an input counts from
     `start` to below `lso`. `evidence` is the URL of a folder for what is computed here; what an interrupted judging
     left there is replaced. `doubts`: why else not to trust the readings, in clauses. `packs`: where the sink's lineage
-    is packed, the folder that says where (validators/packed.py).
+    is packed, the folder that says where (validators/packed.py). `circumstances`: what is known of the topics beside
+    their records.
     """
     began = time.monotonic()
     given = _Given(
         *(committed, uncommitted, source, sink_bounds, source_bounds, evidence, accounts.raw_log, accounts.declared),
-        *(identity, expected, agreed, order, accounts.source_log.aborted if accounts.source_log else None, packs),
+        *(identity, expected, agreed, order, accounts.source_log or NOTHING_LOGGED, packs),
     )
     found = _shortly(given) or _at_length(given)
     values = values_wanted(source, source_bounds, agreed)
-    asked = _Asked(sink_bounds, source_bounds, evidence, expected, agreed, order)
+    asked = _Asked(sink_bounds, source_bounds, evidence, expected, agreed, order, identity, circumstances)
     return _ledger(source.sparkSession, found, asked, accounts, values, doubts, began)
 
 
@@ -105,6 +113,7 @@ def proved_ledger(
     expected: Expected = ONE_TO_ONE,
     agreed: Agreed = NOTHING_MORE,
     doubts: Sequence[str] = (),
+    circumstances: Circumstances = NO_CIRCUMSTANCES,
 ) -> Ledger:
     """The ledger of folded readings (validators/sound.py, `fold`), for matching by lineage and order per source
     partition; else as `build_ledger`. Raises ReadingsNeeded where something is odd, or more is asked than they tell."""
@@ -124,7 +133,8 @@ def proved_ledger(
         raise ReadingsNeeded
 
     found = _proved(sound, spark, source_bounds, expected.kind, records)
-    asked = _Asked(sink_bounds, source_bounds, evidence, expected, agreed, Order.PER_SOURCE_PARTITION)
+    line = Order.PER_SOURCE_PARTITION
+    asked = _Asked(sink_bounds, source_bounds, evidence, expected, agreed, line, Identity.LINEAGE, circumstances)
     return _ledger(spark, found, asked, accounts, None, doubts, began)
 
 
@@ -137,6 +147,8 @@ class _Asked(NamedTuple):
     expected: Expected
     agreed: Agreed
     order: Order
+    identity: Identity
+    circumstances: Circumstances
 
 
 def _ledger(
@@ -168,6 +180,7 @@ def _ledger(
         sound=found.sound,
         hidden=found.hidden,
         repeats_count=found.repeats_count,
+        missing=found.missing,
         inputs_count=found.inputs.judged,
         aborted_inputs=found.aborted_inputs,
         journaled=declared.transactional_ids if declared is not None else frozenset(),
@@ -178,6 +191,14 @@ def _ledger(
         outputs_count=found.outputs_count,
         expected=asked.expected,
         agreed=asked.agreed,
+        identity=asked.identity,
+        circumstances=asked.circumstances,
+        unidentified_inputs=found.unidentified_inputs,
+        repeated_inputs=found.repeated_inputs,
+        unidentified_elsewhere=found.unidentified_elsewhere,
+        identities=found.identities,
+        alike=found.alike,
+        spread=found.spread,
         values=values,
         order=asked.order,
         lines=found.lines,
@@ -204,13 +225,25 @@ class _Given(NamedTuple):
     expected: Expected
     agreed: Agreed
     order: Order
-    aborted: DataFrame | None
-    """The source's aborted records, where there are any."""
+    source_log: SourceLog
     packs: Path | None
 
     @property
     def offsets(self) -> int:
         return self.sink_bounds.offsets + self.source_bounds.offsets
+
+    @property
+    def by_key(self) -> bool:
+        return self.identity is Identity.KEY
+
+    @property
+    def aborted(self) -> DataFrame | None:
+        return self.source_log.aborted
+
+    @property
+    def compared(self) -> bool:
+        """Whether the outputs of an input are told apart by what they hold alone."""
+        return self.by_key and self.expected.kind is Expect.ONE_TO_MANY
 
 
 class _Counted(NamedTuple):
@@ -231,7 +264,14 @@ class _Counted(NamedTuple):
     sound: bool = False
     hidden: int = 0
     repeats_count: int = 0
+    missing: int = 0
     aborted_inputs: int = 0
+    unidentified_inputs: int = 0
+    repeated_inputs: int = 0
+    unidentified_elsewhere: int = 0
+    identities: Callable[[], DataFrame] | None = None
+    alike: int = 0
+    spread: int = 0
     doubted: Mapping[Doubt, int] = MappingProxyType({})
     doubts: tuple[str, ...] = ()
 
@@ -293,34 +333,41 @@ def _at_length(given: _Given) -> _Counted:
     given, lost = _unpacked(given)
     _, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, *_ = given
     expected, aborted = given.expected, given.aborted
-    counts = expected.counts(source, source_bounds)
+    # By key an output may be that of an input that is not due, so that these are counted too.
+    counts = expected.counts(source, _whole(source_bounds) if given.by_key else source_bounds)
     counts = counts if counts is None else keep(counts, f"{evidence}/expected", given.offsets)
-    words, inputs, headers, ends, aborted_inputs, still_packed = together(
+    words, inputs, headers, ends, aborted_inputs, still_packed, repeats = together(
         lambda: _keep_words(given),
         lambda: count_inputs(source, source_bounds, counts),
         lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
         lambda: count_ends(raw_log, sink_bounds) if raw_log else {},
         lambda: aborted.count() if aborted is not None else 0,
         lambda: raw_log is None and has_packs(uncommitted),
+        lambda: count_identities(*_identities(given)) if given.by_key else (0, 0, 0),
     )
+    # Of an input without an identity nobody can say whether its output is there.
+    known = source.where(given.agreed.match.of_source().isNotNull()) if repeats[0] else source
     sink = _keep_sink(given, words, inputs.dense, counts)
     told = named(sink, raw_log, sink_bounds)
     any_number = counts is None and expected.kind is Expect.ZERO_OR_ONE
-    by_key = given.order is Order.PER_KEY
+    per_key, removed = given.order is Order.PER_KEY, given.source_log.markers is not None
+    uncertain = repeats[1] > 0 or (given.by_key and given.source_log.pending is not None)
     written = written_by(source, source_bounds)
-    cells, compared, ids, repeats_count, outputs_count, keyed, writers = together(
-        lambda: count_cells(sink, headers),
+    cells, compared, ids, (repeats_count, met), outputs_count, lines, writers, alike, spread = together(
+        lambda: count_cells(sink, headers, source_bounds.topic),
         lambda: count_doubts(sink, words, sink_bounds, raw_log is not None),
         lambda: count_ids(told),
         lambda: count_repeats(sink),
-        lambda: count_outputs(outputs_produced(sink)) if any_number else inputs.outputs,
-        lambda: sink.where(real()).select(*LINE, "key_hash").distinct().count() if by_key else 0,
+        lambda: _count_wanted(given, known, counts, inputs, any_number, sink),
+        lambda: count_lines_at_length(sink, per_key) if per_key or removed or uncertain else None,
         lambda: count_writers(written) if inputs.headed else {},
+        lambda: count_alike(sink, sink_bounds) if given.compared else 0,
+        lambda: count_spread(sink, sink_bounds) if per_key else 0,
     )
     return _Counted(
         records=lambda: sink,
         named=told,
-        wanted=None if any_number else outputs_wanted(source, source_bounds, counts),
+        wanted=None if any_number else outputs_wanted(known, source_bounds, counts),
         cells=cells,
         headers=headers,
         ids=ids,
@@ -329,13 +376,42 @@ def _at_length(given: _Given) -> _Counted:
         written=written,
         writers=writers,
         outputs_count=outputs_count,
-        lines=keyed if by_key else count_lines(cells),
+        lines=count_lines(cells) if lines is None else lines,
         hidden=compared[1],
         repeats_count=repeats_count,
+        missing=outputs_count - met,
         aborted_inputs=aborted_inputs,
+        unidentified_inputs=repeats[0],
+        repeated_inputs=repeats[1],
+        unidentified_elsewhere=repeats[2],
+        identities=(lambda: _identities(given)[0]) if given.by_key else None,
+        alike=alike,
+        spread=spread,
         doubted=compared[0],
         doubts=(*lost, *(PACKED,) * still_packed),
     )
+
+
+def _count_wanted(
+    given: _Given, known: DataFrame, counts: DataFrame | None, inputs: Inputs, any_number: bool, sink: DataFrame
+) -> int:
+    if any_number:
+        return count_outputs(outputs_produced(sink))
+    if known is given.source:
+        return inputs.outputs
+    return outputs_wanted(known, given.source_bounds, counts).count()
+
+
+def _identities(given: _Given) -> tuple[DataFrame, DataFrame | None]:
+    """The identities of the source's reading with its pending records, and those of its aborted records."""
+    match, log = given.agreed.match, given.source_log
+    pending, aborted = (None if one is None else identified(one, match) for one in (log.pending, log.aborted))
+    every = union(
+        identified(given.source, match).withColumn("pending", F.lit(False)),
+        None if pending is None else pending.withColumn("pending", F.lit(True)),
+    )
+    assert every is not None
+    return every, aborted
 
 
 def _unpacked(given: _Given) -> tuple[_Given, tuple[str, ...]]:
@@ -361,21 +437,36 @@ def _keep_words(given: _Given) -> DataFrame:
 
 def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame | None) -> DataFrame:
     """The sink's records, with `SINK_COLUMNS`. `dense` and `counts` as in `with_places`."""
-    agreed, source, bounds, aborted = given.agreed, given.source, given.source_bounds, given.aborted
-    records = given.uncommitted.withColumns({"held": agreed.match.of_sink(), "value_hash": _value_hash(agreed)})
+    agreed, source, bounds = given.agreed, given.source, given.source_bounds
+    hashed = {"held": agreed.match.of_sink(), "value_hash": _value_hash(given)}
+    records = given.uncommitted.withColumns(hashed)
     records = with_fates(records, words, given.sink_bounds, given.raw_log is not None)
     records = with_declared(with_transaction(records), given.declared)
-    records = with_input(records, source, bounds.topic, given.identity, counts, agreed.match, aborted)
+    if given.by_key:
+        undecided = (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
+        records = records.withColumn("countable", (F.col("fate") == Fate.COMMITTED.value) | undecided)
+    records = with_input(records, source, bounds, given.identity, counts, agreed.match, given.source_log)
+    if not given.by_key:
+        certain = {"identified": F.lit(True), "ambiguous": F.lit(False), "waiting": F.lit(False)}
+        records = records.withColumns(certain)
     records = with_numbered_input(records, bounds)
-    records = with_places(records, source, bounds, dense, counts, aborted)
-    by_key = given.order is Order.PER_KEY
-    records = records.withColumn("key_hash", F.xxhash64("key") if by_key else F.lit(None).cast("long"))
+    records = with_places(records, source, bounds, dense, counts, given.source_log)
+    kept = given.order is Order.PER_KEY or given.compared
+    # A hash of null is a number too, and records without a key have no order and are not alike.
+    key_hash = F.when(F.col("key").isNotNull(), F.xxhash64("key")) if kept else F.lit(None).cast("long")
+    records = records.withColumn("key_hash", key_hash)
     names = [column.split()[0] for column in SINK_COLUMNS.split(", ")]
     return keep(records.select(*names), f"{given.evidence}/sink", given.offsets, SINK_COLUMNS)
 
 
-def _value_hash(agreed: Agreed) -> Column:
-    return F.lit(None).cast("long") if agreed.value is None else F.xxhash64("value")
+def _value_hash(given: _Given) -> Column:
+    kept = given.agreed.value is not None or given.compared
+    return F.xxhash64("value") if kept else F.lit(None).cast("long")
+
+
+def _whole(bounds: Bounds) -> Bounds:
+    """The bounds with nothing left out at the end: a reading of them ends below."""
+    return replace(bounds, partitions=tuple(replace(one, lso=one.hw) for one in bounds.partitions))
 
 
 def _balance(bounds: PartitionBounds, cells: Sequence[Cell], headers: Mapping[int, Headers], raw_log: bool) -> Balance:

@@ -22,7 +22,7 @@ from validators.finding import Balance, Bounds, Fate
 from validators.identity import with_transaction
 from validators.named import NAME
 from validators.offsets import between, bits, bound, minus, word
-from validators.sink_rows import LINEAGE, Place, is_hidden, known_aborted, real, without_marker
+from validators.sink_rows import LINE, LINEAGE, Place, is_hidden, known_aborted, ordered, real, without_marker
 
 
 class Inputs(NamedTuple):
@@ -54,14 +54,18 @@ def count_inputs(source: DataFrame, bounds: Bounds, counts: DataFrame | None) ->
     dense = judged == width and repeated == 0
     outputs, uncounted = judged, 0
     if counts is not None:
-        said = counts.agg(F.coalesce(F.sum("expected"), F.lit(0)), F.count_if(F.col("expected").isNull()))
+        due = counts.where(between("source_partition", "source_offset", bounds, "lso"))
+        said = due.agg(F.coalesce(F.sum("expected"), F.lit(0)), F.count_if(F.col("expected").isNull()))
         outputs, uncounted = said.collect()[0]
     return Inputs(judged, repeated, dense, outputs, uncounted, headed)
 
 
 def outputs_wanted(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> DataFrame:
+    """Of the inputs in `source` that are due."""
     if counts is not None:
-        return outputs_of(counts)
+        due = counts.where(between("source_partition", "source_offset", bounds, "lso"))
+        places = source.select(F.col("partition").alias("source_partition"), F.col("offset").alias("source_offset"))
+        return outputs_of(due.join(places, ["source_partition", "source_offset"], "left_semi"))
     return source.where(between("partition", "offset", bounds, "lso")).select(
         F.col("partition").alias("source_partition"),
         F.col("offset").alias("source_offset"),
@@ -94,16 +98,24 @@ def count_outputs(outputs: DataFrame) -> int:
 
 
 def _lineage_words(sink: DataFrame) -> DataFrame:
-    """How many records each word of lineages has beyond one each."""
+    """By word of lineages: how many records there are beyond one each, and how many expected outputs are met by a
+    committed or a pending record."""
+    expected = F.col("place") == Place.INPUT.value
+    pending = (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
     return (
-        sink.where(real())
+        sink.where(real() | (expected & pending))
         .groupBy("source_partition", "output_index", word("source_offset").alias("word"))
-        .agg((F.count("*") - F.bit_count(bits("source_offset"))).alias("repeats"))
+        .agg(
+            (F.count_if(real()) - F.bit_count(bits("source_offset", real()))).alias("repeats"),
+            F.bit_count(bits("source_offset", expected)).alias("met"),
+        )
     )
 
 
-def count_repeats(sink: DataFrame) -> int:
-    return int(_lineage_words(sink).agg(F.coalesce(F.sum("repeats"), F.lit(0))).collect()[0][0])
+def count_repeats(sink: DataFrame) -> tuple[int, int]:
+    sums = (F.coalesce(F.sum(name), F.lit(0)) for name in ("repeats", "met"))
+    row = _lineage_words(sink).agg(*sums).collect()[0]
+    return int(row[0]), int(row[1])
 
 
 def later_copies(sink: DataFrame) -> DataFrame:
@@ -112,7 +124,7 @@ def later_copies(sink: DataFrame) -> DataFrame:
     The first copy is the earliest by timestamp, and within its partition by offset. One whose transaction is known to
     be aborted is never the first while there is another: the others did not repeat it.
     """
-    suspicious = _lineage_words(sink).where(F.col("repeats") > 0).drop("repeats")
+    suspicious = _lineage_words(sink).where(F.col("repeats") > 0).drop("repeats", "met")
     records = sink.where(real()).withColumn("word", word("source_offset"))
     records = records.join(suspicious, ["source_partition", "output_index", "word"], "left_semi")
     alike = Window.partitionBy(*LINEAGE)
@@ -133,7 +145,8 @@ def count_lines(cells: Sequence[Cell]) -> int:
     return sum(cell.source_partition is not None and cell.committed > 0 for cell in cells)
 
 
-def count_cells(sink: DataFrame, headers: Mapping[int, Headers]) -> tuple[Cell, ...]:
+def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> tuple[Cell, ...]:
+    """`topic`: the source's."""
     committed = F.col("fate") == Fate.COMMITTED.value
     straddling = F.lit(False)
     for partition, one in headers.items():
@@ -151,6 +164,8 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers]) -> tuple[Cell, 
         "endless": without_marker(),
         "of_aborted": committed & (F.col("place") == Place.ABORTED.value),
         "at_inputs": committed & (F.col("place") == Place.INPUT.value),
+        "of_source": (F.col("fate") != Fate.ABORTED.value) & F.col("source_topic").eqNullSafe(F.lit(topic)),
+        "unidentified": (F.col("fate") != Fate.ABORTED.value) & ~F.col("identified"),
         "revoked": committed & known_aborted(),
     }
     cells = sink.groupBy("partition", F.when(real(), F.col("source_partition")).alias("source_partition")).agg(
@@ -158,6 +173,66 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers]) -> tuple[Cell, 
         *(F.count_if(condition).alias(name) for name, condition in counts.items()),
     )
     return tuple(Cell(**row.asDict()) for row in cells.collect())
+
+
+def count_lines_at_length(sink: DataFrame, per_key: bool) -> int:
+    """As `count_lines`, where lines are those of keys, or where some records stand in none: each is then its own."""
+    row = (
+        sink.where(real())
+        .agg(
+            F.count_distinct(F.when(ordered(per_key), F.struct(*LINE, *(("key_hash",) * per_key)))),
+            F.count_if(~ordered(per_key)),
+        )
+        .collect()[0]
+    )
+    return int(row[0] + row[1])
+
+
+def count_identities(source: DataFrame, aborted: DataFrame | None) -> tuple[int, int, int]:
+    """How many committed records of the source hold no identity, how many one that an earlier record holds too, and
+    how many pending and aborted ones hold none. `source`: as the ledger's `identities`; `aborted`: as `identified`."""
+    of_one = source.groupBy("source_key").agg(F.count("*").alias("inputs"), F.count_if("pending").alias("waiting"))
+    nothing = F.col("source_key").isNull()
+    settled = F.col("inputs") - F.col("waiting")
+    sums = (F.when(nothing, settled), F.when(~nothing, F.col("inputs") - 1), F.when(nothing, F.col("waiting")))
+    row = of_one.agg(*(F.coalesce(F.sum(one), F.lit(0)) for one in sums)).collect()[0]
+    lost = 0 if aborted is None else aborted.where(nothing).count()
+    return int(row[0]), int(row[1]), int(row[2]) + lost
+
+
+def count_alike(sink: DataFrame, bounds: Bounds) -> int:
+    return later_alike(sink, bounds).count()
+
+
+def later_alike(sink: DataFrame, bounds: Bounds) -> DataFrame:
+    """The committed outputs that are like an earlier one of the same input in the same topic: partition, offset."""
+    rows = sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value))
+    topic = _topic(bounds)
+    same = Window.partitionBy("source_partition", "source_offset", "key_hash", "value_hash", topic)
+    rows = rows.withColumn("nth", F.row_number().over(same.orderBy("partition", "offset")))
+    return rows.where(F.col("nth") > 1).drop("nth")
+
+
+def _topic(bounds: Bounds) -> Column:
+    """Which of several topics a row of the sink lies in, as a number."""
+    number = F.lit(0)
+    for place, part in enumerate(bounds.parts):
+        number = F.when(F.col("partition") >= part.first, F.lit(place)).otherwise(number)
+    return number
+
+
+def count_spread(sink: DataFrame, bounds: Bounds) -> int:
+    return spread_keys(sink, bounds).count()
+
+
+def spread_keys(sink: DataFrame, bounds: Bounds) -> DataFrame:
+    """Keys whose outputs of one source partition lie in several of one topic: source_partition, key_hash, partitions,
+    partition and offset (of the first one)."""
+    keyed = sink.where(real() & F.col("key_hash").isNotNull()).withColumn("topic", _topic(bounds))
+    rows = keyed.groupBy("source_partition", "key_hash", "topic")
+    first = F.min(F.struct("partition", "offset"))
+    spread = rows.agg(F.count_distinct("partition").alias("partitions"), first.alias("first"))
+    return spread.where(F.col("partitions") > 1).select("*", "first.partition", "first.offset").drop("first")
 
 
 class Doubt(StrEnum):

@@ -3,7 +3,8 @@
 Catalogue 8, Jepsen's `committed-too-far`. Inputs between the last one with a committed output and the group's offset
 are never processed again: they are lost, and their gaps are explained by this. A hole further down is a gap, and says
 nothing of the offset. Judged at rest, and within the judged range: outputs that are still pending are lost or not,
-nobody knows yet, and where all of them are the row is explained by `pending`.
+nobody knows yet, and where all of them are the row is explained by `pending`. An offset beyond the end of the partition
+skips inputs that are still to come.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from validators.evidence import amount, evidence, of_source
+from validators import identity_repeated
+from validators.evidence import COLUMNS, evidence, of_source, share, together
 from validators.expectation import PENDING
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger
+from validators.matching import untold, why_uncertain
 from validators.offsets import by_partition
 from validators.sink_rows import known_aborted
 
@@ -25,8 +28,27 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per source partition, at the first input that is lost."""
-    offsets = ledger.agreed.offsets or {}
+    """One row per source partition: at its end where the offset lies beyond, else at the first input that is lost."""
+    frames = [one for one in (_beyond(ledger), _lost(ledger)) if one is not None]
+    return together(frames)
+
+
+def _beyond(ledger: Ledger) -> DataFrame | None:
+    if ledger.agreed.offsets is None:
+        return None
+    rows = untold(ledger)
+    for one in ledger.source_bounds.partitions:
+        offset = ledger.agreed.offsets.get(one.partition, 0)
+        if offset > one.hw:
+            why = f"The group's offset is {offset:,}, and the partition ends at {one.hw:,}: inputs to come are skipped."
+            place = (ledger.source_bounds.topic, one.partition, one.hw, None)
+            rows.append((None, None, *place, None, None, offset - one.hw, why))
+    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+
+
+def _lost(ledger: Ledger) -> DataFrame | None:
+    ends = {one.partition: one.hw for one in ledger.source_bounds.partitions}
+    offsets = {p: at for p, at in (ledger.agreed.offsets or {}).items() if at <= ends.get(p, at)}
     ahead = {partition: offset for partition, offset in offsets.items() if offset > ledger.after(partition)}
     if not ahead:
         return None
@@ -56,7 +78,9 @@ def find(ledger: Ledger) -> DataFrame | None:
         "waiting",
     )
     rows = of_source(rows, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
-    return evidence(rows, F.col("lost"), why, F.when(undecided, PENDING))
+    cause = F.when(undecided, PENDING)
+    uncertain = identity_repeated.NAME if ledger.repeated_inputs else why_uncertain(ledger)
+    return evidence(rows, F.col("lost"), why, cause.otherwise(F.lit(uncertain)))
 
 
 def covered(ledger: Ledger) -> int:
@@ -65,10 +89,8 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(
-        count,
-        records,
-        "source partitions",
+    return share(
+        *(count, records, "source partitions", "have the outputs below the group's offset"),
         "has a group's offset ahead of its committed outputs",
         "have a group's offset ahead of their committed outputs",
     )

@@ -12,11 +12,13 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
-from validators import aborted_read, duplicate
+from validators import aborted_read, duplicate, identity_missing, sink_removed
 from validators.evidence import amount, evidence
+from validators.expectation import PENDING
 from validators.finding import Order, Witness
 from validators.ledger import Ledger
-from validators.sink_rows import LINE, known_aborted, real
+from validators.matching import of_another
+from validators.sink_rows import LINE, known_aborted, ordered, real
 
 NAME = "order"
 QUESTION = "Do the outputs of a source partition stand in the order of its inputs?"
@@ -29,7 +31,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     line = Window.partitionBy(*LINE, *(("key_hash",) if ledger.order is Order.PER_KEY else ())).orderBy("offset")
     place = F.struct("source_offset", "output_index")
-    rows = ledger.sink.where(real())
+    rows = ledger.sink.where(real() & ordered(ledger.order is Order.PER_KEY))
     repeat = F.lit(False)
     if ledger.repeats_count:
         later = ledger.repeats.select("partition", "offset", F.lit(True).alias("repeat"))
@@ -39,6 +41,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         {
             "place_before": F.lag(place).over(line),
             "aborted_before": F.lag(known_aborted()).over(line),
+            "waiting_before": F.lag("waiting").over(line),
         }
     )
     rows = rows.withColumn("first_before", _first_before(ledger, place, line))
@@ -46,8 +49,25 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = rows.where(own | (F.col("place_before") >= place))
     above = F.when(own, F.col("first_before.source_offset")).otherwise(F.col("place_before.source_offset"))
     why = F.format_string("Input %d comes after input %d of the same partition.", "source_offset", above)
-    cause = F.when(known_aborted() | F.col("aborted_before"), aborted_read.NAME).otherwise(duplicate.NAME)
-    return evidence(rows, above - F.col("source_offset"), why, F.when(~own, cause))
+    cause = F.when(known_aborted() | F.col("aborted_before"), aborted_read.NAME)
+    another = of_another(ledger)
+    if another is not None:
+        # The duplicate that is the cause may be none.
+        cause = cause.when(F.col("waiting_before"), PENDING).when(another.isNotNull(), another)
+    cause = cause.otherwise(duplicate.NAME)
+    return evidence(rows, above - F.col("source_offset"), why, F.when(~own, cause).otherwise(_uncertain(ledger)))
+
+
+def _uncertain(ledger: Ledger) -> Column:
+    """Why a record may stand in order all the same. Where repeats are allowed, it may be one, whose first copy is gone
+    or has no identity."""
+    if ledger.agreed.repeats and not (ledger.by_key and ledger.source_incomplete):
+        if ledger.sink_incomplete:
+            return F.lit(sink_removed.NAME)
+        if ledger.unidentified_outputs:
+            return F.lit(identity_missing.NAME)
+    another = of_another(ledger)
+    return F.lit(None) if another is None else another
 
 
 def _first_before(ledger: Ledger, place: Column, line: WindowSpec) -> Column:

@@ -74,6 +74,12 @@ def end_of(bounds: PartitionBounds, level: Witness) -> int:
             raise ValueError(f"{level} is not an isolation level.")
 
 
+def union(*readings: DataFrame | None) -> DataFrame | None:
+    """The readings that there are, as one; None if there is none."""
+    there = [one for one in readings if one is not None]
+    return reduce(DataFrame.unionByName, there) if there else None
+
+
 ARROW_TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
 
 CHECKS = {"parquet.page.size.row.check.min": "1", "parquet.block.size.row.check.min": "1"}

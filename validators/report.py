@@ -20,9 +20,11 @@ from validators.evidence import COLUMNS, together
 from validators.expectation import (
     BY_CONTRACT,
     CONTRADICTIONS,
+    COVERAGE,
     EXEMPT,
     EXIT_CODES,
     NORMAL,
+    PREMISES,
     PROMISES,
     REQUIRED,
     judge_rows,
@@ -211,10 +213,12 @@ def judge(
     required = _required(guarantee, require, ledger, validators)
     unheard = {validator.NAME: reason for validator in validators if (reason := _unheard(validator, ledger))}
     contradictions = CONTRADICTIONS[guarantee] if require is None else ()
+    premises = [kind for kind in PREMISES if set(PREMISES[kind].kinds) & set(required) and _asked(kind, ledger)]
     wanted = [
         one
         for one in validators
         if one.NAME in required
+        or one.NAME in (*premises, *COVERAGE)
         or (one.NAME in EXEMPT[guarantee] and _said(one.NAME, ledger))
         or (require is None and looked_for(one.NAME, guarantee) and _said(one.NAME, ledger))
     ]
@@ -229,7 +233,9 @@ def judge(
     counting = [
         finding
         for finding in findings
-        if finding.kind in required or (finding.kind in contradictions and finding.outcome is Outcome.VIOLATED)
+        if finding.kind in required
+        or (finding.kind in contradictions and finding.outcome is Outcome.VIOLATED)
+        or (finding.kind in premises and finding.count and finding.outcome is Outcome.UNKNOWN)
     ]
     verdict = _verdict(ledger, counting)
     return Report(
@@ -247,12 +253,12 @@ def judge(
             *(
                 NotChecked(one.NAME, reason_not_required(one.NAME, guarantee, require is not None))
                 for one in validators
-                if one.NAME not in (*required, *contradictions)
+                if one.NAME not in (*required, *contradictions, *premises)
             ),
             *(
                 NotChecked(one.kind, one.why)
                 for one in findings
-                if one.kind in contradictions and one.outcome is Outcome.UNKNOWN
+                if one.kind in (*contradictions, *premises) and one.outcome is Outcome.UNKNOWN and not one.count
             ),
         ),
         doubts=ledger.doubts,
@@ -276,6 +282,19 @@ def _required(
     if unknown or not required:
         raise ValueError(f"Unknown kinds required: {', '.join(unknown) or 'none at all'}. Known: {', '.join(names)}.")
     return required
+
+
+def _asked(premise: str, ledger: Ledger) -> bool:
+    """Whether a premise is one of this verdict's at all."""
+    match premise:
+        case "identity_missing" | "identity_repeated":
+            return ledger.by_key
+        case "outputs_alike":
+            return ledger.by_key and ledger.expected.kind is Expect.ONE_TO_MANY
+        case "key_spread":
+            return ledger.order is Order.PER_KEY
+        case _:
+            return True
 
 
 def _said(kind: str, ledger: Ledger) -> bool:
@@ -370,9 +389,15 @@ def _judge_kind(
     others = {cause: number for cause, number in found.causes.items() if cause is not None}
     explained_by = max(others, key=lambda cause: others[cause]) if others else None
     outcome = judge_rows(validator.NAME, found.causes, guarantee)
-    why = f"{_capital(validator.says(count, covered))}."
+    why = f"{_capital(validator.says(primary or count, covered))}."
     if others:
-        why += f" {count - primary:,} of these {'is' if count - primary == 1 else 'are'} explained by {explained_by}."
+        rest = count - primary
+        told = (
+            f"{rest:,} more {'is' if rest == 1 else 'are'}" if primary else "All of these are" if rest > 1 else "It is"
+        )
+        why += f" {told} explained by {explained_by}."
+    if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN:
+        why += f" {PREMISES[validator.NAME].remedy}"
     if outcome is Outcome.HOLDS and covered == 0:
         outcome, why = Outcome.UNKNOWN, f"Nothing to look at: there are no {validator.UNIT}."
     if primary and validator.NAME in EXEMPT[guarantee]:
@@ -383,7 +408,8 @@ def _judge_kind(
 def _verdict(ledger: Ledger, counting: Iterable[Finding]) -> Outcome:
     if ledger.doubts:
         return Outcome.UNKNOWN
-    pending = [Outcome.UNKNOWN] if ledger.pending else []
+    # What is pending in a topic that moves is not judged yet; what is due and pending is UNKNOWN by itself.
+    pending = [Outcome.UNKNOWN] if ledger.pending and not ledger.circumstances.moving else []
     return merge([*(finding.outcome for finding in counting), *pending])
 
 
@@ -404,11 +430,16 @@ def _why(
         told = [finding for finding in bad if finding.primary] or bad
         return f"Not {PROMISES[guarantee]}: {'; '.join(_clause(finding) for finding in told)}{rest}."
     if verdict is Outcome.UNKNOWN:
-        reasons = [f"{finding.kind}: {_clause(finding)}" for finding in bad]
-        if ledger.pending:
+        broken = [finding for finding in bad if finding.kind in PREMISES]
+        others = [finding for finding in bad if finding not in broken and finding.explained_by not in PREMISES]
+        # What had nothing to look at, because a premise is broken, says nothing more.
+        told = [finding for finding in others if finding.count or not broken]
+        reasons = [f"{finding.kind}: {_clause(finding)}" for finding in (*broken, *told)]
+        if ledger.pending and not ledger.circumstances.moving:
             pending = _plural(ledger.pending, "offset")
             reasons.insert(0, f"{ledger.pending:,} {pending} still pending at or above the last stable offset")
-        return f"Could not be judged: {'; '.join(reasons)}{rest}."
+        remedy = f" {PREMISES[broken[0].kind].remedy}" if broken else ""
+        return f"Could not be judged: {'; '.join(reasons)}{rest}.{remedy}"
     return f"{_praise(ledger, guarantee, counting, findings)}{rest}."
 
 
@@ -436,6 +467,12 @@ def _praise(ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], f
         said += f"; {primary['duplicate']:,} {_plural(primary['duplicate'], 'duplicate')}, as allowed"
     if wanted - there:
         said += f"; {wanted - there:,} lost, as allowed"
+    for side in ("source", "sink"):
+        lost = sum(one.offsets for one in getattr(ledger.circumstances, f"{side}_removed").values())
+        if lost:
+            said += f"; {lost:,} {_plural(lost, 'offset')} that the {side} has lost not judged"
+    if ledger.pending:
+        said += f"; {ledger.pending:,} {_plural(ledger.pending, 'offset')} above the last stable offset not judged yet"
     return said
 
 

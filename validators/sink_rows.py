@@ -19,6 +19,7 @@ from validators.balance import RawLog, words_of_batches
 from validators.finding import Bounds, Fate
 from validators.offsets import bits, bound, holds, look_up, word
 from validators.sound import Outcomes
+from validators.source_log import SourceLog
 
 DECLARED_COLUMNS = "transactional_id string, sequence long, attempt int, task string, outcome string, reason string"
 """The journal's transactions: `outcome` is what the worker was told, 'COMMITTED' or 'ABORTED'; else it is unknown.
@@ -29,12 +30,15 @@ SINK_COLUMNS = (
     "transactional boolean, outcome string, declared string, reason string, "
     "source_topic string, source_partition int, source_offset long, output_index int, place string, "
     "transactional_id string, sequence long, attempt int, task string, total long, "
-    "visible boolean, content long, key_hash long, value_hash long"
+    "visible boolean, content long, key_hash long, value_hash long, "
+    "identified boolean, ambiguous boolean, waiting boolean"
 )
 """`transactional` and `outcome` are the raw log's: null where it was not heard, `outcome` also where there is none;
 `declared` and `reason` are the journal's. `visible`: whether read_committed saw this offset; `content`: a hash of what
-read_uncommitted saw there. `key_hash`: of its key where keys keep the order, `value_hash`: of its value where a
-contract says what that must be; else null."""
+read_uncommitted saw there. `key_hash`: of its key where keys keep the order or outputs are compared with each other,
+`value_hash`: of its value where a contract says what that must be or outputs are compared; else null. `identified`:
+whether it holds what records are matched by, `ambiguous`: whether several inputs share that, `waiting`: whether a
+pending record of the source holds it too; by lineage always the first and never the others."""
 
 WORD_COLUMNS = (
     "partition int, word long, seen long, seen_count long, seen_content long, "
@@ -63,13 +67,15 @@ class Place(StrEnum):
     """Into the judged range, to an offset where read_committed has no record: a marker, or compacted."""
     ABORTED = "ABORTED"
     """To a record of the judged range that was aborted in the source."""
+    REMOVED = "REMOVED"
+    """Into the judged range, to a record that compaction or retention has removed from the source."""
     BEYOND = "BEYOND"
     """To an input of the judged range, with an index that says of more outputs than it is expected to have."""
     NOWHERE = "NOWHERE"
     """No lineage, another topic, a partition or an offset that does not exist."""
 
 
-REAL = (Place.INPUT, Place.BEFORE, Place.AFTER)
+REAL = (Place.INPUT, Place.BEFORE, Place.AFTER, Place.REMOVED)
 """Places of records that have an input; only these can repeat one another or stand in order."""
 
 
@@ -88,6 +94,13 @@ class Declared:
 def real() -> Column:
     """Whether a row of the sink is a committed record that has an input."""
     return (F.col("fate") == Fate.COMMITTED.value) & F.col("place").isin(*(one.value for one in REAL))
+
+
+def ordered(per_key: bool) -> Column:
+    """Whether a row that has an input stands in a line: its input is known for certain and still there, and it has a
+    key if that is what keeps the order."""
+    certain = ~F.col("ambiguous") & ~F.col("waiting") & (F.col("place") != Place.REMOVED.value)
+    return certain & F.col("key_hash").isNotNull() if per_key else certain
 
 
 def known_aborted() -> Column:
@@ -173,10 +186,10 @@ def with_places(
     bounds: Bounds,
     dense: bool,
     counts: DataFrame | None,
-    aborted: DataFrame | None,
+    source_log: SourceLog,
 ) -> DataFrame:
     """Adds `place`. `dense`: every offset of the judged range is known to hold an input. `counts`: how many outputs
-    each of them has, where that is not one. `aborted`: the source's aborted records, where there are any."""
+    each of them has, where that is not one."""
     start, lso, hw = (bound("source_partition", bounds, name) for name in ("start", "lso", "hw"))
     offset = F.col("source_offset")
     nowhere = (F.col("source_topic") != bounds.topic) | start.isNull() | offset.isNull() | (offset >= hw)
@@ -197,11 +210,14 @@ def with_places(
     keys = [F.col("partition").alias("source_partition"), word("offset").alias("source_word")]
     records = records.withColumn("source_word", word("source_offset"))
     hole = F.lit(Place.HOLE.value)
-    for name, reading in (("inputs", source), ("lost", aborted)):
+    for name, reading in (("inputs", source), ("lost", source_log.aborted), ("markers", source_log.markers)):
         if reading is not None:
             held = reading.groupBy(*keys).agg(bits("offset").alias(name))
             records = look_up(records, held, ["source_partition", "source_word"], bounds.offsets)
-    if aborted is not None:
+    if source_log.markers is not None:
+        # Neither a record nor a marker: the log has lost what was there.
+        hole = F.when(holds("markers", "source_offset"), hole).otherwise(Place.REMOVED.value)
+    if source_log.aborted is not None:
         hole = F.when(holds("lost", "source_offset"), Place.ABORTED.value).otherwise(hole)
     found = F.when(holds("inputs", "source_offset"), there).otherwise(hole)
     return records.withColumn("place", place.otherwise(found))

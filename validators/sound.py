@@ -284,7 +284,9 @@ def _cells(pieces: Pieces, spread: _Spread, places: Ints, stable: Flags) -> tupl
         if place < 0:
             found.append(Cell(partition, None, aborted=count))
         else:
-            found.append(Cell(partition, place, count, heard=count, last_source_offset=last, at_inputs=count))
+            found.append(
+                Cell(partition, place, count, heard=count, last_source_offset=last, at_inputs=count, of_source=count)
+            )
     return tuple(found)
 
 

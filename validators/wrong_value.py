@@ -10,9 +10,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from validators.evidence import amount, evidence
+from validators.evidence import evidence, share
 from validators.finding import Fate, Witness
 from validators.ledger import Ledger
+from validators.matching import of_another
 from validators.sink_rows import Place
 
 NAME = "wrong_value"
@@ -25,9 +26,10 @@ def find(ledger: Ledger) -> DataFrame | None:
     if ledger.values is None:
         return None
     rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value))
-    rows = rows.join(ledger.values, ["source_partition", "source_offset"])
+    rows = rows.where(~F.col("ambiguous")).join(ledger.values, ["source_partition", "source_offset"])
     why = F.lit("Its value is not the one that the contract's expression gives for its input.")
-    return evidence(rows.where(~F.col("value_hash").eqNullSafe(F.col("wanted_hash"))), F.lit(0), why)
+    rows = rows.where(~F.col("value_hash").eqNullSafe(F.col("wanted_hash")))
+    return evidence(rows, F.lit(0), why, of_another(ledger))
 
 
 def covered(ledger: Ledger) -> int:
@@ -36,4 +38,5 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "committed outputs", "has a wrong value", "have wrong values")
+    good = "have the value that their input must give"
+    return share(count, records, "committed outputs", good, "has a wrong value", "have wrong values")

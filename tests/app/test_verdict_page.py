@@ -17,7 +17,9 @@ from backend.settings import Settings
 from backend.taken import Question
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
+from validators.expected import Expect, Expected
 from validators.finding import Example, Outcome
+from validators.identity import Identity
 
 
 def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
@@ -40,17 +42,19 @@ def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Fini
 def test_a_check_that_is_violated_leads_to_where_it_shows(
     open_page: OpenPage, at_home: Settings, cluster: Services, finished: Finished
 ) -> None:
-    """Story: somebody checks a topic that the pipeline never wrote: the source itself. Every input lacks its output,
-    and each example is a link to the place that shows it."""
+    """Story: somebody checks a topic that the pipeline never wrote: the source itself. Every input lacks its second
+    output, and each example is a link to the place that shows it."""
     history = History(at_home)
     bounds = Cluster(cluster.bootstrap).bounds(finished.source)
-    report = check(at_home, cluster, history, Question(source=bounds, sink=finished.source))
+    two = Expected(Expect.ONE_TO_MANY, "2")
+    question = Question(source=bounds, sink=finished.source, identity=Identity.KEY, expected=two)
+    report = check(at_home, cluster, history, question)
     assert report.run is not None
     app = open_page("verdict", run=report.run)
     assert not app.exception
     assert history.get(report.run).verdict == "VIOLATED" and app.error[0].value
     said = texts(app)
-    assert "6,000 of 6,000 expected outputs" in said and "20 examples of 6,000" in said
+    assert "6,000 of 12,000 expected outputs" in said and "20 examples of 6,000" in said
     assert any("offset" in link.value for link in app.page_link)
     assert "Faults" not in said, "a check injects none"
 

@@ -130,7 +130,7 @@ def test_files_become_payments_or_one_dead_letter(settings: Settings, cluster: S
         f"{served}{name(n)}": str(bad(n)) for n in range(200) if bad(n) is not None
     }
     phantom = next(f for f in finished.report.findings if f.kind == "phantom")
-    assert f"of {len(made) + 10:,} committed" in phantom.why
+    assert f"All {len(made) + 10:,} committed" in phantom.why
     progress = finished.run.progress
     assert progress["downloaded"] == 200 < progress["downloads"]
     assert progress["attempted"] > progress["kept"] == progress["processed"] == 200

@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 from validators import readings
 from validators.agreed import NOTHING_MORE, Agreed
 from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
+from validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from validators.expected import ONE_TO_ONE, Expected
 from validators.finding import Bounds, Guarantee, Order, PartitionBounds
 from validators.headers import (
@@ -43,13 +44,14 @@ from validators.headers import (
     format_transaction,
 )
 from validators.identity import Identity
-from validators.ledger import Accounts, Ledger, SourceLog
+from validators.ledger import Accounts, Ledger
 from validators.ledger_build import build_ledger
 from validators.polled import POLLED_COLUMNS, Polled
 from validators.readings import ARROW_TYPES
 from validators.report import Report, judge
 from validators.sink_rows import DECLARED_COLUMNS, Declared
 from validators.sound import outcomes_of
+from validators.source_log import SourceLog
 
 SOURCE, SINK = "numbers", "squares"
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -110,6 +112,10 @@ class History:
     """What a concurrent reader received, when there was one."""
     batches: list[tuple[Any, ...]] = field(default_factory=list)
     transactions: list[tuple[Any, ...]] = field(default_factory=list)
+    pending: list[tuple[Any, ...]] = field(default_factory=list)
+    """The source's records at and above its last stable offset."""
+    source_markers: list[tuple[int, int]] | None = None
+    """The source's markers, partition and offset, where its log has lost records."""
 
     def ledger(
         self,
@@ -122,6 +128,7 @@ class History:
         agreed: Agreed = NOTHING_MORE,
         order: Order = Order.PER_SOURCE_PARTITION,
         source_log: bool = True,
+        circumstances: Circumstances = NO_CIRCUMSTANCES,
     ) -> Ledger:
         """`declared`: outcomes of the journal by (transactional id, sequence), with the reason behind a colon."""
         journal = None
@@ -138,11 +145,15 @@ class History:
             (table_of(self.batches, BATCH_COLUMNS), table_of(self.transactions, TRANSACTION_COLUMNS)),
         )
         aborted = spark.createDataFrame(self.aborted, readings.COLUMNS) if self.aborted else None
+        pending = spark.createDataFrame(self.pending, readings.COLUMNS) if self.pending else None
+        markers = None
+        if self.source_markers is not None:
+            markers = spark.createDataFrame(self.source_markers, "partition int, offset long")
         received = sum(p[6] - p[5] + 1 for p in self.polled)
         accounts = Accounts(
             raw_log=raw if raw_log else None,
             declared=journal,
-            source_log=SourceLog(aborted) if source_log else None,
+            source_log=SourceLog(aborted, pending, markers) if source_log else None,
             polled=Polled(spark.createDataFrame(self.polled, POLLED_COLUMNS), received) if self.polled else None,
         )
         return build_ledger(
@@ -157,6 +168,7 @@ class History:
             expected=expected,
             agreed=agreed,
             order=order,
+            circumstances=circumstances,
         )
 
     def report(self, spark: SparkSession, folder: Path, guarantee: Guarantee = Guarantee.EXACTLY_ONCE) -> Report:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from tests.validators.pair_oracle import (
 from tests.validators.pair_oracle import judge as judge_slowly
 from validators.agreed import Agreed
 from validators.catalogue import VALIDATORS
+from validators.circumstances import Circumstances, Growth, Removed
 from validators.evidence import together
 from validators.expectation import ADVISORY, CONTRADICTIONS, EXEMPT, REQUIRED, judge_rows, merge
 from validators.expected import Expect, Expected
@@ -51,7 +52,7 @@ from validators.report import Report, judge
 APART = 4
 """How far the first partitions of two pairs are apart."""
 NAME_HEADER = "id"
-TOLD: frozenset[str] = frozenset()
+TOLD = PREMISES | {"moving", "source_pending", "not due", "offset beyond the end"}
 """Facts that are told, of those that `facts_of` names."""
 
 EXPECTS = {
@@ -69,12 +70,10 @@ Row = tuple[str, str | None]
 class Facts:
     """What else is known of topics, besides their records and bounds: everything by the numbered partitions."""
 
-    source_starts: dict[int, int] = field(default_factory=dict)
-    """Where each partition's log starts."""
-    source_removed: list[tuple[int, int]] = field(default_factory=list)
-    """Partition and offset of records that the source's raw log shows to be gone."""
-    source_pending: list[tuple[int, int]] = field(default_factory=list)
-    """Partition and offset of the source's records at or above its last stable offset."""
+    removed: dict[str, Counter[int]] = field(default_factory=lambda: {"source": Counter(), "sink": Counter()})
+    """How many records the raw log of each topic shows to be gone, by partition."""
+    markers: list[tuple[int, int]] = field(default_factory=list)
+    """Partition and offset of the source's markers."""
     due: dict[int, int] = field(default_factory=dict)
     """Where what is due ends, by source partition; where topics move without a group, the validators find it."""
     moving: bool = False
@@ -107,7 +106,8 @@ def batch_of(pair: Pair) -> tuple[object, ...] | None:
 
     The validators count some facts over the whole topic. They must be the same for all pairs of a ledger."""
     facts = facts_of(pair)
-    if facts & {"identity_missing", "identity_disjoint"}:
+    unnamed = pair.policy.match != LINEAGE and any(one.identity is None for one in pair.source)
+    if unnamed or facts & {"identity_missing", "identity_disjoint"}:
         return None
     return pair.policy, tuple(sorted(facts))
 
@@ -124,11 +124,15 @@ def history_of(pairs: Sequence[Pair]) -> tuple[History, Facts, list[tuple[int, i
         _add_source(made, facts, number, pair)
         counts += [(first + one.partition, one.offset, one.expected) for one in pair.source if not one.removed]
         _add_sink(made, number, pair)
+        for record in pair.sink:
+            if record.removed and record.offset >= pair.sink_ranges[record.partition].start:
+                facts.removed["sink"][first + record.partition] += 1
         if pair.policy.group:
             own = {first + partition: offset for partition, offset in (pair.offsets or {}).items()}
             facts.offsets = {**(facts.offsets or {}), **own}
             for at in range(len(pair.source_ranges)):
                 facts.due[first + at] = own.get(first + at, 0)
+    made.source_markers = facts.markers if facts.removed["source"] else None
     made.sink_bounds = Bounds(SINK, tuple(bounds[SINK]))
     made.source_bounds = Bounds(SOURCE, tuple(bounds[SOURCE]))
     return made, facts, counts
@@ -139,13 +143,51 @@ def ledger_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> Ledge
     policy: Policy = pairs[0].policy
     made, facts, counts = history_of(pairs)
     count = spark.createDataFrame(counts, "partition int, offset long, count int")
-    return made.ledger(
-        spark,
-        folder,
-        identity=Identity.LINEAGE if policy.match == LINEAGE else Identity.KEY,
-        expected=Expected(EXPECTS[policy.expect], count if policy.expect in (COUNTED, MANY) else None),
-        agreed=Agreed(match=MATCHES[policy.match], value="value" if policy.values else None, offsets=facts.offsets),
-        order=ORDERS[policy.order],
+    whole = made.source_bounds
+
+    def ledger(due: Mapping[int, int] | None) -> Ledger:
+        ends = {p.partition: p.lso if due is None else due.get(p.partition, p.start) for p in whole.partitions}
+        cut = tuple(replace(p, lso=max(p.start, min(p.lso, ends[p.partition]))) for p in whole.partitions)
+        made.source_bounds = replace(whole, partitions=cut)
+        return made.ledger(
+            spark,
+            folder,
+            identity=Identity.LINEAGE if policy.match == LINEAGE else Identity.KEY,
+            expected=Expected(EXPECTS[policy.expect], count if policy.expect in (COUNTED, MANY) else None),
+            agreed=Agreed(
+                match=MATCHES[policy.match],
+                value="value" if policy.values else None,
+                offsets=facts.offsets,
+                repeats=policy.guarantee == AT_LEAST,
+            ),
+            order=ORDERS[policy.order],
+            circumstances=_circumstances(made, facts, whole, policy),
+        )
+
+    if policy.group:
+        return ledger(facts.due)
+    first = ledger(None)
+    return ledger({p.partition: first.after(p.partition) for p in whole.partitions}) if policy.moving else first
+
+
+def _circumstances(made: History, facts: Facts, source: Bounds, policy: Policy) -> Circumstances:
+    lost = [
+        {
+            p.partition: Removed(p.start, facts.removed[side][p.partition])
+            for p in bounds.partitions
+            if p.start or facts.removed[side][p.partition]
+        }
+        for side, bounds in (("source", source), ("sink", made.sink_bounds))
+    ]
+    first = made.sink_bounds.partitions[0]
+    return Circumstances(
+        looked=True,
+        source_removed=lost[0],
+        sink_removed=lost[1],
+        growth=(Growth("sink", first.partition, first.hw, first.hw + 1),) if policy.moving else (),
+        watched=True,
+        source_lso={p.partition: p.lso for p in source.partitions},
+        due_told=policy.group,
     )
 
 
@@ -196,20 +238,21 @@ def guarantee_of(policy: Policy) -> Guarantee:
 
 def _add_source(made: History, facts: Facts, number: int, pair: Pair) -> None:
     first = APART * number
+    known = {(given.partition, given.offset) for given in pair.source}
     for at, one in enumerate(pair.source_ranges):
-        facts.source_starts[first + at] = one.start
+        facts.markers += [(first + at, offset) for offset in range(one.start, one.lso) if (at, offset) not in known]
     for given in pair.source:
         place = first + given.partition, given.offset
         if given.removed:
             if given.offset >= pair.source_ranges[given.partition].start:
-                facts.source_removed.append(place)
+                facts.removed["source"][place[0]] += 1
             continue
         headers = None
         if pair.policy.match == HEADER and given.identity is not None:
             headers = [(NAME_HEADER, f"{number}:{given.identity}".encode())]
         row = (*place, BEGAN, *_bytes(number, pair.policy, given.key, given.value, given.identity), headers)
         if pair.unsettled(given):
-            facts.source_pending.append(place)
+            made.pending.append(row)
         else:
             (made.source if given.fate == COMMITTED else made.aborted).append(row)
 

@@ -145,7 +145,7 @@ def judge(pair: Pair, amended: frozenset[str] = SOUND) -> Judgement:
 
 def _outcome(pair: Pair, rows: Counter[tuple[str, str | None]], premises: frozenset[str]) -> str:
     allowed = {"range", *(("duplicate", "offset_behind") if pair.policy.guarantee == AT_LEAST else ())}
-    causes = {cause or kind for kind, cause in rows} - allowed
+    causes = {cause or kind for kind, cause in rows if kind not in allowed} - allowed
     if causes - UNSURE:
         return VIOLATED
     still_open = not pair.policy.moving and any(one.hw > one.lso for one in pair.sink_ranges)
@@ -398,7 +398,7 @@ class _Case:
         repeated = self.pair.by_key and any(count > 1 for count in self.copies.values())
         for partition, bounds in enumerate(self.pair.source_ranges):
             if partition not in offsets:
-                if any(one.partition == partition for one in self.inputs):
+                if bounds.hw > bounds.start:
                     yield "offset_ahead", "no_offset"
                 continue
             offset, after = offsets[partition], self.after.get(partition, 0)

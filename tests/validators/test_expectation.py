@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from validators.catalogue import VALIDATORS
-from validators.expectation import ADVISORY, BY_CONTRACT, CONTRADICTIONS, EXEMPT, NORMAL, REQUIRED, judge_rows, merge
+from validators.expectation import (
+    ADVISORY,
+    BY_CONTRACT,
+    CONTRADICTIONS,
+    EXEMPT,
+    NORMAL,
+    PREMISES,
+    REQUIRED,
+    judge_rows,
+    merge,
+)
 from validators.finding import Guarantee, Outcome
 
 KINDS = [validator.NAME for validator in VALIDATORS]
@@ -29,7 +39,9 @@ def test_a_kind_is_required_exempt_or_promised_by_nobody(guarantee: Guarantee) -
 def test_every_kind_is_required_contradicting_or_advisory() -> None:
     """Story: a new kind counts for the verdict in exactly one way, which somebody decided."""
     exactly = Guarantee.EXACTLY_ONCE
-    assert sorted([*REQUIRED[exactly], *CONTRADICTIONS[exactly], *BY_CONTRACT, *ADVISORY]) == sorted(KINDS)
+    counting = [*REQUIRED[exactly], *CONTRADICTIONS[exactly], *BY_CONTRACT, *PREMISES]
+    assert sorted([*counting, *ADVISORY]) == sorted(KINDS)
+    assert {kind for one in PREMISES.values() for kind in one.kinds} <= set(KINDS) - set(PREMISES)
     assert set(ADVISORY) >= NORMAL
 
 
@@ -46,6 +58,11 @@ def test_every_kind_is_required_contradicting_or_advisory() -> None:
         (Guarantee.AT_MOST_ONCE, "duplicate", {None: 1}, Outcome.VIOLATED),
         (Guarantee.EXACTLY_ONCE, "gap", {"pending": 2}, Outcome.UNKNOWN),
         (Guarantee.EXACTLY_ONCE, "gap", {"pending": 2, None: 1}, Outcome.VIOLATED),
+        (Guarantee.EXACTLY_ONCE, "gap", {"sink_removed": 2}, Outcome.UNKNOWN),
+        (Guarantee.EXACTLY_ONCE, "gap", {"movement": 2}, Outcome.UNKNOWN),
+        (Guarantee.EXACTLY_ONCE, "offset_behind", {"no_offset": 1}, Outcome.UNKNOWN),
+        (Guarantee.EXACTLY_ONCE, "identity_missing", {None: 1}, Outcome.UNKNOWN),
+        (Guarantee.EXACTLY_ONCE, "movement", {None: 1}, Outcome.HOLDS),
         (Guarantee.EXACTLY_ONCE, "phantom", {"range": 9}, Outcome.HOLDS),
         (Guarantee.EXACTLY_ONCE, "aborted_volume", {None: 9}, Outcome.HOLDS),
         (Guarantee.EXACTLY_ONCE, "intruder", {None: 1}, Outcome.VIOLATED),

@@ -38,7 +38,7 @@ def test_as_many_outputs_as_the_count_says(spark: SparkSession, tmp_path: Path) 
     ]
     assert phantoms.examples[1].why == "It is output 1 of its input, counted from 0, and fewer are expected."
     assert {one.kind for one in report.findings if one.count} == {"gap", "phantom", "aborted_volume"}
-    assert gaps.why == "3 of 12 expected outputs are not committed."
+    assert gaps.why == "3 of 12 expected outputs are missing."
 
 
 def test_counts_may_come_as_a_table(spark: SparkSession, tmp_path: Path) -> None:
@@ -89,7 +89,8 @@ def test_keys_stand_for_as_many_outputs_as_are_expected(spark: SparkSession, tmp
     shared: list[dict[tuple[int, int], bytes | None]] = [{(0, 1): key, (0, 2): key} for key in (b"a", b"b")]
     both = [history("1 2 2 C", inputs=3, keys=shared[0]), history("1 2 C", inputs=3, keys=shared[1], first=1)]
     ledger = side_by_side(both).ledger(spark, tmp_path, identity=Identity.KEY, expected=PARITY)
-    assert list(rows_of(ledger)) == [("gap", (None, None, 1, 2, None))]
+    rows = [row for row in rows_of(ledger) if row[0] not in ("identity_repeated", "outputs_alike")]
+    assert rows == [("gap", (None, None, 1, 2, None))]
 
 
 @pytest.mark.parametrize(("kind", "count"), [(Expect.ONE_TO_MANY, None), (Expect.ONE_TO_ONE, "2")])

@@ -5,6 +5,7 @@ All stories stand side by side in one ledger, each in partitions of its own: jud
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.validators.history import History, history, side_by_side
 from validators import aborted_read, evidence, gap
 from validators.catalogue import VALIDATORS, Validator
-from validators.expectation import BY_CONTRACT
+from validators.expectation import BY_CONTRACT, PREMISES
 from validators.finding import Witness
 from validators.identity import Identity
 from validators.ledger import Ledger
@@ -468,7 +469,9 @@ def test_a_story_shows_what_happened_and_nothing_else(name: str, found: dict[str
 
 
 @pytest.mark.parametrize(
-    "validator", [one for one in OF_TOPICS if one.NAME not in BY_CONTRACT], ids=lambda validator: validator.NAME
+    "validator",
+    [one for one in OF_TOPICS if one.NAME not in (*BY_CONTRACT, *PREMISES, "movement", "source_pending")],
+    ids=lambda validator: validator.NAME,
 )
 def test_every_validator_has_the_same_shape(validator: Validator, ledger: Ledger, spark: SparkSession) -> None:
     """Story: the report treats all kinds alike. So their rows, denominators and words must look alike."""
@@ -478,7 +481,7 @@ def test_every_validator_has_the_same_shape(validator: Validator, ledger: Ledger
     assert validator.__name__.rpartition(".")[2] == validator.NAME  # type: ignore[attr-defined]
     assert validator.QUESTION.endswith("?") and validator.UNIT and validator.WITNESSES
     assert validator.covered(ledger) > 0
-    assert validator.says(0, 1_000).startswith("none of 1,000 ")
+    assert re.match("(none of|all) 1,000 ", validator.says(0, 1_000))
 
 
 def test_a_gap_tells_a_hole_from_the_lost_tail(ledger: Ledger) -> None:
@@ -506,12 +509,13 @@ def test_the_journal_alone_shows_an_aborted_read(spark: SparkSession, tmp_path: 
 
 
 def test_keys_identify_where_there_is_no_lineage(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: the topics are someone else's, so their keys tell. Inputs 0 and 2 share a key, 1 and 3 have none; one of
-    each is missing, and one key came twice. Inputs 5 and 6 were aborted, and only the key of 5 is nobody else's."""
-    keys = {(0, 0): b"a", (0, 1): None, (0, 2): b"a", (0, 3): None, (0, 4): b"b", (0, 5): b"z", (0, 6): b"b"}
+    """Story: the topics are someone else's, so their keys tell. Inputs 0 and 2 share a key, and one of them is missing;
+    so is 3, and one key came twice. Inputs 5 and 6 were aborted, and only the key of 5 is nobody else's."""
+    keys = {(0, 0): b"a", (0, 2): b"a", (0, 4): b"b", (0, 5): b"z", (0, 6): b"b"}
     made = history("0 1 ? 4 4 5 C", inputs=7, keys=keys, aborted=[(0, 5), (0, 6)])
     ledger = made.ledger(spark, tmp_path, identity=Identity.KEY)
     assert list(rows_of(ledger)) == [
+        ("identity_repeated", (None, None, 0, 2, None)),
         ("duplicate", (0, 4, 0, 4, None)),
         ("gap", (None, None, 0, 2, None)),
         ("gap", (None, None, 0, 3, None)),

@@ -1,0 +1,291 @@
+"""What a verdict rests on: each premise broken, with what it blocks, beside a topic in which it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.validators.history import History, history
+from validators.agreed import Agreed
+from validators.circumstances import Circumstances, Growth, Removed
+from validators.evidence import COLUMNS
+from validators.expectation import PREMISES
+from validators.expected import Expect, Expected
+from validators.finding import Guarantee, Order, Outcome
+from validators.identity import Identity, Match
+from validators.report import Report, judge
+
+Keys = Mapping[tuple[int, int], bytes | None]
+BY_KEY: dict[str, Any] = {"identity": Identity.KEY}
+TWO = {"identity": Identity.KEY, "expected": Expected(Expect.ONE_TO_MANY, "2")}
+
+
+def judged(spark: SparkSession, folder: Path, made: History, **more: Any) -> Report:
+    return judge(made.ledger(spark, folder, **more), Guarantee.EXACTLY_ONCE)
+
+
+def found(report: Report) -> dict[str, tuple[int, int, str | None]]:
+    """Kinds with rows that count: all, primary, explained by."""
+    uncounted = {one.kind for one in report.not_checked}
+    return {
+        one.kind: (one.count, one.primary, one.explained_by)
+        for one in report.findings
+        if one.count and one.kind not in uncounted
+    }
+
+
+def keyed(*keys: bytes | None) -> Keys:
+    return {(0, offset): key for offset, key in enumerate(keys)}
+
+
+def removed(source: int = 0, sink: int = 0) -> Circumstances:
+    lost = [{0: Removed(below=offsets)} if offsets else {} for offsets in (source, sink)]
+    return Circumstances(looked=True, source_removed=lost[0], sink_removed=lost[1])
+
+
+def test_a_misspelt_header_identifies_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: no record has the header that the contract names, input 1 came twice and input 3 not at all. Null once
+    equalled null, and that held."""
+    match = Agreed(Match("header:order-id", "header:order-id"))
+    report = judged(spark, tmp_path, history("0 1 1 2 C", inputs=4), agreed=match, **BY_KEY)
+    assert (report.verdict, report.exit_code) == (Outcome.UNKNOWN, 3)
+    assert report.why == (
+        "Could not be judged: identity_missing: 8 of 8 records of both topics hold no identity; identity_disjoint: "
+        "None of 4 committed records names an input of the source. Name what every record of both topics holds: "
+        "`topicproof contract init` proposes an identity."
+    )
+
+
+@pytest.mark.parametrize(
+    ("sink", "keys", "verdict", "rows"),
+    [
+        ("0 1 2 C", keyed(b"a", b"b", b"c"), Outcome.HOLDS, {}),
+        (
+            "0 1 2 C",
+            keyed(b"a", None, b"c"),
+            Outcome.UNKNOWN,
+            {"identity_missing": (2, 2, None), "phantom": (1, 0, "identity_missing")},
+        ),
+        # The output of input 1 may be the record without a key.
+        (
+            "0 2 C",
+            keyed(b"a", b"b", None),
+            Outcome.UNKNOWN,
+            {
+                "identity_missing": (2, 2, None),
+                "gap": (1, 0, "identity_missing"),
+                "phantom": (1, 0, "identity_missing"),
+            },
+        ),
+        # Two outputs are missing, and only one record has no key.
+        (
+            "0 3 C",
+            keyed(b"a", b"b", b"c", None),
+            Outcome.VIOLATED,
+            {"identity_missing": (2, 2, None), "gap": (2, 2, None), "phantom": (1, 0, "identity_missing")},
+        ),
+    ],
+    ids=["present", "missing on both sides", "a gap that may be none", "more gaps than records without a key"],
+)
+def test_records_without_an_identity(
+    spark: SparkSession, tmp_path: Path, sink: str, keys: Keys, verdict: Outcome, rows: dict[str, Any]
+) -> None:
+    report = judged(spark, tmp_path, history(sink, inputs=len(keys), keys=keys), **BY_KEY)
+    assert (report.verdict, found(report)) == (verdict, rows)
+
+
+@pytest.mark.parametrize(
+    ("sink", "verdict", "rows"),
+    [
+        ("0 1 2 C", Outcome.UNKNOWN, {"identity_repeated": (1, 1, None)}),
+        # A duplicate of input 0 beside the loss of input 1 looks the same.
+        ("0 0 2 C", Outcome.UNKNOWN, {"identity_repeated": (1, 1, None)}),
+        # Records that share a key are in no order that could be judged.
+        ("1 2 0 C", Outcome.UNKNOWN, {"identity_repeated": (1, 1, None)}),
+        ("0 0 1 2 C", Outcome.VIOLATED, {"identity_repeated": (1, 1, None), "duplicate": (1, 1, None)}),
+        ("0 2 C", Outcome.VIOLATED, {"identity_repeated": (1, 1, None), "gap": (1, 1, None)}),
+        ("0 1 3 2 C", Outcome.VIOLATED, {"identity_repeated": (1, 1, None), "order": (1, 1, None)}),
+    ],
+    ids=["healthy", "a duplicate beside a gap", "swapped", "too many", "too few", "others swapped"],
+)
+def test_inputs_that_share_an_identity_are_counted(
+    spark: SparkSession, tmp_path: Path, sink: str, verdict: Outcome, rows: dict[str, Any]
+) -> None:
+    """Story: inputs 0 and 1 have one key. Their outputs can be counted, and nothing else."""
+    inputs = 4 if "3" in sink else 3
+    report = judged(spark, tmp_path, history(sink, inputs=inputs, keys=keyed(b"a", b"a", b"b", b"c")), **BY_KEY)
+    assert (report.verdict, found(report)) == (verdict, rows)
+
+
+def test_topics_without_lineage_are_not_condemned(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: a healthy pair that somebody else wrote, judged by the default lineage."""
+    report = judged(spark, tmp_path, history("? ? ? C", inputs=3))
+    assert report.verdict is Outcome.UNKNOWN
+    assert found(report) == {
+        "identity_disjoint": (3, 3, None),
+        "gap": (3, 0, "identity_disjoint"),
+        "phantom": (3, 0, "identity_disjoint"),
+    }
+    assert report.why == (
+        "Could not be judged: identity_disjoint: None of 3 committed records names an input of the source. "
+        "Name another identity, such as `--identity key`: `topicproof contract init` proposes one."
+    )
+    assert judged(spark, tmp_path, history("0 ? 2 C", inputs=3)).verdict is Outcome.VIOLATED
+
+
+@pytest.mark.parametrize(
+    ("sink", "keys", "verdict", "rows"),
+    [
+        ("0#0 0#1 1#0 1#1 C", {}, Outcome.HOLDS, {}),
+        ("0#0 0#0 1#0 1#1 C", {}, Outcome.UNKNOWN, {"outputs_alike": (1, 1, None)}),
+        ("0#0 0#0 0#1 1#0 1#1 C", {}, Outcome.VIOLATED, {"outputs_alike": (1, 1, None), "duplicate": (1, 1, None)}),
+    ],
+    ids=["apart", "one twice and one never", "one too many"],
+)
+def test_outputs_that_are_alike(
+    spark: SparkSession, tmp_path: Path, sink: str, keys: Keys, verdict: Outcome, rows: dict[str, Any]
+) -> None:
+    """Story: each input has two outputs, and only what they hold tells them apart."""
+    report = judged(spark, tmp_path, history(sink, inputs=2, keys=keys), **TWO)
+    seen = {kind: row for kind, row in found(report).items() if kind != "order"}
+    assert (report.verdict, seen) == (verdict, rows)
+
+
+def test_a_key_that_is_spread_has_no_order(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: order is promised per key. Key a lies in two partitions, whose offsets say nothing of each other."""
+    spread = history("0 C", "1 C", inputs=2, keys=keyed(b"a", b"a"))
+    together = history("0 1 C", "2 C", inputs=3, keys=keyed(b"a", b"a", b"b"))
+    report = judged(spark, tmp_path, spread, order=Order.PER_KEY)
+    assert (report.verdict, found(report)) == (Outcome.UNKNOWN, {"key_spread": (1, 1, None)})
+    assert judged(spark, tmp_path, together, order=Order.PER_KEY).verdict is Outcome.HOLDS
+
+
+def test_records_without_a_key_are_in_no_order(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: order is promised per key, and two records have none. They are not the records of one key."""
+    made = history("2 1 0 3 C", inputs=4, keys=keyed(b"a", None, None, b"a"))
+    assert judged(spark, tmp_path, made, order=Order.PER_KEY).verdict is Outcome.HOLDS
+
+
+@pytest.mark.parametrize(
+    ("sink", "more", "verdict", "rows"),
+    [
+        ("1 2 C", {"circumstances": removed(source=1)}, Outcome.UNKNOWN, {"source_removed": (1, 1, None)}),
+        ("1 2 C", {"circumstances": removed(source=1), "agreed": Agreed(retained=True)}, Outcome.HOLDS, {
+            "source_removed": (1, 0, "range"),
+        }),
+        ("1 1 2 C", {"circumstances": removed(source=1)}, Outcome.VIOLATED, {
+            "source_removed": (1, 1, None), "duplicate": (1, 1, None), "order": (1, 0, "duplicate"),
+        }),
+        # By key, the second record may be the output of an input that is gone.
+        ("1 1 2 C", {"circumstances": removed(source=1), **BY_KEY}, Outcome.UNKNOWN, {
+            "source_removed": (1, 1, None), "duplicate": (1, 0, "source_removed"), "order": (1, 0, "source_removed"),
+        }),
+        ("1 ? 2 C", {"circumstances": removed(source=1), **BY_KEY}, Outcome.UNKNOWN, {
+            "source_removed": (1, 1, None), "phantom": (1, 0, "source_removed"),
+        }),
+        ("1 C", {"circumstances": removed(source=1), **BY_KEY}, Outcome.VIOLATED, {
+            "source_removed": (1, 1, None), "gap": (1, 1, None),
+        }),
+        ("2 C", {"circumstances": removed(sink=1)}, Outcome.UNKNOWN, {
+            "sink_removed": (1, 1, None), "gap": (1, 0, "sink_removed"),
+        }),
+        ("1 2 C", {"circumstances": removed(sink=1)}, Outcome.UNKNOWN, {"sink_removed": (1, 1, None)}),
+        ("1 2 2 C", {"circumstances": removed(sink=1)}, Outcome.VIOLATED, {
+            "sink_removed": (1, 1, None), "duplicate": (1, 1, None), "order": (1, 0, "duplicate"),
+        }),
+    ],
+)  # fmt: skip
+def test_what_kafka_removed_is_not_blamed_on_the_program(
+    spark: SparkSession, tmp_path: Path, sink: str, more: dict[str, Any], verdict: Outcome, rows: dict[str, Any]
+) -> None:
+    """Story: inputs 1 and 2 of 3 are still there, or the sink's log begins later."""
+    report = judged(spark, tmp_path, history(sink, inputs=3, judged=[(1, 3)], holes=[(0, 0)]), **more)
+    assert (report.verdict, found(report)) == (verdict, rows)
+
+
+def test_the_output_of_a_compacted_input_is_no_phantom(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: compaction removed input 1; offset 3 of the source is a marker, from which nothing can stem."""
+    made = history("0 1 2 3 C", inputs=4, holes=[(0, 1), (0, 3)])
+    made.source_markers = [(0, 3)]
+    lost = Circumstances(looked=True, source_removed={0: Removed(inside=1)})
+    report = judged(spark, tmp_path, made, circumstances=lost)
+    assert found(report)["phantom"] == (2, 1, "source_removed")
+
+
+@pytest.mark.parametrize(
+    ("sink", "told", "verdict", "gaps"),
+    [
+        ("0 2 C", False, Outcome.UNKNOWN, (1, 0, "movement")),
+        ("0 2 C", True, Outcome.VIOLATED, (1, 1, None)),
+        ("0 1 2 C", False, Outcome.HOLDS, None),
+        ("0 1 2 C 3", False, Outcome.HOLDS, None),
+    ],
+    ids=["a hole", "a hole below what was due", "healthy", "a transaction under way"],
+)
+def test_topics_that_move_are_not_condemned(
+    spark: SparkSession, tmp_path: Path, sink: str, told: bool, verdict: Outcome, gaps: tuple[int, int, str | None]
+) -> None:
+    """Story: the topics grow during the check. What is missing may be on its way, unless it was due before."""
+    moved = Circumstances(looked=True, watched=True, growth=(Growth("sink", 0, 3, 9),), due_told=told)
+    made = history(sink, inputs=4, judged=[(0, 3)])
+    report = judged(spark, tmp_path, made, circumstances=moved)
+    assert (report.verdict, found(report).get("gap")) == (verdict, gaps)
+    assert next(one.why for one in report.findings if one.kind == "movement") == (
+        "1 of 2 partitions grew during the check."
+    )
+
+
+def test_the_output_of_a_pending_input_is_not_settled(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: input 2 lies behind an open transaction of the source, and is processed already. It may be aborted yet."""
+    seen = Circumstances(looked=True, source_lso={0: 2})
+    made = history("0 1 2 C", inputs=3, judged=[(0, 2)])
+    report = judged(spark, tmp_path, made, circumstances=seen)
+    assert (report.verdict, found(report)) == (Outcome.UNKNOWN, {"phantom": (1, 0, "pending")})
+    pending = next(one for one in report.findings if one.kind == "source_pending")
+    assert (pending.outcome, pending.why) == (
+        Outcome.HOLDS,
+        "1 of 1 source partitions has pending inputs, not judged.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "rows"),
+    [
+        ({0: 3}, None, Outcome.HOLDS, {}),
+        ({0: 2}, {0: 3}, Outcome.HOLDS, {}),
+        ({0: 2}, {0: 2}, Outcome.VIOLATED, {"offset_behind": (1, 1, None)}),
+        ({0: 9}, None, Outcome.VIOLATED, {"offset_ahead": (1, 1, None)}),
+        ({}, None, Outcome.UNKNOWN, {"offset_ahead": (1, 0, "no_offset"), "offset_behind": (1, 0, "no_offset")}),
+    ],
+    ids=["agrees", "moved on meanwhile", "behind", "beyond the end", "no offset"],
+)
+def test_the_offsets_of_a_group(
+    spark: SparkSession,
+    tmp_path: Path,
+    before: dict[int, int],
+    after: dict[int, int] | None,
+    verdict: Outcome,
+    rows: dict[str, Any],
+) -> None:
+    seen = Circumstances(looked=True, offsets_after=after)
+    made = history("0 1 2 C", inputs=3)
+    report = judged(spark, tmp_path, made, circumstances=seen, agreed=Agreed(offsets=before))
+    assert (report.verdict, found(report)) == (verdict, rows)
+
+
+def test_every_premise_has_the_shape_of_a_kind(spark: SparkSession) -> None:
+    """Story: the report treats all kinds alike."""
+    from validators.catalogue import VALIDATORS
+
+    names = (*PREMISES, "movement", "source_pending")
+    kinds = [one for one in VALIDATORS if one.NAME in names]
+    assert {one.NAME for one in kinds} == set(names)
+    for one in kinds:
+        assert one.QUESTION.endswith("?") and one.UNIT and one.WITNESSES
+        assert one.says(0, 1_000).startswith("all 1,000 ")
+    assert spark.createDataFrame([], COLUMNS).columns[0] == "partition"
+    assert all(one.remedy.endswith(".") for one in PREMISES.values())

@@ -1,0 +1,39 @@
+"""All outputs that one source partition gives for a key lie in one partition of the sink.
+
+A premise of order per key. Kafka orders the records of a partition, and promises nothing between two: where a key lies
+in several, nothing tells in which order its records came. Records without a key have no order.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from validators.evidence import evidence, of_log, share
+from validators.finding import Witness
+from validators.ledger import Ledger
+from validators.ledger_counts import spread_keys
+
+NAME = "key_spread"
+QUESTION = "Does each key keep to one partition of the sink?"
+UNIT = "lines"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """One row for each key of a source partition, at its first record."""
+    if not ledger.spread:
+        return None
+    rows = spread_keys(ledger.sink, ledger.sink_bounds)
+    why = F.format_string("Records with the key of this one lie in %d partitions.", "partitions")
+    source = rows.withColumn("origin", F.col("source_partition"))
+    found = of_log(source).withColumn("source_partition", F.col("origin"))
+    return evidence(found, F.col("partitions"), why)
+
+
+def covered(ledger: Ledger) -> int:
+    return ledger.lines
+
+
+def says(count: int, records: int) -> str:
+    return share(count, records, "keys", "keep to one partition", "lies in several partitions", "lie in several")
