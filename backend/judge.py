@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from backend.errors import SparkError
 from backend.evidence.folder import REPORT, complete
 from backend.evidence.manifest import Payloads
+from backend.kafka import fates
 from backend.pipeline.journal import Entry, TaskStarted, TransactionEnded
 from backend.spark import first_line
 from backend.suited import narrow, suit
@@ -35,17 +37,21 @@ from backend.taken import (
     write_text,
 )
 from backend.taking import take, take_folded, transactions_in
+from validators import gap
 from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
-from validators.finding import Bounds, Order
+from validators.expectation import MOVEMENT
+from validators.finding import Bounds, Fate, Guarantee, Order
 from validators.identity import Identity
-from validators.ledger import Accounts, Ledger, ReadingsNeeded, SourceLog
+from validators.ledger import Accounts, Ledger, ReadingsNeeded
 from validators.ledger_build import build_ledger, proved_ledger
+from validators.offsets import bound
 from validators.packed import unpacked
 from validators.polled import POLLED_COLUMNS, Polled
 from validators.readings import COLUMNS, frame_of, gathered, keep
 from validators.report import Report, judge
 from validators.sink_rows import DECLARED_COLUMNS, Declared
 from validators.sound import Folded, outcomes_of
+from validators.source_log import SourceLog
 
 VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python", "plotly", "junitparser", "pyarrow")
 """What reads, judges and renders."""
@@ -74,7 +80,20 @@ def judge_topics(
             return conclude(spark, take_folded(spark, bootstrap, client, question), folder, papers, payloads)
         except ReadingsNeeded:
             empty(evidence)
-    return conclude(spark, take(spark, bootstrap, client, question, evidence), folder, papers)
+    report = conclude(spark, take(spark, bootstrap, client, question, evidence), folder, papers)
+    if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
+        # In order, everything below the last committed output was due when that one was read. What is still missing at
+        # a second look will not come.
+        due = {one.partition: one.lso for one in report.source.partitions}
+        empty(evidence)
+        second = take(spark, bootstrap, client, replace(question, due=due), evidence)
+        report = conclude(spark, second, folder, papers)
+    return report
+
+
+def _on_their_way(report: Report) -> bool:
+    """Whether outputs are missing that the topics' movement may still bring."""
+    return any(one.kind == gap.NAME and one.explained_by == MOVEMENT for one in report.findings)
 
 
 def conclude(
@@ -105,11 +124,12 @@ def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
     is computed on the way is kept in the folder `evidence`. Raises SparkError; ReadingsNeeded as `conclude`."""
     question = taken.question
     try:
+        ledger = ledger_of(spark, taken, evidence)
         report = judge(
-            ledger_of(spark, taken, evidence),
+            ledger,
             question.guarantee,
             require=question.agreed.require,
-            not_processed=question.not_processed,
+            not_processed=question.not_processed + _not_due(taken, ledger.source_bounds),
             run=question.run,
             versions=versions(),
         )
@@ -123,7 +143,44 @@ def versions() -> dict[str, str]:
 
 
 def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
-    """Everything that is judged of what was taken. Raises PySparkException; ReadingsNeeded as `conclude`."""
+    """Everything that is judged of what was taken. Raises PySparkException; ReadingsNeeded as `conclude`.
+
+    The judged range ends where outputs are due no longer. Topics that move, without anybody to tell what is due, are
+    counted twice: the first time shows how far the outputs reach.
+    """
+    question = taken.question
+    if question.due is not None:
+        told = replace(taken.circumstances, due_told=True)
+        return _ledger_of(spark, _due(replace(taken, circumstances=told), question.due), evidence)
+    ledger = _ledger_of(spark, taken, evidence)
+    if not taken.circumstances.moving:
+        return ledger
+    reached = _due(taken, {p.partition: ledger.after(p.partition) for p in question.source.partitions})
+    return ledger if reached.question.source == question.source else _ledger_of(spark, reached, evidence)
+
+
+def _due(taken: Taken, ends: Mapping[int, int]) -> Taken:
+    """The same, with a judged range that ends below these source offsets."""
+    source = taken.question.source
+    cut = tuple(replace(p, lso=max(p.start, min(p.lso, ends.get(p.partition, p.start)))) for p in source.partitions)
+    return replace(taken, question=replace(taken.question, source=replace(source, partitions=cut)))
+
+
+def _not_due(taken: Taken, judged: Bounds) -> int:
+    """How many inputs there are between the end of what is judged and that of what was taken."""
+    ends = {p.partition: p.lso for p in judged.partitions}
+    source, batches = taken.question.source, taken.source_batches
+    if batches is None or all(ends[p.partition] == p.lso for p in source.partitions):
+        return 0
+    ranges = fates.fate_ranges(batches, source)
+    return sum(
+        fates.records_between(ranges, p.partition, ends[p.partition], p.lso, [Fate.COMMITTED])
+        for p in source.partitions
+    )
+
+
+def _ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
+    repeats = taken.question.guarantee is Guarantee.AT_LEAST_ONCE
     question, folder = taken.question, (evidence / "ledger").as_uri()
     if isinstance(taken.readings, Folded):
         # No record is looked at any more, only batches and transactions.
@@ -131,12 +188,16 @@ def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
         return proved_ledger(
             *(spark, taken.readings, _accounts(spark, taken, 0), taken.sink, question.source, folder),
             expected=question.expected,
-            agreed=question.agreed,
+            agreed=replace(question.agreed, repeats=repeats),
             doubts=taken.doubts,
+            circumstances=taken.circumstances,
         )
     suit(spark, taken.offsets)
     narrow(spark, (taken.committed, taken.uncommitted, taken.inputs))
     inputs = taken.inputs
+    if question.identity is Identity.LINEAGE:
+        # By key an output may be that of an input beyond what is judged, which only the whole reading tells.
+        inputs = inputs.where(F.col("offset") < bound("partition", question.source, "lso"))
     if taken.source_packs is not None:
         # What wrote the inputs is asked of each of them.
         inputs = keep(unpacked(inputs, taken.source_packs), (evidence / "ledger" / "inputs").as_uri(), taken.offsets)
@@ -151,9 +212,10 @@ def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
         identity=question.identity,
         expected=question.expected,
         order=question.order,
-        agreed=question.agreed,
+        agreed=replace(question.agreed, repeats=repeats),
         doubts=taken.doubts,
         packs=taken.packs,
+        circumstances=taken.circumstances,
     )
 
 
@@ -164,9 +226,18 @@ def _accounts(spark: SparkSession, taken: Taken, offsets: int) -> Accounts:
         raw_log=None if taken.batches is None else _raw_log(spark, taken.batches, taken.sink, offsets),
         declared=None if question.journal is None else _declared(spark, question.journal),
         coordinator=taken.coordinator,
-        source_log=None if taken.source_batches is None else SourceLog(taken.aborted),
+        source_log=None if taken.source_batches is None else _source_log(spark, taken, taken.source_batches),
         polled=None if question.polled is None else _polled(spark, question.polled),
     )
+
+
+def _source_log(spark: SparkSession, taken: Taken, batches: pa.Table) -> SourceLog:
+    markers = None
+    if any(one.inside for one in taken.circumstances.source_removed.values()):
+        control = batches.filter(pc.is_valid(batches["control"]))
+        table = pa.table({"partition": control["partition"], "offset": control["base_offset"]})
+        markers = frame_of(spark, table, "partition int, offset long")
+    return SourceLog(taken.aborted, taken.pending, markers)
 
 
 def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int) -> RawLog:

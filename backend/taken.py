@@ -20,6 +20,7 @@ from backend.evidence.folded import keep_folded, read_folded
 from backend.pipeline.journal import Entry, decode, encode
 from backend.spark import first_line
 from validators.agreed import NOTHING_MORE, Agreed
+from validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from validators.coordinator import Coordinator
 from validators.expected import Expect, Expected
 from validators.finding import Bounds, Guarantee, Order, Origin
@@ -32,6 +33,7 @@ COMMITTED, UNCOMMITTED, INPUTS = "sink-read_committed", "sink-read_uncommitted",
 BATCHES, JOURNAL, COUNTS, TAKEN = "sink-raw_log.parquet", "journal.jsonl", "expected-counts", "taken.json"
 PACKS, SOURCE_PACKS = "sink-packs", "source-packs"
 SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
+PENDING = "source-pending"
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,14 @@ class Question:
     run: str | None = None
     not_processed: int = 0
     """Inputs beyond the judged range."""
+    foreign: bool = False
+    """Whether nobody answers for the topics: their whole range is judged, what they lost is asked for, and they may
+    move. The source's bounds are then taken again after the sink's."""
+    group: str | None = None
+    """The consumer group of `agreed.offsets`."""
+    due: Mapping[int, int] | None = None
+    """The source offsets below which outputs are due, by partition; a partition that is left out owes none. None: all
+    of the judged range, or, where the topics move, as far as outputs reach."""
 
 
 _HINTS = get_type_hints(Question)
@@ -89,6 +99,9 @@ class Taken:
     """The aborted records of the source; None where its raw log shows none."""
     doubts: tuple[str, ...] = ()
     """Why the readings are not to be trusted, in clauses."""
+    circumstances: Circumstances = NO_CIRCUMSTANCES
+    pending: DataFrame | None = None
+    """The pending records of the source, where records are matched by key; None when it has none."""
     packs: Path | None = None
     """Where the sink's lineage is packed, the folder that says where (validators/packed.py)."""
     source_packs: Path | None = None
@@ -138,6 +151,7 @@ def keep_taken(taken: Taken, evidence: Path) -> None:
         "expect": expected.kind,
         "count": expected.count if isinstance(expected.count, str) else None,
         "sink": asdict(taken.sink),
+        "circumstances": TypeAdapter(Circumstances).dump_python(taken.circumstances, mode="json"),
         "coordinator": asdict(taken.coordinator) if taken.coordinator else None,
         "raw_log": taken.batches is not None,
         "doubts": taken.doubts,
@@ -194,6 +208,8 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
             pq.read_table(evidence / SOURCE_BATCHES) if (evidence / SOURCE_BATCHES).exists() else None,
             reading(ABORTED) if (evidence / ABORTED).exists() else None,
             tuple(said.get("doubts", ())),
+            TypeAdapter(Circumstances).validate_python(said.get("circumstances", {})),
+            reading(PENDING) if (evidence / PENDING).exists() else None,
             evidence / PACKS if (evidence / PACKS).exists() else None,
             evidence / SOURCE_PACKS if (evidence / SOURCE_PACKS).exists() else None,
             # Evidence of earlier versions has neither.

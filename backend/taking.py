@@ -19,17 +19,32 @@ from pyspark.sql import functions as F
 
 from backend.errors import ClusterError, EvidenceError, SparkError
 from backend.kafka import fates, rawlog
+from backend.kafka.cluster import Cluster
 from backend.kafka.coordinator import ask_open_transactions
+from backend.kafka.describe import cleanup_policy
 from backend.kafka.origin import fetch_origin, topic_names
 from backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
 from backend.kafka.unstable import ask_unstable_offsets
 from backend.settings import READ_COMMITTED, spark_source_options
 from backend.spark import first_line
 from backend.suited import suit
-from backend.taken import ABORTED, COMMITTED, INPUTS, PACKS, SOURCE_PACKS, UNCOMMITTED, Question, Readings, Taken
+from backend.taken import (
+    ABORTED,
+    COMMITTED,
+    INPUTS,
+    PACKS,
+    PENDING,
+    SOURCE_PACKS,
+    UNCOMMITTED,
+    Question,
+    Readings,
+    Taken,
+)
 from validators.balance import TRANSACTION_COLUMNS
+from validators.circumstances import Circumstances, Growth, Removed
 from validators.coordinator import Coordinator
-from validators.finding import Bounds, Witness
+from validators.finding import Bounds, Fate, Witness
+from validators.identity import Identity
 from validators.joined import join, split
 from validators.ledger import ReadingsNeeded
 from validators.packed import keep_packs, packs_in
@@ -57,11 +72,13 @@ class TimestampsBeyond(Exception):
 
 def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question, evidence: Path) -> Taken:
     """Bounds first, then everything within them. The readings are kept in the folder `evidence`."""
-    sink = _sink_bounds(bootstrap, client, question)
+    asked, sink = question, _sink_bounds(bootstrap, client, question)
+    question, group = _again(bootstrap, client, question), _group_offsets(bootstrap, client, question)
     try:
-        return _take(spark, bootstrap, client, question, sink, evidence)
+        taken = _take(spark, bootstrap, client, question, sink, evidence)
     except TimestampsBeyond as beyond:
-        return _take(spark, bootstrap, client, question, sink, evidence, beyond.topics)
+        taken = _take(spark, bootstrap, client, question, sink, evidence, beyond.topics)
+    return _with_circumstances(bootstrap, client, taken, asked.source, group)
 
 
 def _take(
@@ -97,6 +114,7 @@ def _take(
             *(question, sink, Readings(committed.result(), uncommitted.result(), inputs.result())),
             *(batches.result(), coordinator.result(), source_batches.result()),
             _aborted(reader, source, source_batches.result(), inputs.result(), evidence, offsets),
+            pending=_pending(reader, question, evidence, offsets),
             origin=origin.result(),
             notes=tuple(map(_clamped_note, sorted(clamped))),
         )
@@ -141,7 +159,8 @@ def _clamped_note(topic: str) -> str:
 def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question) -> Taken:
     """As `take`, but nothing is kept: Spark folds the records as they come. Raises ReadingsNeeded where that will not
     do, and as `take`."""
-    sink = _sink_bounds(bootstrap, client, question)
+    asked, sink = question, _sink_bounds(bootstrap, client, question)
+    question, group = _again(bootstrap, client, question), _group_offsets(bootstrap, client, question)
     options = spark_source_options(bootstrap, client, READ_COMMITTED)
     offsets = sink.offsets + question.source.offsets
     source = read(spark, options, question.source, Witness.READ_COMMITTED)
@@ -168,7 +187,8 @@ def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], 
             raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
     folded = Folded(seen, pieces, inputs)
     logs = batches.result(), coordinator.result(), source_batches.result()
-    return Taken(question, sink, folded, *logs, origin=origin.result())
+    taken = Taken(question, sink, folded, *logs, origin=origin.result())
+    return _with_circumstances(bootstrap, client, taken, asked.source, group)
 
 
 def _sink_bounds(bootstrap: str, client: Mapping[str, str], question: Question) -> Bounds:
@@ -177,17 +197,114 @@ def _sink_bounds(bootstrap: str, client: Mapping[str, str], question: Question) 
 
 
 def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bounds:
-    """The topic's bounds, taken anew for a moment as long as something is pending.
+    """The topic's bounds, as soon as all is settled that was there at the first look.
 
     A commit is answered before its markers are in the partitions, so bounds taken right after it may show offsets above
     the LSO that are about to settle. What is still open after `SETTLE_S` is an open transaction, and judged as such.
+    In a topic that is being written to, something is always open: what came after the first look is not waited for.
     """
     deadline = time.monotonic() + SETTLE_S
+    bounds = rawlog.fetch_bounds(bootstrap, client, topic)
+    first = {p.partition: p.hw for p in bounds.partitions}
     while True:
-        bounds = rawlog.fetch_bounds(bootstrap, client, topic)
-        if all(p.lso == p.hw for p in bounds.partitions) or time.monotonic() > deadline:
+        if all(p.lso >= first.get(p.partition, p.lso) for p in bounds.partitions) or time.monotonic() > deadline:
             return bounds
+        bounds = rawlog.fetch_bounds(bootstrap, client, topic)
         time.sleep(SETTLE_STEP_S)
+
+
+def _again(bootstrap: str, client: Mapping[str, str], question: Question) -> Question:
+    """The question with the source's bounds of this moment: after the sink's, so that each output finds its input."""
+    if not question.foreign:
+        return question
+    now = [rawlog.fetch_bounds(bootstrap, client, own.topic) for own, _ in split(question.source)]
+    return replace(question, source=join(now))
+
+
+def _group_offsets(bootstrap: str, client: Mapping[str, str], question: Question) -> Mapping[int, int] | None:
+    """The group's committed offsets of this moment, after the sink's bounds; None without a group."""
+    if question.group is None:
+        return None
+    return committed_offsets(Cluster(bootstrap, client), question.group, question.source)
+
+
+def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int, int]:
+    """The group's committed offsets of the source, its partitions numbered through."""
+    return {
+        first + partition: at
+        for own, first in split(source)
+        for partition, at in cluster.committed(group, own.topic).items()
+        if at >= 0
+    }
+
+
+def _with_circumstances(
+    bootstrap: str, client: Mapping[str, str], taken: Taken, before: Bounds, group: Mapping[int, int] | None
+) -> Taken:
+    """The same, with what was seen of the topics beside their records. `before`: the source's bounds at the first look.
+    Runs know their range, so that only what compaction took from it is asked for."""
+    question, sink = taken.question, taken.sink
+    assert taken.batches is not None and taken.source_batches is not None
+    if not question.foreign:
+        inside = gone_inside(taken.batches, sink), gone_inside(taken.source_batches, question.source)
+        seen = Circumstances(
+            looked=True,
+            source_removed={p: Removed(inside=gone) for p, gone in inside[1].items()},
+            sink_removed={p: Removed(inside=gone) for p, gone in inside[0].items()},
+        )
+        return replace(taken, circumstances=seen)
+    topics = [[own.topic for own, _ in split(bounds)] for bounds in (question.source, sink)]
+    with rawlog.connect(bootstrap, client) as kafka:
+        ends = [join([kafka.bounds(topic) for topic in side]) for side in topics]
+        policies = {topic: cleanup_policy(kafka, topic) for side in topics for topic in side}
+    growth = [*_growth("source", before, ends[0]), *_growth("sink", sink, ends[1])]
+    seen = Circumstances(
+        looked=True,
+        source_removed=_removed(taken.source_batches, question.source, ends[0]),
+        sink_removed=_removed(taken.batches, sink, ends[1]),
+        growth=tuple(growth),
+        watched=True,
+        source_lso={p.partition: p.lso for p in question.source.partitions},
+        offsets_after=group,
+        policies=policies,
+    )
+    return replace(taken, circumstances=seen)
+
+
+def _growth(side: str, before: Bounds, after: Bounds) -> list[Growth]:
+    ends = {p.partition: p.hw for p in after.partitions}
+    pairs = [(p.partition, p.hw, ends.get(p.partition, p.hw)) for p in before.partitions]
+    return [Growth(side, partition, first, last) for partition, first, last in pairs if last != first]
+
+
+def _removed(batches: pa.Table, bounds: Bounds, now: Bounds) -> dict[int, Removed]:
+    """What the whole topic has lost. `now`: its bounds after the readings, as retention may have passed meanwhile."""
+    inside = gone_inside(batches, bounds)
+    starts = {p.partition: p.start for p in now.partitions}
+    found = {
+        p.partition: Removed(max(p.start, min(starts.get(p.partition, p.start), p.hw)), inside.get(p.partition, 0))
+        for p in bounds.partitions
+    }
+    return {partition: one for partition, one in found.items() if one.offsets}
+
+
+def gone_inside(batches: pa.Table, bounds: Bounds) -> dict[int, int]:
+    """How many offsets of the bounds hold nothing any more, by partition; those that lost none are left out."""
+    counts = fates.balance(fates.fate_ranges(batches, bounds), bounds)[Fate.GONE]
+    gone = zip(counts.index.tolist(), counts.tolist(), strict=True)
+    return {partition: offsets for partition, offsets in gone if offsets}
+
+
+def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -> DataFrame | None:
+    """The source's records at and above its last stable offset, kept; None without any, or where lineage names them."""
+    open_ = [p for p in question.source.partitions if p.lso < p.hw]
+    if not question.foreign or question.identity is not Identity.KEY or not open_:
+        return None
+    above = replace(
+        question.source, partitions=tuple(replace(p, start=max(p.start, p.lso)) for p in question.source.partitions)
+    )
+    reading = reader(above, Witness.READ_UNCOMMITTED)
+    return keep(reading, (evidence / PENDING).as_uri(), offsets, COLUMNS)
 
 
 def _from(bounds: Bounds, first: Mapping[int, int]) -> Bounds:

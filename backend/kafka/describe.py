@@ -133,6 +133,22 @@ def describe_topic(
     return placements, tuple(sorted(settings, key=lambda one: (one.default, one.name)))
 
 
+def cleanup_policy(kafka: Connection, topic: str) -> str:
+    """What Kafka removes from a topic, such as `delete after 7 days`; empty where we may not ask."""
+    try:
+        answer = kafka.patiently(
+            lambda: kafka.admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
+        )
+    except KafkaError:
+        return ""
+    known = {name: str(each["value"]) for name, each in answer["topic"][topic].items()}
+    said = [known.get("cleanup.policy", "")]
+    for name, unit, noun in (("retention.ms", 86_400_000, "days"), ("retention.bytes", 1_000_000, "MB")):
+        if "delete" in said[0] and int(known.get(name, -1)) >= 0:
+            said.append(f"after {int(known[name]) / unit:,.4g} {noun}")
+    return " ".join(said)
+
+
 def _controller(kafka: Connection) -> int | None:
     """A broker names any broker as the controller since KRaft; the quorum knows."""
     try:

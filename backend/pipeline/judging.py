@@ -40,7 +40,7 @@ from validators.chain import through
 from validators.expectation import merge
 from validators.expected import Expected
 from validators.finding import Bounds, Guarantee, Origin, Outcome, Witness
-from validators.identity import Identity, with_input
+from validators.identity import Identity, with_lineage
 from validators.joined import join, split
 from validators.offsets import bound
 from validators.packed import keep_packs, unpacked
@@ -157,6 +157,7 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
             inputs=keep(first.inputs, (evidence / INPUTS).as_uri(), first.offsets),
         ),
         source_batches=first.source_batches,
+        circumstances=replace(last.circumstances, source_removed=first.circumstances.source_removed),
         origin=_ends(first, last),
         notes=tuple(dict.fromkeys(note for one in taken for note in one.notes)),
         aborted=None if first.aborted is None else keep(first.aborted, (evidence / ABORTED).as_uri(), first.offsets),
@@ -184,9 +185,7 @@ def carried_through(context: Context, spark: SparkSession, source: Bounds, until
             for _, upper in reversed(context.stages[1:number]):
                 whole = _with_lineage(context, spark, context.cluster.bounds(upper.source), Path(scratch))
                 reading = through(reading, whole, upper.source)
-            named = with_input(reading, reading, source.topic, Identity.LINEAGE).where(
-                F.col("source_topic") == source.topic
-            )
+            named = with_lineage(reading).where(F.col("source_topic") == source.topic)
             firsts = named.groupBy("source_partition").agg(F.min("source_offset").alias("first")).collect()
             for row in firsts:
                 ends[row["source_partition"]] = min(ends[row["source_partition"]], row["first"])

@@ -186,11 +186,11 @@ FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     ),
     "denominator": (
         _report(lambda said: said["checked"][0].update(records=10**6)),
-        "report.json: checked.duplicate.records is 1000000;",
+        "report.json: checked.identity_disjoint.records is 1000000;",
     ),
     "finding left out": (
         _report(lambda said: said["findings"].pop(0)),
-        "report.json: findings.duplicate is not there;",
+        "report.json: findings.identity_disjoint is not there;",
     ),
     "kind not counted": (
         _report(lambda said: said["not_checked"].append({"kind": "gap", "why": "Not required."})),
@@ -383,12 +383,15 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
         identity=Identity.KEY,
         expected=Expected(Expect.ONE_TO_MANY, "cast(value as int)"),
         order=Order.PER_KEY,
-        agreed=Agreed(Match("value", "header:id"), "upper(value)", {0: 5}, ("gap",), Thresholds(7, 0.5)),
+        agreed=Agreed(Match("value", "header:id"), "upper(value)", {0: 5}, ("gap",), Thresholds(7, 0.5), True, True),
         journal=journal,
         polled=pa.table({"session": ["s"], "poll": [1]}),
         sink_from={0: 7},
         run="squares-1",
         not_processed=3,
+        foreign=True,
+        group="squares-app",
+        due={0: 5},
     )
     default = Question(bounds, "squares")
     same = [one.name for one in fields(Question) if getattr(question, one.name) == getattr(default, one.name)]

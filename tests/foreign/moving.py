@@ -1,0 +1,145 @@
+"""A pair of topics that never rests: one program fills the source at a set rate, and an exactly-once loop, which knows
+nothing of Topicproof, copies it into the sink. `python -m tests.foreign.moving --checks 200` judges the pair meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer
+
+from backend.contract import make_contract, question_of
+from backend.judge import judge_topics
+from backend.kafka.cluster import Cluster
+from backend.services import services
+from backend.settings import (
+    READ_COMMITTED,
+    consumer_config,
+    idempotent_producer_config,
+    read_settings,
+    transactional_producer_config,
+)
+from backend.spark import spark_session
+from validators.report import Report
+
+PARTITIONS, BATCH, PATIENCE_S, TIMEOUT_S = 2, 100, 0.05, 30
+
+
+@contextmanager
+def moving_pair(cluster: Cluster, rate: int, drop_every: int = 0) -> Iterator[tuple[str, str, str]]:
+    """Source, sink and group of two programs at work; both end with the block. Raises what either of them raised.
+    `drop_every`: which offsets of the source the loop loses; 0 for none."""
+    name = f"moving-{uuid.uuid4().hex[:6]}"
+    source, sink, group = f"{name}-in", f"{name}-out", f"{name}-app"
+    for topic in (source, sink):
+        cluster.create_topic(topic, PARTITIONS)
+    over = threading.Event()
+    with ExitStack() as stack:
+        stack.enter_context(_thread(lambda: _fill(cluster, source, rate, over)))
+        stack.enter_context(_thread(lambda: _copy(cluster, source, sink, group, over, drop_every)))
+        stack.callback(over.set)
+        _wait_for_outputs(cluster, sink)
+        yield source, sink, group
+
+
+def judged(cluster: Cluster, remote: str, fields: dict[str, object], folder: Path) -> Report:
+    with spark_session(remote) as spark:
+        (contract,) = make_contract(fields).each()
+        return judge_topics(spark, cluster.bootstrap, {}, question_of(contract, fields, cluster), folder)
+
+
+@contextmanager
+def _thread(work: Callable[[], None]) -> Iterator[None]:
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _wait_for_outputs(cluster: Cluster, sink: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while any(one.hw == 0 for one in cluster.bounds(sink).partitions):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{sink} is still empty after {TIMEOUT_S} s")
+        time.sleep(0.1)
+
+
+def _fill(cluster: Cluster, source: str, rate: int, over: threading.Event) -> None:
+    """A record every 1 / rate s, each with a key of its own."""
+    producer = Producer(idempotent_producer_config(cluster.bootstrap, {}))
+    began, sent = time.monotonic(), 0
+    while not over.wait(0.01):
+        for number in range(sent, due := int((time.monotonic() - began) * rate)):
+            producer.produce(source, str(number).encode(), f"key-{number}".encode())
+        sent = due
+        producer.poll(0)
+    producer.flush()
+
+
+def _copy(cluster: Cluster, source: str, sink: str, group: str, over: threading.Event, drop_every: int) -> None:
+    """Outputs and offsets of each batch in one transaction."""
+    consumer = Consumer(
+        {**consumer_config(cluster.bootstrap, {}, group, READ_COMMITTED), "auto.offset.reset": "earliest"}
+    )
+    producer = Producer(transactional_producer_config(cluster.bootstrap, {}, group))
+    producer.init_transactions()
+    consumer.subscribe([source])
+    while not over.is_set():
+        records = [one for one in consumer.consume(BATCH, PATIENCE_S) if one.error() is None]
+        if not records:
+            continue
+        producer.begin_transaction()
+        for record in records:
+            if not drop_every or (record.offset() or 0) % drop_every:
+                producer.produce(sink, record.value(), record.key())
+        positions = [one for one in consumer.position(consumer.assignment()) if one.offset >= 0]
+        producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata())
+        producer.commit_transaction()
+    consumer.close()
+
+
+def terms(source: str, sink: str, group: str | None) -> dict[str, object]:
+    named: Mapping[str, object] = {} if group is None else {"group": group}
+    return {"source": {"topic": source}, "sink": {"topic": sink}, "identity": "key", **named}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checks", type=int, default=200)
+    parser.add_argument("--rate", type=int, default=1_000)
+    given = parser.parse_args()
+    verdicts: collections.Counter[str] = collections.Counter()
+    with tempfile.TemporaryDirectory() as home, services(read_settings(home=Path(home))) as up:
+        cluster = Cluster(up.bootstrap)
+        with moving_pair(cluster, given.rate) as (source, sink, group):
+            for number in range(given.checks):
+                fields = terms(source, sink, group if number % 2 else None)
+                report = judged(cluster, up.spark_remote, fields, Path(home) / "check")
+                verdicts[report.verdict] += 1
+                sys.stdout.write(f"{number + 1} {'group' if number % 2 else 'alone'} {report.verdict}: {report.why}\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{dict(verdicts)}\n")
+    return 1 if verdicts["VIOLATED"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
