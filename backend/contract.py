@@ -18,13 +18,14 @@ from backend.kafka.cluster import Cluster
 from backend.pipeline.plan import Place, PlanFields, TopicName, read_plan
 from backend.pipeline.run import require_records
 from backend.taken import Question
+from backend.taking import committed_offsets
 from validators.agreed import Agreed, Thresholds
 from validators.catalogue import VALIDATORS
 from validators.expectation import REQUIRED
 from validators.expected import Expect, Expected
 from validators.finding import Bounds, Guarantee, Order
 from validators.identity import KEY, Identity, Match
-from validators.joined import join, split
+from validators.joined import join
 from validators.json_path import parse_path
 
 LINEAGE = "lineage"
@@ -92,6 +93,18 @@ class Sides(BaseModel):
     sink: Side
 
 
+class OwnTerms(BaseModel):
+    """One of several sinks that are judged each by itself. What it leaves out is as the contract says for all."""
+
+    model_config = _STRICT
+    topic: TopicName
+    identity: Literal["lineage"] | Side | Sides | None = None
+    expect: Expect | None = None
+    count: Expression | None = None
+    value: Expression | None = None
+    order: Order | None = None
+
+
 class Warn(BaseModel):
     """Thresholds: more than this is a warning, and exit code 2 where nothing is worse."""
 
@@ -108,7 +121,10 @@ class Contract(BaseModel):
     model_config = _STRICT
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     source: Topic
-    sink: Topic
+    sink: Topic | None = None
+    """A topic, or several that are judged as one."""
+    sinks: Annotated[tuple[OwnTerms, ...], Field(min_length=1)] | None = None
+    """Several topics, each judged by itself, with terms of its own."""
     identity: Literal["lineage"] | Sides = "lineage"
     expect: Expect = Expect.ONE_TO_ONE
     count: Annotated[Expression | None, BeforeValidator(_filled_in)] = None
@@ -120,6 +136,8 @@ class Contract(BaseModel):
     """The consumer group whose offsets must agree with the output."""
     require: Annotated[tuple[Annotated[str, AfterValidator(_kind)], ...], Field(min_length=1)] | None = None
     warn: Warn = Warn()
+    range: Literal["whole", "retained"] = "whole"
+    """Whether records that Kafka has removed leave the verdict open, or are left out of what is judged."""
 
     @model_validator(mode="before")
     @classmethod
@@ -136,6 +154,20 @@ class Contract(BaseModel):
         if wrong:
             raise PydanticCustomError("contract", "fields disagree", {"wrong": wrong})
         return self
+
+    def each(self) -> tuple[Contract, ...]:
+        """A contract for each sink that is judged by itself."""
+        if self.sinks is None:
+            return (self,)
+        return tuple(
+            self.model_copy(update={**_said(own), "sink": Topic(topic=own.topic), "sinks": None}) for own in self.sinks
+        )
+
+    @property
+    def of(self) -> Topic:
+        """The sink of a contract for one."""
+        assert self.sink is not None, "a contract with several sinks is one for each"
+        return self.sink
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -158,11 +190,21 @@ class Contract(BaseModel):
         """`offsets`: of the group, when there is one."""
         match = Match(self.identity.source, self.identity.sink) if isinstance(self.identity, Sides) else Match()
         warn = Thresholds(self.warn.pending, self.warn.aborted_share)
-        return Agreed(match, self.value, offsets, self.require, warn)
+        return Agreed(match, self.value, offsets, self.require, warn, retained=self.range == "retained")
 
     @property
     def expected(self) -> Expected:
         return Expected(self.expect, self.count)
+
+
+def _said(own: OwnTerms) -> dict[str, Any]:
+    """What a sink says for itself. Its own expectation brings its own count, also where that is none."""
+    said = {name: value for name in OwnTerms.model_fields if (value := getattr(own, name)) is not None}
+    if "expect" in said:
+        said.setdefault("count", None)
+    if isinstance(said.get("identity"), str) and said["identity"] != LINEAGE:
+        said["identity"] = Sides.model_construct(source=said["identity"], sink=said["identity"])
+    return {name: value for name, value in said.items() if name != "topic"}
 
 
 def read_contract(path: Path) -> tuple[Contract, PlanFields]:
@@ -214,9 +256,11 @@ def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistak
         if not other_form and not misspelt and not whole:
             why = "there is no such field" if one["type"] == "extra_forbidden" else one["msg"]
             yield mistake(fields, _named(one["loc"]), why.removeprefix("Value error, "))
+    if not {"sink", "sinks"} & fields.keys() and not any(_like(("sink",), other) for other in unknown):
+        yield mistake(fields, ("sink",), "say sink or sinks")
     rest = {name: value for name, value in fields.items() if name not in bad}
     for side in ("source", "sink"):
-        if side not in rest:
+        if side not in rest and not (side == "sink" and "sinks" in rest):
             rest[side] = {"topic": f"the-{side}"}
             bad.add(side)
     try:
@@ -251,23 +295,40 @@ class _Disagreement:
 
 
 def _disagreements(contract: Contract) -> Iterator[_Disagreement]:
-    for place, side in (("source", contract.source), ("sink", contract.sink)):
-        if not side.names:
-            yield _Disagreement("name the topic", (place, "topic"), (place,))
-        if side.topic is not None and side.topics is not None:
-            yield _Disagreement("say topic or topics, not both", (place, "topics"), (place,))
-        if len(set(side.names)) < len(side.names):
-            yield _Disagreement("a topic is there twice", (place, "topics"), (place,))
-    if set(contract.source.names) & set(contract.sink.names):
-        where = "topic" if contract.sink.topics is None else "topics"
-        yield _Disagreement("source and sink are the same topic", ("sink", where), ("source", "sink"))
+    if (contract.sink is None) == (contract.sinks is None):
+        yield _Disagreement("say sink or sinks", ("sink",), ("sink", "sinks"))
+        return
+    topics = [one.topic for one in contract.sinks or ()]
+    if len(set(topics)) < len(topics):
+        yield _Disagreement("a topic is there twice", ("sinks",), ("sinks",))
+    yield from _of_topics(contract.source, "source")
+    if contract.sink is not None:
+        yield from _of_topics(contract.sink, "sink")
+    for number, one in enumerate(contract.each()):
+        yield from _of_one(one, () if contract.sinks is None else ("sinks", number))
+
+
+def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:
+    if not side.names:
+        yield _Disagreement("name the topic", (place, "topic"), (place,))
+    if side.topic is not None and side.topics is not None:
+        yield _Disagreement("say topic or topics, not both", (place, "topics"), (place,))
+    if len(set(side.names)) < len(side.names):
+        yield _Disagreement("a topic is there twice", (place, "topics"), (place,))
+
+
+def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
+    """Of a contract for one sink; `at`: where that sink stands among several."""
+    if set(contract.source.names) & set(contract.of.names):
+        where = "topic" if contract.of.topics is None else "topics"
+        yield _Disagreement("source and sink are the same topic", (*(at or ("sink",)), where), ("source", "sink"))
     try:
         Expected(contract.expect, contract.count)
     except ValueError as error:
-        yield _Disagreement(str(error), ("expect",), ("expect", "count"))
+        yield _Disagreement(str(error), (*at, "expect"), ("expect", "count"))
     if contract.value is not None and contract.expect is Expect.ONE_TO_MANY:
         why = "one expression cannot give the values of many outputs. Remove it"
-        yield _Disagreement(why, ("value",), ("value", "expect"))
+        yield _Disagreement(why, (*at, "value"), ("value", "expect"))
     for number, kind in enumerate(contract.require or ()):
         if kind == "order" and contract.order is Order.NONE:
             yield _Disagreement("order is required, and none is promised", ("order",), ("order", "require"))
@@ -278,11 +339,13 @@ def _disagreements(contract: Contract) -> Iterator[_Disagreement]:
 
 
 def question_of(contract: Contract, fields: dict[str, Any], cluster: Cluster) -> Question:
-    """What the contract asks of a cluster's topics. Raises ContractError naming the line where one is missing, or a
-    group that has committed nothing; ClusterError."""
+    """What a contract for one sink asks of a cluster's topics.
+
+    Raises ContractError naming the line where one is missing, or a group that has committed nothing; ClusterError.
+    """
     source, sinks = (
         [_bounds(fields, cluster, name, (place, "topic" if side.topics is None else "topics")) for name in side.names]
-        for place, side in (("source", contract.source), ("sink", contract.sink))
+        for place, side in (("source", contract.source), ("sink", contract.of))
     )
     for own in source:
         require_records(own)
@@ -296,6 +359,9 @@ def question_of(contract: Contract, fields: dict[str, Any], cluster: Cluster) ->
         expected=contract.expected,
         order=contract.order,
         agreed=contract.agreed(offsets),
+        foreign=True,
+        group=contract.group,
+        due=offsets,
     )
 
 
@@ -308,12 +374,7 @@ def _bounds(fields: dict[str, Any], cluster: Cluster, topic: str, place: Place) 
 
 def _offsets(group: str, fields: dict[str, Any], cluster: Cluster, source: Bounds) -> dict[int, int]:
     """The group's committed offsets of the source, its partitions numbered through."""
-    offsets = {
-        first + partition: at
-        for own, first in split(source)
-        for partition, at in cluster.committed(group, own.topic).items()
-        if at >= 0
-    }
+    offsets = committed_offsets(cluster, group, source)
     if not offsets:
         raise _refused(fields, ("group",), f"group {group} has committed no offset of {source.topic}")
     return offsets

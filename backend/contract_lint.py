@@ -33,12 +33,22 @@ def lint(fields: PlanFields, spark: Callable[[], AbstractContextManager[SparkSes
     except ContractError as error:
         found = list(error.mistakes)
     bad = {one.field for one in found}
-    texts = {name: str(fields[name]) for name in EXPRESSIONS if fields.get(name) is not None and name not in bad}
+    texts = {place: text for place, text in _texts(fields) if ".".join(map(str, place)) not in bad}
     paths = dict(_paths(fields))
     if texts or paths:
         with spark() as session, _quiet():
             found.extend(_refused_by_spark(session, fields, texts, paths))
     return tuple(in_order(found))
+
+
+def _texts(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
+    """The expressions of a contract and of its sinks, and where they stand."""
+    sinks = fields.get("sinks")
+    own = enumerate(sinks) if isinstance(sinks, list) else ()
+    for at, said in ((), fields), *((("sinks", number), one) for number, one in own):
+        for name in EXPRESSIONS if isinstance(said, dict) else ():
+            if said.get(name) is not None:
+                yield (*at, name), str(said[name])
 
 
 @contextmanager
@@ -68,7 +78,7 @@ def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 
 
 def _refused_by_spark(
-    spark: SparkSession, fields: dict[str, Any], texts: dict[str, str], paths: dict[Place, str]
+    spark: SparkSession, fields: dict[str, Any], texts: dict[Place, str], paths: dict[Place, str]
 ) -> Iterator[Mistake]:
     inputs = record(spark.createDataFrame([], COLUMNS), "source")
 
@@ -81,24 +91,25 @@ def _refused_by_spark(
             return _clause(error)
         return None
 
-    for name, text in texts.items():
+    for at, text in texts.items():
+        name = at[-1]
         refused = why(F.expr(text))
         if refused is not None:
-            yield mistake(fields, (name,), f"Spark refuses {text!r}: {refused}")
+            yield mistake(fields, at, f"Spark refuses {text!r}: {refused}")
             continue
         for pattern in patterns_of(parse_expression(text)):
             # Without a row, Spark would not even read the pattern.
             refused = why(F.lit("").rlike(pattern), one_row)
             if refused is not None:
-                yield mistake(fields, (name,), f"Spark refuses the regular expression {pattern!r}: {refused}")
+                yield mistake(fields, at, f"Spark refuses the regular expression {pattern!r}: {refused}")
         kind = inputs.select(F.expr(text).alias("given")).schema["given"].dataType
         if name == "count" and not isinstance(kind, NumericType):
             null = isinstance(kind, NullType)
             remedy = "Name a number" if null else "Cast it, as in try_cast(... as int)"
             what = "null" if null else kind.simpleString()
-            yield mistake(fields, (name,), f"{text!r} is of type {what}, and a count is a number. {remedy}")
+            yield mistake(fields, at, f"{text!r} is of type {what}, and a count is a number. {remedy}")
         if name == "value" and why(F.expr(text).cast("string")) is not None:
-            yield mistake(fields, (name,), f"{text!r} is of type {kind.simpleString()}, which cannot become text")
+            yield mistake(fields, at, f"{text!r} is of type {kind.simpleString()}, which cannot become text")
     for place, path in paths.items():
         refused = why(exact_text(F.col("value"), parse_path(path)))
         if refused is not None:

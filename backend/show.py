@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from validators.finding import Finding, Origin, Outcome
+from validators.finding import Bounds, Finding, Origin, Outcome, Witness
 from validators.report import Report
+
+RANGES_MAX = 8
+"""So many partitions' ranges are spelled out."""
 
 COLOURS = {Outcome.HOLDS: "green", Outcome.VIOLATED: "red", Outcome.UNKNOWN: "yellow"}
 
@@ -69,16 +72,19 @@ def report_lines(report: Report) -> Iterator[str]:
     colour = COLOURS[report.verdict]
     yield f"[bold {colour}]{report.verdict}[/] {report.guarantee}: {plain(report.why)}"
     fates = {name: count for name, count in report.fates.items() if count is not None and name != "never_transactional"}
+    yield f"judged: {report.source_records:,} inputs of {report.source.topic}, {judged_range(report.source)}"
     terms = " + ".join(f"{count:,} {name}" for name, count in fates.items())
     for warning in report.warnings:
         yield f"[yellow]Warning[/]: {plain(warning)}"
     yield f"balance of {report.sink.topic}: {report.sink.offsets:,} offsets = {terms}"
     moved = report.transactions
+    counted = " (each counted once a partition)" if moved.told_by == Witness.RAW_LOG else ""
+    ends = f"{moved.committed or 0:,} committed, {moved.aborted or 0:,} aborted, {moved.open or 0:,} open"
     if report.origin is not None:
         yield plain(origin_line(report.origin))
     for note in report.notes:
         yield f"note: {plain(note)}"
-    yield f"transactions: {moved.committed or 0:,} committed, {moved.aborted or 0:,} aborted, {moved.open or 0:,} open"
+    yield f"transactions: {ends}{counted}"
     uncounted = {one.kind: one.why for one in report.not_checked}
     aside = {finding.kind: finding for finding in report.aside}
     for finding in report.findings:
@@ -91,6 +97,13 @@ def report_lines(report: Report) -> Iterator[str]:
             yield f"  not checked {kind}: {plain(why)}"
     for doubt in report.doubts:
         yield f"  [yellow]doubt[/] {plain(doubt)}"
+
+
+def judged_range(source: Bounds) -> str:
+    """`offsets 0: 0-499, 1: 20-480`, by partition; of many partitions the first few."""
+    said = [f"{one.partition}: {one.start:,}-{one.lso - 1:,}" for one in source.partitions if one.lso > one.start]
+    more = f" and {len(said) - RANGES_MAX:,} more partitions" if len(said) > RANGES_MAX else ""
+    return f"offsets {', '.join(said[:RANGES_MAX])}{more}" if said else "no offset"
 
 
 def origin_line(origin: Origin) -> str:

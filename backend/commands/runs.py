@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -200,20 +200,26 @@ def check(
         cluster.check()
         papers = {"contract.yaml": contract.read_text(encoding="utf-8")} if contract is not None else {}
         name = contract.name if contract is not None else None
-        question = question_of(agreed, fields, cluster)
-        report = runs_of.check(settings, found, history, question, papers, name, payloads)
-        codes = [code_of(report)]
-        if self_tested and report.run is not None:
-            with spark_session(found.spark_remote) as spark:
-                caught = self_test(spark, history.get(report.run).folder(settings))
-            kinds = ", ".join(one.kind for one in caught)
-            if not kinds:
-                codes.append(UNJUDGED)
-            say(f"self-test: {kinds} caught, each once" if kinds else f"self-test: not run: {NOTHING_TO_INJECT_INTO}.")
-    if folder is not None and report.run is not None:
-        kept = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
-        copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, folder, kept)
-    _conclude(report, json_, worst(codes))
+        reports, codes = [], []
+        for one in agreed.each():
+            question = question_of(one, fields, cluster)
+            report = runs_of.check(settings, found, history, question, papers, name, payloads)
+            reports.append(report)
+            codes.append(code_of(report))
+            if self_tested and report.run is not None:
+                with spark_session(found.spark_remote) as spark:
+                    caught = self_test(spark, history.get(report.run).folder(settings))
+                kinds = ", ".join(one.kind for one in caught)
+                if not kinds:
+                    codes.append(UNJUDGED)
+                told = f"{kinds} caught, each once" if kinds else f"not run: {NOTHING_TO_INJECT_INTO}."
+                say(f"self-test: {told}")
+    for report in reports:
+        if folder is not None and report.run is not None:
+            kept = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
+            place = folder if len(reports) == 1 else folder / report.sink.topic
+            copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, place, kept)
+    _conclude_all(reports, json_, worst(codes))
 
 
 def _agreed(contract: Path | None, given: Mapping[str, str]) -> tuple[Contract, dict[str, Any]]:
@@ -392,6 +398,17 @@ def _conclude(report: Report, json_: str | None, code: int, found: Run | None = 
             out.print(f"Look closer: topicproof show {found.id}")
             if found.error:
                 err.print(f"[red]{found.error}[/]", highlight=False)
+    raise typer.Exit(code)
+
+
+def _conclude_all(reports: Sequence[Report], json_: str | None, code: int) -> NoReturn:
+    """As `_conclude`, for a check of one or several sinks."""
+    if len(reports) == 1:
+        _conclude(reports[0], json_, code)
+    emit(json_, [json.loads(report.to_json()) for report in reports])
+    if json_ != "-":
+        for report in reports:
+            print_report(report)
     raise typer.Exit(code)
 
 

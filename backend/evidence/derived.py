@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def manifest_contradictions(manifest: Manifest, found: Report) -> list[str]:
 def asked_contradictions(evidence: Path, question: Question) -> list[str]:
     """Where the contract or the plan in the evidence does not ask the question that was judged."""
     sentences = []
-    for name, read in ((CONTRACT, _asked_by_contract), (PLAN, _asked_by_plan)):
+    for name, read in ((CONTRACT, partial(_asked_by_contract, sink=question.sink)), (PLAN, _asked_by_plan)):
         if not (evidence / name).is_file():
             continue
         try:
@@ -111,6 +112,7 @@ def _judged(question: Question) -> dict[str, Any]:
         "order": str(question.order),
         "group": agreed.offsets is not None,
         "require": agreed.require,
+        "range": "retained" if agreed.retained else "whole",
         "warn.pending": agreed.warn.pending,
         "warn.aborted_share": agreed.warn.aborted_share,
     }
@@ -120,14 +122,16 @@ def _names(bounds: Bounds) -> tuple[str, ...]:
     return tuple(part.topic for part in bounds.parts) or (bounds.topic,)
 
 
-def _asked_by_contract(path: Path) -> dict[str, Any]:
+def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
+    """Of a contract for several sinks, what it asks of the first one that is `sink`, or of the first of all."""
     from backend.contract import read_contract  # late: it imports what judges, which completes evidence
 
-    contract, _ = read_contract(path)
+    terms = read_contract(path)[0].each()
+    contract = next((one for one in terms if sink in one.of.names), terms[0])
     agreed = contract.agreed({} if contract.group is not None else None)
     return {
         "source": contract.source.names,
-        "sink": contract.sink.names,
+        "sink": contract.of.names,
         "guarantee": str(contract.guarantee),
         "identity": str(contract.by),
         "identity.source": agreed.match.source,
@@ -138,6 +142,7 @@ def _asked_by_contract(path: Path) -> dict[str, Any]:
         "order": str(contract.order),
         "group": agreed.offsets is not None,
         "require": agreed.require,
+        "range": "retained" if agreed.retained else "whole",
         "warn.pending": agreed.warn.pending,
         "warn.aborted_share": agreed.warn.aborted_share,
     }

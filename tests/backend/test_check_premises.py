@@ -1,0 +1,116 @@
+"""Checks of real topics that somebody else wrote, whose premises do not hold: trimmed, pending, several sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from backend.contract import make_contract, question_of
+from backend.judge import judge_topics
+from backend.kafka.cluster import Cluster
+from backend.settings import admin_config, idempotent_producer_config, transactional_producer_config
+from validators.finding import Outcome
+from validators.report import Report
+
+NewTopic = Callable[..., str]
+
+
+def write(bootstrap: str, topic: str, keys: Iterable[int]) -> None:
+    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    for key in keys:
+        producer.produce(topic, b"value", str(key).encode(), partition=0)
+    assert producer.flush() == 0
+
+
+def trim(bootstrap: str, topic: str, offset: int) -> None:
+    admin = AdminClient(admin_config(bootstrap, {}))
+    for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        future.result()
+
+
+def check(spark: SparkSession, bootstrap: str, folder: Path, **terms: Any) -> list[Report]:
+    contract = make_contract({"identity": "key", "require": ["duplicate", "gap", "order", "phantom"], **terms})
+    questions = [question_of(one, terms, Cluster(bootstrap)) for one in contract.each()]
+    return [judge_topics(spark, bootstrap, {}, one, folder / f"{n}") for n, one in enumerate(questions)]
+
+
+def premises(report: Report) -> set[str]:
+    return {one.kind for one in report.findings if one.primary and one.outcome is Outcome.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("source_from", "sink_from", "accepted", "verdict", "broken"),
+    [
+        (0, 0, False, Outcome.HOLDS, set()),
+        (5, 0, False, Outcome.UNKNOWN, {"source_removed"}),
+        (0, 5, False, Outcome.UNKNOWN, {"sink_removed"}),
+        (5, 5, False, Outcome.UNKNOWN, {"source_removed", "sink_removed"}),
+        (5, 5, True, Outcome.HOLDS, set()),
+        # What is gone from the sink alone may have been there.
+        (0, 5, True, Outcome.UNKNOWN, set()),
+    ],
+)
+def test_what_retention_removed_is_neither_lost_nor_repeated(
+    bootstrap: str,
+    new_topic: NewTopic,
+    spark: SparkSession,
+    tmp_path: Path,
+    source_from: int,
+    sink_from: int,
+    accepted: bool,
+    verdict: Outcome,
+    broken: set[str],
+) -> None:
+    """Story: twenty inputs were copied, and both logs may begin later by now."""
+    source, sink = new_topic(), new_topic()
+    for topic, start in ((source, source_from), (sink, sink_from)):
+        write(bootstrap, topic, range(20))
+        trim(bootstrap, topic, start)
+    terms = {"source": {"topic": source}, "sink": {"topic": sink}, "range": "retained" if accepted else "whole"}
+    (report,) = check(spark, bootstrap, tmp_path, **terms)
+    assert (report.verdict, premises(report)) == (verdict, broken), report.why
+
+
+def test_inputs_behind_an_open_transaction_are_pending(
+    bootstrap: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: two inputs are settled, one is in an open transaction, and one plain one stands behind it. A pipeline that
+    reads read_uncommitted has processed all four. The plain one is no phantom."""
+    source, sink = new_topic(), new_topic()
+    write(bootstrap, source, range(2))
+    producer = Producer(transactional_producer_config(bootstrap, {}, source))
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(source, b"value", b"2", partition=0)
+    producer.flush()
+    write(bootstrap, source, [3])
+    write(bootstrap, sink, range(4))
+    (report,) = check(spark, bootstrap, tmp_path, source={"topic": source}, sink={"topic": sink})
+    found = {one.kind: (one.count, one.primary, one.explained_by) for one in report.findings if one.count}
+    assert report.verdict is Outcome.UNKNOWN
+    assert found == {"phantom": (2, 0, "pending"), "source_pending": (1, 1, None)}
+    producer.abort_transaction()
+
+
+def test_several_sinks_are_judged_each_by_itself(
+    bootstrap: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: each input has an output in both sinks. One is there twice in the first and never in the second. Counted
+    as one, two outputs are there."""
+    source, first, second = new_topic(), new_topic(), new_topic()
+    write(bootstrap, source, range(4))
+    write(bootstrap, first, [0, 1, 1, 2, 3])
+    write(bootstrap, second, [0, 2, 3])
+    as_one = {"sink": {"topics": [first, second]}, "expect": "one_to_many", "count": "2"}
+    (report,) = check(spark, bootstrap, tmp_path / "one", source={"topic": source}, **as_one)
+    assert (report.verdict, premises(report)) == (Outcome.UNKNOWN, {"outputs_alike"})
+    apart = {"sinks": [{"topic": first}, {"topic": second}]}
+    reports = check(spark, bootstrap, tmp_path / "two", source={"topic": source}, **apart)
+    violated = [[one.kind for one in report.findings if one.outcome is Outcome.VIOLATED] for report in reports]
+    assert violated == [["duplicate", "order"], ["gap"]]
