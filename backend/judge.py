@@ -160,10 +160,18 @@ def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
 
 
 def _due(taken: Taken, ends: Mapping[int, int]) -> Taken:
-    """The same, with a judged range that ends below these source offsets."""
-    source = taken.question.source
-    cut = tuple(replace(p, lso=max(p.start, min(p.lso, ends.get(p.partition, p.start)))) for p in source.partitions)
-    return replace(taken, question=replace(taken.question, source=replace(source, partitions=cut)))
+    """The same, with a judged range that ends below these source offsets. By key the inputs beyond stay in the reading:
+    an output may be that of one of them."""
+    question = taken.question
+    cut = tuple(
+        replace(p, lso=max(p.start, min(p.lso, ends.get(p.partition, p.start)))) for p in question.source.partitions
+    )
+    source = replace(question.source, partitions=cut)
+    readings = taken.readings
+    if isinstance(readings, Readings) and question.identity is Identity.LINEAGE and source != question.source:
+        below = F.col("offset") < bound("partition", source, "lso")
+        readings = readings._replace(inputs=readings.inputs.where(below))
+    return replace(taken, question=replace(question, source=source), readings=readings)
 
 
 def _not_due(taken: Taken, judged: Bounds) -> int:
@@ -195,9 +203,6 @@ def _ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
     suit(spark, taken.offsets)
     narrow(spark, (taken.committed, taken.uncommitted, taken.inputs))
     inputs = taken.inputs
-    if question.identity is Identity.LINEAGE:
-        # By key an output may be that of an input beyond what is judged, which only the whole reading tells.
-        inputs = inputs.where(F.col("offset") < bound("partition", question.source, "lso"))
     if taken.source_packs is not None:
         # What wrote the inputs is asked of each of them.
         inputs = keep(unpacked(inputs, taken.source_packs), (evidence / "ledger" / "inputs").as_uri(), taken.offsets)

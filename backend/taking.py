@@ -209,8 +209,8 @@ def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bou
     while True:
         if all(p.lso >= first.get(p.partition, p.lso) for p in bounds.partitions) or time.monotonic() > deadline:
             return bounds
-        bounds = rawlog.fetch_bounds(bootstrap, client, topic)
         time.sleep(SETTLE_STEP_S)
+        bounds = rawlog.fetch_bounds(bootstrap, client, topic)
 
 
 def _again(bootstrap: str, client: Mapping[str, str], question: Question) -> Question:

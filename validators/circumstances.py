@@ -51,8 +51,6 @@ class Circumstances:
     """Whether the topics were looked at twice, so that no growth means rest."""
     source_lso: Mapping[int, int] = field(default_factory=dict)
     """The source's last stable offsets, by partition. Inputs at and above one are pending: not due yet."""
-    source_hw: Mapping[int, int] = field(default_factory=dict)
-    """The source's high watermarks, by partition."""
     offsets_after: Mapping[int, int] | None = None
     """The consumer group's committed offsets, asked after the readings' bounds; None without a group."""
     due_told: bool = False

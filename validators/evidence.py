@@ -76,9 +76,11 @@ def share(count: int, covered: int, noun: str, good: str, one: str, many: str) -
     )
 
 
-def removed(spark: SparkSession, bounds: Bounds, lost: Mapping[int, Removed], accepted: bool) -> DataFrame | None:
-    """One row of evidence for each partition that has lost records. `accepted`: the contract judges only what is still
-    there, so that nothing depends on it."""
+def removed(
+    spark: SparkSession, bounds: Bounds, lost: Mapping[int, Removed], policies: Mapping[str, str], accepted: bool
+) -> DataFrame | None:
+    """One row of evidence for each partition that has lost records. `policies`: each topic's `cleanup.policy`.
+    `accepted`: the contract judges only what is still there, so that nothing depends on it."""
     rows = []
     for one in bounds.partitions:
         gone = lost.get(one.partition, Removed())
@@ -89,7 +91,8 @@ def removed(spark: SparkSession, bounds: Bounds, lost: Mapping[int, Removed], ac
         if gone.inside:
             said.append(f"{gone.inside:,} at or above it that compaction removed")
         if said:
-            why = f"Partition {partition} of {topic} has lost {' and '.join(said)}."
+            policy = f" The topic's cleanup.policy is {policies[topic]}." if policies.get(topic) else ""
+            why = f"Partition {partition} of {topic} has lost {' and '.join(said)}.{policy}"
             place = (one.partition, one.start, None, None, None, None, None)
             rows.append((*place, RANGE if accepted else None, gone.offsets, why))
     return spark.createDataFrame(rows, COLUMNS) if rows else None

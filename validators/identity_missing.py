@@ -22,7 +22,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 def find(ledger: Ledger) -> DataFrame | None:
     frames = []
-    if ledger.unidentified_inputs and ledger.identities is not None:
+    if ledger.identified.missing and ledger.identities is not None:
         inputs = ledger.identities().where(F.col("source_key").isNull() & ~F.col("pending"))
         rows = of_source(inputs, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
         frames.append(evidence(rows, F.lit(1), F.lit(f"This input has no {_spelled(ledger.agreed.match.source)}.")))
@@ -33,7 +33,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    return ledger.inputs_count + ledger.committed
+    """The committed records of the source's reading, and the committed and pending ones of the sink."""
+    return ledger.identified.records + ledger.committed + sum(cell.pending for cell in ledger.cells)
 
 
 def says(count: int, records: int) -> str:

@@ -21,9 +21,8 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row for each input whose identity an earlier one holds already. Pending records
-    count, as they may yet be committed."""
-    if not ledger.repeated_inputs or ledger.identities is None:
+    """One row for each input whose identity an earlier one holds already. Pending ones count: they may be committed."""
+    if not ledger.identified.repeated or ledger.identities is None:
         return None
     same = Window.partitionBy("source_key")
     place = F.struct("source_partition", "source_offset")
@@ -41,7 +40,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    return ledger.inputs_count
+    """Those of the source's reading, the pending ones included."""
+    return ledger.identified.records
 
 
 def says(count: int, records: int) -> str:

@@ -9,30 +9,29 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from validators.evidence import evidence, of_log, share
+from validators.evidence import evidence, share
 from validators.finding import Witness
 from validators.ledger import Ledger
-from validators.ledger_counts import spread_keys
+from validators.ledger_counts import keys_of
 
 NAME = "key_spread"
 QUESTION = "Does each key keep to one partition of the sink?"
-UNIT = "lines"
+UNIT = "keys"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
     """One row for each key of a source partition, at its first record."""
-    if not ledger.spread:
+    if not ledger.keys.spread:
         return None
-    rows = spread_keys(ledger.sink, ledger.sink_bounds)
+    rows = keys_of(ledger.sink, ledger.sink_bounds).where(F.col("partitions") > 1)
+    first = ledger.sink.join(rows.select("partition", "offset", "partitions"), ["partition", "offset"])
     why = F.format_string("Records with the key of this one lie in %d partitions.", "partitions")
-    source = rows.withColumn("origin", F.col("source_partition"))
-    found = of_log(source).withColumn("source_partition", F.col("origin"))
-    return evidence(found, F.col("partitions"), why)
+    return evidence(first, F.col("partitions"), why)
 
 
 def covered(ledger: Ledger) -> int:
-    return ledger.lines
+    return ledger.keys.all
 
 
 def says(count: int, records: int) -> str:

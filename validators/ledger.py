@@ -18,7 +18,7 @@ from validators.coordinator import Coordinator
 from validators.expected import Expected
 from validators.finding import Balance, Bounds, Order, Transactions, Witness
 from validators.identity import Identity
-from validators.ledger_counts import later_copies, outputs_produced
+from validators.ledger_counts import Identities, Keys, later_copies, outputs_produced
 from validators.named import TransactionalId
 from validators.polled import Polled
 from validators.readings import keep
@@ -104,19 +104,14 @@ class Ledger:
     agreed: Agreed
     identity: Identity
     circumstances: Circumstances
-    unidentified_inputs: int
-    """Inputs of the source's reading without an identity, where records are matched by key."""
-    repeated_inputs: int
-    """Inputs whose identity an earlier one has already, where records are matched by key."""
-    unidentified_elsewhere: int
-    """Aborted and pending records of the source without an identity, where records are matched by key."""
+    identified: Identities
     identities: Callable[[], DataFrame] | None
     """Gives the source's committed and pending records with what identifies them (validators/identity.py, `identified`)
     and whether they are `pending`; None by lineage."""
     alike: int
     """Committed outputs that are like an earlier one of the same input, where several are expected."""
-    spread: int
-    """Keys whose outputs of one source partition lie in several partitions, where keys keep the order."""
+    keys: Keys
+    """Zero where keys do not keep the order."""
     values: DataFrame | None
     """What the contract says of values: source_partition, source_offset, wanted_hash; None when it says nothing."""
     order: Order

@@ -23,18 +23,20 @@ from validators.joined import with_numbered_input
 from validators.ledger import HEADERS, NO_ACCOUNTS, Accounts, Ledger, ReadingsNeeded
 from validators.ledger_counts import (
     Doubt,
+    Identities,
     Inputs,
+    Keys,
     count_alike,
     count_cells,
     count_doubts,
     count_ends,
     count_identities,
     count_inputs,
+    count_keys,
     count_lines,
     count_lines_at_length,
     count_outputs,
     count_repeats,
-    count_spread,
     count_writers,
     doubts_of,
     outputs_produced,
@@ -193,12 +195,10 @@ def _ledger(
         agreed=asked.agreed,
         identity=asked.identity,
         circumstances=asked.circumstances,
-        unidentified_inputs=found.unidentified_inputs,
-        repeated_inputs=found.repeated_inputs,
-        unidentified_elsewhere=found.unidentified_elsewhere,
+        identified=found.identified,
         identities=found.identities,
         alike=found.alike,
-        spread=found.spread,
+        keys=found.keys,
         values=values,
         order=asked.order,
         lines=found.lines,
@@ -266,12 +266,10 @@ class _Counted(NamedTuple):
     repeats_count: int = 0
     missing: int = 0
     aborted_inputs: int = 0
-    unidentified_inputs: int = 0
-    repeated_inputs: int = 0
-    unidentified_elsewhere: int = 0
+    identified: Identities = Identities()
     identities: Callable[[], DataFrame] | None = None
     alike: int = 0
-    spread: int = 0
+    keys: Keys = Keys()
     doubted: Mapping[Doubt, int] = MappingProxyType({})
     doubts: tuple[str, ...] = ()
 
@@ -336,38 +334,38 @@ def _at_length(given: _Given) -> _Counted:
     # By key an output may be that of an input that is not due, so that these are counted too.
     counts = expected.counts(source, _whole(source_bounds) if given.by_key else source_bounds)
     counts = counts if counts is None else keep(counts, f"{evidence}/expected", given.offsets)
-    words, inputs, headers, ends, aborted_inputs, still_packed, repeats = together(
+    words, inputs, headers, ends, aborted_inputs, still_packed, held = together(
         lambda: _keep_words(given),
         lambda: count_inputs(source, source_bounds, counts),
         lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
         lambda: count_ends(raw_log, sink_bounds) if raw_log else {},
         lambda: aborted.count() if aborted is not None else 0,
         lambda: raw_log is None and has_packs(uncommitted),
-        lambda: count_identities(*_identities(given)) if given.by_key else (0, 0, 0),
+        lambda: count_identities(*_identities(given)) if given.by_key else Identities(),
     )
     # Of an input without an identity nobody can say whether its output is there.
-    known = source.where(given.agreed.match.of_source().isNotNull()) if repeats[0] else source
+    known, of_known = (source, counts) if not held.missing else _identifiable(given, counts)
     sink = _keep_sink(given, words, inputs.dense, counts)
     told = named(sink, raw_log, sink_bounds)
     any_number = counts is None and expected.kind is Expect.ZERO_OR_ONE
     per_key, removed = given.order is Order.PER_KEY, given.source_log.markers is not None
-    uncertain = repeats[1] > 0 or (given.by_key and given.source_log.pending is not None)
+    uncertain = held.repeated > 0 or (given.by_key and given.source_log.pending is not None)
     written = written_by(source, source_bounds)
-    cells, compared, ids, (repeats_count, met), outputs_count, lines, writers, alike, spread = together(
+    cells, compared, ids, (repeats_count, met), outputs_count, lines, writers, alike, keys = together(
         lambda: count_cells(sink, headers, source_bounds.topic),
         lambda: count_doubts(sink, words, sink_bounds, raw_log is not None),
         lambda: count_ids(told),
         lambda: count_repeats(sink),
-        lambda: _count_wanted(given, known, counts, inputs, any_number, sink),
+        lambda: _count_wanted(given, known, of_known, inputs, any_number, sink),
         lambda: count_lines_at_length(sink, per_key) if per_key or removed or uncertain else None,
         lambda: count_writers(written) if inputs.headed else {},
         lambda: count_alike(sink, sink_bounds) if given.compared else 0,
-        lambda: count_spread(sink, sink_bounds) if per_key else 0,
+        lambda: count_keys(sink, sink_bounds) if per_key else Keys(),
     )
     return _Counted(
         records=lambda: sink,
         named=told,
-        wanted=None if any_number else outputs_wanted(known, source_bounds, counts),
+        wanted=None if any_number else outputs_wanted(known, source_bounds, of_known),
         cells=cells,
         headers=headers,
         ids=ids,
@@ -381,15 +379,22 @@ def _at_length(given: _Given) -> _Counted:
         repeats_count=repeats_count,
         missing=outputs_count - met,
         aborted_inputs=aborted_inputs,
-        unidentified_inputs=repeats[0],
-        repeated_inputs=repeats[1],
-        unidentified_elsewhere=repeats[2],
+        identified=held,
         identities=(lambda: _identities(given)[0]) if given.by_key else None,
         alike=alike,
-        spread=spread,
+        keys=keys,
         doubted=compared[0],
         doubts=(*lost, *(PACKED,) * still_packed),
     )
+
+
+def _identifiable(given: _Given, counts: DataFrame | None) -> tuple[DataFrame, DataFrame | None]:
+    """The inputs that hold an identity, and the counts of these."""
+    known = given.source.where(given.agreed.match.of_source().isNotNull())
+    if counts is None:
+        return known, None
+    places = known.select(F.col("partition").alias("source_partition"), F.col("offset").alias("source_offset"))
+    return known, counts.join(places, ["source_partition", "source_offset"], "left_semi")
 
 
 def _count_wanted(

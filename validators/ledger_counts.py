@@ -61,11 +61,9 @@ def count_inputs(source: DataFrame, bounds: Bounds, counts: DataFrame | None) ->
 
 
 def outputs_wanted(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> DataFrame:
-    """Of the inputs in `source` that are due."""
+    """Of the inputs in `source`, or of those that are counted, that are due."""
     if counts is not None:
-        due = counts.where(between("source_partition", "source_offset", bounds, "lso"))
-        places = source.select(F.col("partition").alias("source_partition"), F.col("offset").alias("source_offset"))
-        return outputs_of(due.join(places, ["source_partition", "source_offset"], "left_semi"))
+        return outputs_of(counts.where(between("source_partition", "source_offset", bounds, "lso")))
     return source.where(between("partition", "offset", bounds, "lso")).select(
         F.col("partition").alias("source_partition"),
         F.col("offset").alias("source_offset"),
@@ -188,16 +186,33 @@ def count_lines_at_length(sink: DataFrame, per_key: bool) -> int:
     return int(row[0] + row[1])
 
 
-def count_identities(source: DataFrame, aborted: DataFrame | None) -> tuple[int, int, int]:
-    """How many committed records of the source hold no identity, how many one that an earlier record holds too, and
-    how many pending and aborted ones hold none. `source`: as the ledger's `identities`; `aborted`: as `identified`."""
+class Identities(NamedTuple):
+    """What the source's records hold to be matched by. All zero where records are matched by lineage."""
+
+    records: int = 0
+    """Committed and pending records of the source's reading."""
+    missing: int = 0
+    """Committed ones that hold no identity."""
+    repeated: int = 0
+    """Those of `records` whose identity an earlier one holds too."""
+    missing_elsewhere: int = 0
+    """Pending and aborted records that hold none."""
+
+
+def count_identities(source: DataFrame, aborted: DataFrame | None) -> Identities:
+    """`source`: as the ledger's `identities`; `aborted`: as `identified`."""
     of_one = source.groupBy("source_key").agg(F.count("*").alias("inputs"), F.count_if("pending").alias("waiting"))
     nothing = F.col("source_key").isNull()
-    settled = F.col("inputs") - F.col("waiting")
-    sums = (F.when(nothing, settled), F.when(~nothing, F.col("inputs") - 1), F.when(nothing, F.col("waiting")))
-    row = of_one.agg(*(F.coalesce(F.sum(one), F.lit(0)) for one in sums)).collect()[0]
+    sums = {
+        "records": F.col("inputs"),
+        "missing": F.when(nothing, F.col("inputs") - F.col("waiting")),
+        "repeated": F.when(~nothing, F.col("inputs") - 1),
+        "missing_elsewhere": F.when(nothing, F.col("waiting")),
+    }
+    row = of_one.agg(*(F.coalesce(F.sum(one), F.lit(0)).alias(name) for name, one in sums.items())).collect()[0]
+    found = Identities(**row.asDict())
     lost = 0 if aborted is None else aborted.where(nothing).count()
-    return int(row[0]), int(row[1]), int(row[2]) + lost
+    return found._replace(missing_elsewhere=found.missing_elsewhere + lost)
 
 
 def count_alike(sink: DataFrame, bounds: Bounds) -> int:
@@ -221,18 +236,27 @@ def _topic(bounds: Bounds) -> Column:
     return number
 
 
-def count_spread(sink: DataFrame, bounds: Bounds) -> int:
-    return spread_keys(sink, bounds).count()
+class Keys(NamedTuple):
+    """Where the keys lie that order is promised for, each once a source partition and topic."""
+
+    all: int = 0
+    spread: int = 0
+    """In several partitions of the topic."""
 
 
-def spread_keys(sink: DataFrame, bounds: Bounds) -> DataFrame:
-    """Keys whose outputs of one source partition lie in several of one topic: source_partition, key_hash, partitions,
-    partition and offset (of the first one)."""
+def count_keys(sink: DataFrame, bounds: Bounds) -> Keys:
+    row = keys_of(sink, bounds).agg(F.count("*"), F.count_if(F.col("partitions") > 1)).collect()[0]
+    return Keys(int(row[0]), int(row[1]))
+
+
+def keys_of(sink: DataFrame, bounds: Bounds) -> DataFrame:
+    """The keys of one source partition's outputs in one topic: source_partition, key_hash, partitions (in how many they
+    lie), partition and offset (of the first one)."""
     keyed = sink.where(real() & F.col("key_hash").isNotNull()).withColumn("topic", _topic(bounds))
+    first = F.min(F.struct("partition", "offset")).alias("first")
     rows = keyed.groupBy("source_partition", "key_hash", "topic")
-    first = F.min(F.struct("partition", "offset"))
-    spread = rows.agg(F.count_distinct("partition").alias("partitions"), first.alias("first"))
-    return spread.where(F.col("partitions") > 1).select("*", "first.partition", "first.offset").drop("first")
+    found = rows.agg(F.count_distinct("partition").alias("partitions"), first)
+    return found.select("*", "first.partition", "first.offset").drop("first")
 
 
 class Doubt(StrEnum):

@@ -41,7 +41,7 @@ def of_another(ledger: Ledger) -> Column | None:
     cause = None
     if ledger.source_incomplete:
         cause = source_removed.NAME
-    elif ledger.unidentified_inputs or ledger.unidentified_elsewhere:
+    elif ledger.identified.missing or ledger.identified.missing_elsewhere:
         cause = identity_missing.NAME
     return F.when(F.col("waiting"), PENDING).otherwise(F.lit(cause))
 

@@ -79,7 +79,7 @@ def _lost(ledger: Ledger) -> DataFrame | None:
     )
     rows = of_source(rows, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
     cause = F.when(undecided, PENDING)
-    uncertain = identity_repeated.NAME if ledger.repeated_inputs else why_uncertain(ledger)
+    uncertain = identity_repeated.NAME if ledger.identified.repeated else why_uncertain(ledger)
     return evidence(rows, F.col("lost"), why, cause.otherwise(F.lit(uncertain)))
 
 

@@ -44,13 +44,13 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 def _uncertain(ledger: Ledger) -> str | None:
     """Why the last input with a committed output may be another one, or the group may have moved on meanwhile."""
-    if ledger.repeated_inputs:
+    if ledger.identified.repeated:
         return identity_repeated.NAME
     if ledger.circumstances.moving and ledger.circumstances.offsets_after is None:
         return MOVEMENT
     if ledger.by_key and ledger.source_incomplete:
         return source_removed.NAME
-    return identity_missing.NAME if ledger.unidentified_inputs or ledger.unidentified_elsewhere else None
+    return identity_missing.NAME if ledger.identified.missing or ledger.identified.missing_elsewhere else None
 
 
 def covered(ledger: Ledger) -> int:

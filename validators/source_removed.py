@@ -21,7 +21,8 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 def find(ledger: Ledger) -> DataFrame | None:
     """One row for each partition."""
-    return removed(ledger.spark, ledger.source_bounds, ledger.circumstances.source_removed, ledger.agreed.retained)
+    seen = ledger.circumstances
+    return removed(ledger.spark, ledger.source_bounds, seen.source_removed, seen.policies, ledger.agreed.retained)
 
 
 def covered(ledger: Ledger) -> int:

@@ -27,7 +27,9 @@ from backend.evidence.junit import JUNIT, write_junit
 from backend.evidence.manifest import MANIFEST, Manifest
 from backend.evidence.page import PAGE, page_time, write_page
 from backend.taken import Question
-from validators.finding import Bounds
+from validators.agreed import Agreed
+from validators.expected import Expected
+from validators.finding import Bounds, Guarantee, Order
 from validators.identity import Identity
 from validators.report import Report
 
@@ -39,12 +41,16 @@ SHOWN_MAX = 80
 def report_contradictions(text: str, said: Report, found: Report) -> list[str]:
     """Where report.json, of this text, does not say what judging again finds; a sentence each, in the report's order.
 
-    Of another version's report, only the kinds that it names are compared: its catalogue may have been shorter.
+    Of another version's report, only the kinds that it names are compared, as its catalogue may have been shorter, and
+    none of its sentences, as another version words them otherwise. Nor is what another version has come to add.
     """
     again = replace(found, took_s=said.took_s, versions=said.versions)
     if not same_version(said):
         again = _only(again, known_kinds(said))
+        again = replace(again, origin=again.origin if said.origin else None)
     before, after = (json.loads(one.to_json()) for one in (said, again))
+    if not same_version(said):
+        before, after = _without_sentences(before), _without_sentences(after)
     sentences = list(_compared(before, after, ""))
     if not sentences and text != f"{said.to_json()}\n" and same_version(said):
         sentences = ["it is not the text that Topicproof writes for what it says."]
@@ -97,19 +103,24 @@ def asked_contradictions(evidence: Path, question: Question) -> list[str]:
 
 
 def _judged(question: Question) -> dict[str, Any]:
-    agreed = question.agreed
+    sinks = (question.sink, *question.also)
+    terms = _terms(question.guarantee, question.identity, question.expected, question.order, question.agreed)
+    return {"source": _names(question.source), "sink": sinks, "first sink": question.sink, **terms}
+
+
+def _terms(
+    guarantee: Guarantee, identity: Identity, expected: Expected, order: Order, agreed: Agreed
+) -> dict[str, Any]:
+    """What is asked of two topics, in values that can be compared."""
     return {
-        "source": _names(question.source),
-        "sink": (question.sink, *question.also),
-        "first sink": question.sink,
-        "guarantee": str(question.guarantee),
-        "identity": str(question.identity),
+        "guarantee": str(guarantee),
+        "identity": str(identity),
         "identity.source": agreed.match.source,
         "identity.sink": agreed.match.sink,
-        "expect": str(question.expected.kind),
-        "count": question.expected.count if isinstance(question.expected.count, str) else None,
+        "expect": str(expected.kind),
+        "count": expected.count if isinstance(expected.count, str) else None,
         "value": agreed.value,
-        "order": str(question.order),
+        "order": str(order),
         "group": agreed.offsets is not None,
         "require": agreed.require,
         "range": "retained" if agreed.retained else "whole",
@@ -129,23 +140,8 @@ def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
     terms = read_contract(path)[0].each()
     contract = next((one for one in terms if sink in one.of.names), terms[0])
     agreed = contract.agreed({} if contract.group is not None else None)
-    return {
-        "source": contract.source.names,
-        "sink": contract.of.names,
-        "guarantee": str(contract.guarantee),
-        "identity": str(contract.by),
-        "identity.source": agreed.match.source,
-        "identity.sink": agreed.match.sink,
-        "expect": str(contract.expected.kind),
-        "count": contract.expected.count,
-        "value": agreed.value,
-        "order": str(contract.order),
-        "group": agreed.offsets is not None,
-        "require": agreed.require,
-        "range": "retained" if agreed.retained else "whole",
-        "warn.pending": agreed.warn.pending,
-        "warn.aborted_share": agreed.warn.aborted_share,
-    }
+    asked = _terms(contract.guarantee, contract.by, contract.expected, contract.order, agreed)
+    return {"source": contract.source.names, "sink": contract.of.names, **asked}
 
 
 def _asked_by_plan(path: Path) -> dict[str, Any]:
@@ -247,6 +243,13 @@ def _compared(was: Any, now: Any, path: str) -> Iterator[str]:
                 yield from _compared(was[name], now[name], inner)
     elif json.dumps(was) != json.dumps(now):
         yield f"{path} is {_shown(was)}; judged again it is {_shown(now)}."
+
+
+def _without_sentences(value: Any) -> Any:
+    """The same without any `why`."""
+    if isinstance(value, dict):
+        return {name: _without_sentences(one) for name, one in value.items() if name != "why"}
+    return [_without_sentences(one) for one in value] if isinstance(value, list) else value
 
 
 def _by_name(values: Iterable[Any]) -> dict[str, Any]:

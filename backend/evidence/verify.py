@@ -154,7 +154,8 @@ def verify(
                 raise SparkError(f"Spark could not compare the findings: {first_line(error)}") from error
     asked = compare_with_cluster(bootstrap, client or {}, taken) if bootstrap is not None else ((), ())
     unsettled = [f"{one} This version may render it otherwise than the report's." for one in rendered if others]
-    notes = [f"The report was written with other versions: {', '.join(others)}."] if others else []
+    told = "The report was written with other versions, so that its sentences are not compared"
+    notes = [f"{told}: {', '.join(others)}."] if others else []
     forged += [] if others else rendered
     return Verified(
         *(evidence, manifest, looked.hash, (), said, found, tuple(contradictions)),

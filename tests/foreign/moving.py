@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
@@ -29,6 +30,7 @@ from backend.settings import (
     transactional_producer_config,
 )
 from backend.spark import spark_session
+from tests.conftest import wait_until
 from validators.report import Report
 
 PARTITIONS, BATCH, PATIENCE_S, TIMEOUT_S = 2, 100, 0.05, 30
@@ -47,7 +49,8 @@ def moving_pair(cluster: Cluster, rate: int, drop_every: int = 0) -> Iterator[tu
         stack.enter_context(_thread(lambda: _fill(cluster, source, rate, over)))
         stack.enter_context(_thread(lambda: _copy(cluster, source, sink, group, over, drop_every)))
         stack.callback(over.set)
-        _wait_for_outputs(cluster, sink)
+        written = partial(_written, cluster, sink)
+        wait_until(written, TIMEOUT_S, f"outputs in every partition of {sink}")
         yield source, sink, group
 
 
@@ -55,6 +58,10 @@ def judged(cluster: Cluster, remote: str, fields: dict[str, object], folder: Pat
     with spark_session(remote) as spark:
         (contract,) = make_contract(fields).each()
         return judge_topics(spark, cluster.bootstrap, {}, question_of(contract, fields, cluster), folder)
+
+
+def _written(cluster: Cluster, topic: str) -> bool:
+    return all(one.hw > 0 for one in cluster.bounds(topic).partitions)
 
 
 @contextmanager
@@ -69,18 +76,12 @@ def _thread(work: Callable[[], None]) -> Iterator[None]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    yield
-    thread.join()
+    try:
+        yield
+    finally:
+        thread.join()
     if failed:
         raise failed[0]
-
-
-def _wait_for_outputs(cluster: Cluster, sink: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while any(one.hw == 0 for one in cluster.bounds(sink).partitions):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{sink} is still empty after {TIMEOUT_S} s")
-        time.sleep(0.1)
 
 
 def _fill(cluster: Cluster, source: str, rate: int, over: threading.Event) -> None:
