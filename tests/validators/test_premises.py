@@ -63,13 +63,6 @@ def test_a_misspelt_header_identifies_nothing(spark: SparkSession, tmp_path: Pat
 @pytest.mark.parametrize(
     ("sink", "keys", "verdict", "rows"),
     [
-        ("0 1 2 C", keyed(b"a", b"b", b"c"), Outcome.HOLDS, {}),
-        (
-            "0 1 2 C",
-            keyed(b"a", None, b"c"),
-            Outcome.UNKNOWN,
-            {"identity_missing": (2, 2, None), "phantom": (1, 0, "identity_missing")},
-        ),
         # The output of input 1 may be the record without a key.
         (
             "0 2 C",
@@ -89,7 +82,7 @@ def test_a_misspelt_header_identifies_nothing(spark: SparkSession, tmp_path: Pat
             {"identity_missing": (2, 2, None), "gap": (2, 2, None), "phantom": (1, 0, "identity_missing")},
         ),
     ],
-    ids=["present", "missing on both sides", "a gap that may be none", "more gaps than records without a key"],
+    ids=["a gap that may be none", "more gaps than records without a key"],
 )
 def test_records_without_an_identity(
     spark: SparkSession, tmp_path: Path, sink: str, keys: Keys, verdict: Outcome, rows: dict[str, Any]
@@ -101,16 +94,12 @@ def test_records_without_an_identity(
 @pytest.mark.parametrize(
     ("sink", "verdict", "rows"),
     [
-        ("0 1 2 C", Outcome.UNKNOWN, {"identity_repeated": (1, 1, None)}),
         # A duplicate of input 0 beside the loss of input 1 looks the same.
         ("0 0 2 C", Outcome.UNKNOWN, {"identity_repeated": (1, 1, None)}),
-        # Records that share a key are in no order that could be judged.
-        ("1 2 0 C", Outcome.UNKNOWN, {"identity_repeated": (1, 1, None)}),
         ("0 0 1 2 C", Outcome.VIOLATED, {"identity_repeated": (1, 1, None), "duplicate": (1, 1, None)}),
-        ("0 2 C", Outcome.VIOLATED, {"identity_repeated": (1, 1, None), "gap": (1, 1, None)}),
         ("0 1 3 2 C", Outcome.VIOLATED, {"identity_repeated": (1, 1, None), "order": (1, 1, None)}),
     ],
-    ids=["healthy", "a duplicate beside a gap", "swapped", "too many", "too few", "others swapped"],
+    ids=["a duplicate beside a gap", "too many", "others swapped"],
 )
 def test_inputs_that_share_an_identity_are_counted(
     spark: SparkSession, tmp_path: Path, sink: str, verdict: Outcome, rows: dict[str, Any]
@@ -142,9 +131,8 @@ def test_topics_without_lineage_are_not_condemned(spark: SparkSession, tmp_path:
     [
         ("0#0 0#1 1#0 1#1 C", {}, Outcome.HOLDS, {}),
         ("0#0 0#0 1#0 1#1 C", {}, Outcome.UNKNOWN, {"outputs_alike": (1, 1, None)}),
-        ("0#0 0#0 0#1 1#0 1#1 C", {}, Outcome.VIOLATED, {"outputs_alike": (1, 1, None), "duplicate": (1, 1, None)}),
     ],
-    ids=["apart", "one twice and one never", "one too many"],
+    ids=["apart", "one twice and one never"],
 )
 def test_outputs_that_are_alike(
     spark: SparkSession, tmp_path: Path, sink: str, keys: Keys, verdict: Outcome, rows: dict[str, Any]
@@ -177,23 +165,13 @@ def test_records_without_a_key_are_in_no_order(spark: SparkSession, tmp_path: Pa
         ("1 2 C", {"circumstances": removed(source=1), "agreed": Agreed(retained=True)}, Outcome.HOLDS, {
             "source_removed": (1, 0, "range"),
         }),
-        ("1 1 2 C", {"circumstances": removed(source=1)}, Outcome.VIOLATED, {
-            "source_removed": (1, 1, None), "duplicate": (1, 1, None), "order": (1, 0, "duplicate"),
-        }),
         # By key, the second record may be the output of an input that is gone.
         ("1 1 2 C", {"circumstances": removed(source=1), **BY_KEY}, Outcome.UNKNOWN, {
             "source_removed": (1, 1, None), "duplicate": (1, 0, "source_removed"), "order": (1, 0, "source_removed"),
         }),
-        ("1 ? 2 C", {"circumstances": removed(source=1), **BY_KEY}, Outcome.UNKNOWN, {
-            "source_removed": (1, 1, None), "phantom": (1, 0, "source_removed"),
-        }),
-        ("1 C", {"circumstances": removed(source=1), **BY_KEY}, Outcome.VIOLATED, {
-            "source_removed": (1, 1, None), "gap": (1, 1, None),
-        }),
         ("2 C", {"circumstances": removed(sink=1)}, Outcome.UNKNOWN, {
             "sink_removed": (1, 1, None), "gap": (1, 0, "sink_removed"),
         }),
-        ("1 2 C", {"circumstances": removed(sink=1)}, Outcome.UNKNOWN, {"sink_removed": (1, 1, None)}),
         ("1 2 2 C", {"circumstances": removed(sink=1)}, Outcome.VIOLATED, {
             "sink_removed": (1, 1, None), "duplicate": (1, 1, None), "order": (1, 0, "duplicate"),
         }),
@@ -221,10 +199,9 @@ def test_the_output_of_a_compacted_input_is_no_phantom(spark: SparkSession, tmp_
     [
         ("0 2 C", False, Outcome.UNKNOWN, (1, 0, "movement")),
         ("0 2 C", True, Outcome.VIOLATED, (1, 1, None)),
-        ("0 1 2 C", False, Outcome.HOLDS, None),
         ("0 1 2 C 3", False, Outcome.HOLDS, None),
     ],
-    ids=["a hole", "a hole below what was due", "healthy", "a transaction under way"],
+    ids=["a hole", "a hole below what was due", "a transaction under way"],
 )
 def test_topics_that_move_are_not_condemned(
     spark: SparkSession, tmp_path: Path, sink: str, told: bool, verdict: Outcome, gaps: tuple[int, int, str | None]
@@ -255,13 +232,12 @@ def test_the_output_of_a_pending_input_is_not_settled(spark: SparkSession, tmp_p
 @pytest.mark.parametrize(
     ("before", "after", "verdict", "rows"),
     [
-        ({0: 3}, None, Outcome.HOLDS, {}),
         ({0: 2}, {0: 3}, Outcome.HOLDS, {}),
         ({0: 2}, {0: 2}, Outcome.VIOLATED, {"offset_behind": (1, 1, None)}),
         ({0: 9}, None, Outcome.VIOLATED, {"offset_ahead": (1, 1, None)}),
         ({}, None, Outcome.UNKNOWN, {"offset_ahead": (1, 0, "no_offset"), "offset_behind": (1, 0, "no_offset")}),
     ],
-    ids=["agrees", "moved on meanwhile", "behind", "beyond the end", "no offset"],
+    ids=["moved on meanwhile", "behind", "beyond the end", "no offset"],
 )
 def test_the_offsets_of_a_group(
     spark: SparkSession,
