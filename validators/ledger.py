@@ -18,7 +18,7 @@ from validators.coordinator import Coordinator
 from validators.expected import Expected
 from validators.finding import Balance, Bounds, Order, Transactions, Witness
 from validators.identity import Identity
-from validators.ledger_counts import Identities, Keys, later_copies, outputs_produced
+from validators.ledger_counts import Identities, Keys, Values, later_copies, outputs_produced
 from validators.named import TransactionalId
 from validators.polled import Polled
 from validators.readings import keep
@@ -112,8 +112,8 @@ class Ledger:
     """Committed outputs that are like an earlier one of the same input, where several are expected."""
     keys: Keys
     """Zero where keys do not keep the order."""
-    values: DataFrame | None
-    """What the contract says of values: source_partition, source_offset, wanted_hash; None when it says nothing."""
+    values: Values | None
+    """None when the contract says nothing of values."""
     order: Order
     lines: int
     """In how many lines the committed records with an input must each stand in order."""

@@ -26,6 +26,7 @@ from validators.ledger_counts import (
     Identities,
     Inputs,
     Keys,
+    Values,
     count_alike,
     count_cells,
     count_doubts,
@@ -100,7 +101,7 @@ def build_ledger(
         *(identity, expected, agreed, order, accounts.source_log or NOTHING_LOGGED, packs),
     )
     found = _shortly(given) or _at_length(given)
-    values = values_wanted(source, source_bounds, agreed)
+    values = values_wanted(source, uncommitted, source_bounds, agreed)
     asked = _Asked(sink_bounds, source_bounds, evidence, expected, agreed, order, identity, circumstances)
     return _ledger(source.sparkSession, found, asked, accounts, values, doubts, began)
 
@@ -158,7 +159,7 @@ def _ledger(
     found: _Counted,
     asked: _Asked,
     accounts: Accounts,
-    values: DataFrame | None,
+    values: Values | None,
     doubts: Sequence[str],
     began: float,
 ) -> Ledger:

@@ -71,16 +71,27 @@ def outputs_wanted(source: DataFrame, bounds: Bounds, counts: DataFrame | None) 
     )
 
 
-def values_wanted(source: DataFrame, bounds: Bounds, agreed: Agreed) -> DataFrame | None:
+class Values(NamedTuple):
+    """What a contract says of values, beside what there is."""
+
+    wanted: DataFrame
+    """source_partition, source_offset, wanted (binary), wanted_hash."""
+    records: DataFrame
+    """The sink's records, of which partition, offset and value are read."""
+
+
+def values_wanted(source: DataFrame, records: DataFrame, bounds: Bounds, agreed: Agreed) -> Values | None:
     if agreed.value is None:
         return None
     inputs = source.where(between("partition", "offset", bounds, "lso"))
     wanted = F.expr(agreed.value).cast("string").cast("binary")
-    return record(inputs, bounds.topic).select(
+    told = record(inputs, bounds.topic).select(
         F.col("partition").alias("source_partition"),
         F.col("offset").alias("source_offset"),
+        wanted.alias("wanted"),
         F.xxhash64(wanted).alias("wanted_hash"),
     )
+    return Values(told, records)
 
 
 def outputs_produced(sink: DataFrame) -> DataFrame:

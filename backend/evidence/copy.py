@@ -2,7 +2,8 @@
 
 Masked, every key, value and foreign header is replaced by a digest under a secret that is made for this copy and kept
 by nobody: what was equal is equal, so that the copy can still be judged by lineage, by key and by a header; what was
-said cannot be found out. Hashes of the content, which could be guessed backwards, are left out.
+said cannot be found out. Hashes of the content, which could be guessed backwards, are left out, and so are the values
+that rows of wrong_value show.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import secrets
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backend.errors import EvidenceError, UsageError
-from backend.evidence.manifest import MANIFEST, Payloads, read_manifest, require_unchanged, write_manifest
-from backend.evidence.verify import evidence_in
+from backend.evidence.findings import CSV, PARQUET, count_places, write_csv
+from backend.evidence.folder import write_report
+from backend.evidence.manifest import MANIFEST, Manifest, Payloads, read_manifest, require_unchanged, write_manifest
+from backend.evidence.page import PAGE, page_time
+from backend.evidence.verify import evidence_in, read_report
 from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from validators.packs import PACKED_HEADER
+from validators.report import Report
+from validators.wrong_value import without_values as sentence_without
 
 DIGEST_BYTES = 16
 OURS = (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)
@@ -53,9 +60,19 @@ def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.AL
         mask = _digests() if payloads is Payloads.MASKED else None
         for name in manifest.files:
             _copy_masked(evidence / name, target / name, mask)
+        _tell_again(evidence, target, manifest)
     except OSError as error:
         raise EvidenceError(f"The evidence cannot be copied to {target}: {error.strerror}.") from error
     return write_manifest(target, manifest.run, manifest.verdict, payloads, original, manifest.judged_at)
+
+
+def without_values(report: Report) -> Report:
+    """The report without what any example shows of a record's value."""
+    told = (
+        replace(one, examples=tuple(replace(each, why=sentence_without(each.why)) for each in one.examples))
+        for one in report.findings
+    )
+    return replace(report, findings=tuple(told))
 
 
 def without_payloads(evidence: Path) -> None:
@@ -142,7 +159,20 @@ def _copy_masked(path: Path, target: Path, mask: Mask | None) -> None:
                     if name in kept:
                         column = pa.array(masked(rows[name].to_pylist(), mask), schema.field(name).type)
                         rows = rows.set_column(kept.index(name), schema.field(name), column)
+                if "why" in kept:
+                    told = pa.array([sentence_without(why) for why in rows["why"].to_pylist()], pa.string())
+                    rows = rows.set_column(kept.index("why"), schema.field("why"), told)
                 writer.write_table(rows.cast(schema))
+
+
+def _tell_again(evidence: Path, target: Path, manifest: Manifest) -> None:
+    """Where the report shows values: the files that are made of it and of the findings, without them."""
+    report = read_report(evidence)
+    bare = without_values(report)
+    if bare != report:
+        write_csv(target / PARQUET, target / CSV)
+        judged_at = manifest.judged_at or page_time(evidence / PAGE) or ""
+        write_report(target, bare, count_places(target / PARQUET), judged_at)
 
 
 def _values(values: list[bytes | None], mask: Mask | None) -> list[bytes | None]:

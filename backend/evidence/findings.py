@@ -55,6 +55,11 @@ def write_csv(parquet: Path, target: Path) -> None:
             text.write_table(pa.Table.from_batches([batch]).select(SCHEMA.names).cast(SCHEMA))
 
 
+def count_places(parquet: Path) -> Counter[Place]:
+    """The rows of `findings.parquet`, counted as `gather` does. Raises OSError, pyarrow.ArrowInvalid."""
+    return _places(pq.read_table(parquet, columns=["kind", "explained_by", "partition", "source_partition"]))
+
+
 def _places(rows: pa.Table) -> Counter[Place]:
     place = pc.coalesce(rows["partition"], rows["source_partition"])
     placed = pa.table({"kind": rows["kind"], "cause": rows["explained_by"], "place": place})

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import EvidenceError
-from backend.evidence.findings import gather
+from backend.evidence.findings import Place, gather
 from backend.evidence.junit import JUNIT, write_junit
 from backend.evidence.manifest import Payloads, write_manifest
 from backend.evidence.page import PAGE, write_page
@@ -31,13 +31,18 @@ def complete(folder: Path, report: Report, papers: Mapping[str, Any], payloads: 
     are, everything else as JSON. Raises EvidenceError."""
     made_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
     try:
-        (folder / REPORT).write_text(report.to_json() + "\n", encoding="utf-8")
         for name, paper in papers.items():
             text = paper if isinstance(paper, str) else json.dumps(paper, indent=2, ensure_ascii=False, default=str)
             (folder / name).write_text(text + "\n", encoding="utf-8")
         places = gather(folder / "ledger", folder)
-        write_junit(folder / JUNIT, report, places, made_at)
-        write_page(folder / PAGE, report, f"{made_at.replace('T', ' ')} UTC")
+        write_report(folder, report, places, made_at)
     except OSError as error:
         raise EvidenceError(f"The evidence in {folder} cannot be written: {error.strerror}.") from error
     return write_manifest(folder, report.run, report.verdict, payloads, judged_at=made_at)
+
+
+def write_report(folder: Path, report: Report, places: Mapping[Place, int], made_at: str) -> None:
+    """The report for programs, CI servers and people. Raises OSError."""
+    (folder / REPORT).write_text(report.to_json() + "\n", encoding="utf-8")
+    write_junit(folder / JUNIT, report, places, made_at)
+    write_page(folder / PAGE, report, f"{made_at.replace('T', ' ')} UTC")

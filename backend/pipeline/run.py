@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from backend.errors import OffsetMissing, OffsetsMoved, SparkError, TopicError, TopicproofError, UsageError
-from backend.evidence.copy import without_payloads
+from backend.evidence.copy import without_payloads, without_values
 from backend.evidence.manifest import Payloads
 from backend.faults.director import Director, Struck
 from backend.history.store import History, Run, State
@@ -364,6 +364,7 @@ def check(
             report = judge_topics(spark, services.bootstrap, settings.client, judged, folder, every, payloads)
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)
+            report = without_values(report)
     except TopicproofError as error:
         if payloads is Payloads.NONE:
             # Readings that were looked at lie there whole until they are judged.

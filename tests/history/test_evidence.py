@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from validators.expected import Expect, Expected
 from validators.finding import Bounds, Guarantee, Order, Origin, Outcome, PartitionBounds
 from validators.identity import Identity, Match
 from validators.report import Report
+from validators.wrong_value import WRONG
 
 XSD = Path(__file__).with_name("junit.xsd")
 HEALTHY = ("0 1 C 2 A 2 C", "1.0 1.1 C")
@@ -347,6 +349,30 @@ def test_a_masked_copy_says_nothing_and_proves_the_same(spark: SparkSession, tmp
     assert {one["key"] for one in pq.read_table(masked / "source-read_committed").to_pylist()} == {None}
     found = verify(spark, masked)
     assert found.masked and found.contradictions and found.exit_code == 3, "not enough to judge by key: never a pass"
+
+
+@pytest.mark.parametrize("payloads", [Payloads.MASKED, Payloads.NONE])
+def test_a_copy_shows_no_wrong_value(payloads: Payloads, spark: SparkSession, tmp_path: Path) -> None:
+    """Story: a row of a finding shows a wrong value and the expected one, which a partner must not see. The copy's
+    report, page, JUnit file and rows say only that it is wrong; the rest of them is as it was."""
+    made = history("0 1 2 C", inputs=3, keys={(0, offset): f"account-{offset}".encode() for offset in range(3)})
+    for reading in (made.committed, made.uncommitted):
+        reading[:] = [(*row[:4], b"wrong-and-secret" if row[1] == 1 else row[3], row[5]) for row in reading]
+    folder = tmp_path / "evidence"
+    report = judged(spark, folder, made, agreed=Agreed(value="key"))
+    files = ("report.json", "report.html", "junit.xml", "findings.csv")
+    secrets = ("wrong-and-secret", "account-1")
+    assert report.verdict is Outcome.VIOLATED
+    assert all(secret in (folder / name).read_text() for secret in secrets for name in files)
+    copy_evidence(folder, tmp_path / "copy", payloads)
+    assert not any(secret.encode() in _payloads(tmp_path / "copy") for secret in secrets)
+    (row,) = pq.read_table(tmp_path / "copy" / "findings.parquet", filters=[("kind", "=", "wrong_value")]).to_pylist()
+    assert (row["offset"], row["why"]) == (1, f"{WRONG}.")
+    assert all(f"{WRONG}." in unescape((tmp_path / "copy" / name).read_text()) for name in files)
+    copied = read_report(tmp_path / "copy")
+    assert (copied.verdict, copied.why) == (report.verdict, report.why)
+    found = verify(spark, tmp_path / "copy")
+    assert found.differences == () and found.exit_code == 3, "an expression cannot be judged on digests"
 
 
 def test_a_copy_mixes_with_nothing(healthy: tuple[Path, Report], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from validators.finding import Guarantee, Order, Outcome
 from validators.identity import Identity, Match
 from validators.ledger import Ledger
 from validators.report import Report, judge
+from validators.wrong_value import shown
 
 VALUE = "substring_index(key, '.', -1)"
 """The value of an output is the number of its input."""
@@ -40,7 +41,22 @@ def test_one_value_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
     report, found = wrong(made.ledger(spark, tmp_path, agreed=Agreed(value=VALUE)))
     assert found == {"wrong_value": 1}
     assert report.why == "Not exactly once: 1 of 3 committed outputs has a wrong value."
-    assert [(one.partition, one.offset) for one in next(f for f in report.findings if f.primary).examples] == [(0, 4)]
+    (example,) = next(one for one in report.findings if one.primary).examples
+    assert (example.partition, example.offset, example.lineage) == (0, 4, "numbers/0/1/0")
+    assert example.why == (
+        'Its value is not the one that the contract\'s expression gives for its input: it is "7", and "1" is expected.'
+    )
+
+
+def test_values_are_shown_for_people(spark: SparkSession) -> None:
+    """Story: values are missing, hold control characters, are no text, or are long."""
+    held = [None, b"", b"a\nb", "grün".encode(), b"\xff\x00", b"\xff" * 40, b"x" * 61]
+    rows = spark.createDataFrame([(one,) for one in held], "value binary").select(shown("value").alias("text"))
+    assert [row["text"] for row in rows.collect()] == [
+        *("null", '""', '"a\ufffdb"', '"grün"', "0xff00"),
+        "0x" + "ff" * 30 + "… (40 bytes)",
+        '"' + "x" * 60 + '"… (61 bytes)',
+    ]
 
 
 def test_a_groups_offset_must_agree_with_the_output(spark: SparkSession, tmp_path: Path) -> None:
