@@ -533,8 +533,12 @@ def _judged(spark: SparkSession, folder: Path, asked: argparse.Namespace) -> int
     number = asked.seed
     while count < asked.pairs:
         number += 1
-        policy = draw_policy(random.Random(number))
-        for group in grouped(draw(asked.batch, number, policy)):
+        chance = random.Random(number)
+        policy = draw_policy(chance)
+        groups = grouped(draw(asked.batch, number, policy))
+        # The large groups for the number of pairs, and one of the others for rare circumstances.
+        large, rare = groups[: asked.ledgers - 1], groups[asked.ledgers - 1 :]
+        for group in (*large, *chance.sample(rare, min(len(rare), 1))):
             found = differences(spark, folder, group)
             count += len(group)
             log.info("%d pairs: %d differ", len(group), len(found))
@@ -564,7 +568,8 @@ def main() -> int:
     options = argparse.ArgumentParser(description="Judge hostile pairs of topics, and hold the verdicts to the truth.")
     options.add_argument("--pairs", type=int, default=2_000)
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--batch", type=int, default=200, help="pairs of one policy")
+    options.add_argument("--batch", type=int, default=500, help="pairs that are drawn of one policy")
+    options.add_argument("--ledgers", type=int, default=8, help="how many ledgers the pairs of one policy are put in")
     options.add_argument("--singly", type=int, default=0, help="how many are also judged alone")
     options.add_argument("--shown", type=int, default=2, help="how many differences of each kind are minimised")
     options.add_argument("--rules", action="store_true", help="only the oracle against the truth, without Spark")

@@ -425,7 +425,7 @@ class _Case:
         return "identity_missing" if unnamed and "removed output" in self.amended else None
 
     def wrong_values(self) -> Iterator[tuple[str, str | None]]:
-        values = {(one.partition, one.offset): one.value for one in self.inputs}
+        values = {(one.partition, one.offset): one.value for one in self.inputs if self.due(one)}
         for one, place in self.placed():
             wanted = values.get((place[0], place[1]))
             if wanted is not None and (len(place) < 3 or place[2] == 0) and wanted != one.value:
@@ -478,7 +478,9 @@ class Truth:
             elif given.fate == ABORTED:
                 found.add("aborted input")
             elif self.policy.values and one.value != given.value:
-                found.add("wrong value")
+                # The judged range ends at the group's offset.
+                if not self.policy.group or self._due(given, sink):
+                    found.add("wrong value")
         if any(self._is_lost(one, sink) for one in self.pair.source):
             found.add("loss")
         if self.policy.order != NO_ORDER and any(self._inversions(committed)):
