@@ -477,15 +477,17 @@ class Truth:
                 found.add("phantom")
             elif given.fate == ABORTED:
                 found.add("aborted input")
-            elif self.policy.values and one.value != given.value:
-                # The judged range ends at the group's offset.
-                if not self.policy.group or self._due(given, sink):
-                    found.add("wrong value")
+            # The judged range ends at the group's offset.
+            elif self._has_wrong_value(one, given) and (not self.policy.group or self._due(given, sink)):
+                found.add("wrong value")
         if any(self._is_lost(one, sink) for one in self.pair.source):
             found.add("loss")
         if self.policy.order != NO_ORDER and any(self._inversions(committed)):
             found.add("order")
         return found | self._of_group(committed)
+
+    def _has_wrong_value(self, one: Record, given: Input) -> bool:
+        return self.policy.values and one.value != given.value
 
     def _is_lost(self, one: Input, sink: list[Record]) -> bool:
         if one.fate != COMMITTED or self.pair.unsettled(one) or not self._due(one, sink):
