@@ -295,7 +295,10 @@ class _Simulator:
             plan[here], plan[there] = other, one
         elif op.kind == "extra" and one.origin:
             beyond = (*one.origin[:2], max(each.origin[2] for each in plan if each.origin) + 1)
-            plan.insert(to, replace(one, origin=beyond, lineage=beyond))
+            # Where only bytes tell outputs apart, one too many is like the last one.
+            mine = [each for each in plan if each.origin and each.origin[:2] == one.origin[:2]]
+            like = max(mine, key=lambda each: each.origin or ()) if self.tells_by_bytes() else one
+            plan.insert(to, replace(like, origin=beyond, lineage=beyond))
         elif op.kind == "corrupt" and self.policy.match != VALUE and not self.tells_by_bytes():
             one.value += "!"
         elif op.kind == "beside":
