@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from html import unescape
@@ -480,6 +481,18 @@ def test_evidence_of_earlier_versions_still_verifies(
     write_manifest(tmp_path / "old", manifest.run, manifest.verdict)
     found = verify(spark, tmp_path / "old")
     assert (found.contradictions, found.forged, found.unsettled, found.exit_code) == ((), (), (), 0)
+
+
+def test_evidence_that_an_earlier_version_wrote_still_verifies(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: version 0.1.0 kept the evidence of a run in which a crash repeated 100 outputs. Only its page is
+    unlike: the chart library was cut from it, to keep it small."""
+    with zipfile.ZipFile(Path(__file__).with_name("data") / "evidence-0.1.0.zip") as kept:
+        kept.extractall(tmp_path)
+    found = verify(spark, tmp_path)
+    assert (found.differences, found.contradictions, found.forged) == ((), (), ())
+    assert [one.split(":")[0] for one in found.unsettled] == ["report.html"] and found.exit_code == 3
+    assert found.found is not None and found.found.verdict is Outcome.HOLDS
+    assert {one.kind: one.count for one in found.found.findings}["duplicate"] == 100
 
 
 def test_two_reports_that_differ_say_where(broken: tuple[Path, Report], healthy: tuple[Path, Report]) -> None:
