@@ -8,7 +8,7 @@ COPY app ./app
 COPY backend ./backend
 COPY validators ./validators
 COPY .streamlit ./.streamlit
-RUN pip install --no-cache-dir --no-deps -e . && python -m backend.jars && chmod -R a+rX .
+RUN pip install --no-cache-dir --no-deps -e . && python -m topicproof.backend.services.jars && chmod -R a+rX .
 USER topicproof
 EXPOSE 8501
 CMD ["topicproof", "up", "--no-demo"]

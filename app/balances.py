@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app import session, wording
-from backend.history.store import Run
-from backend.kafka.cluster import Cluster
-from backend.pipeline.totals import Balance, current_totals
-from backend.settings import Settings
-from backend.show import balances
-from validators.finding import Outcome
+from topicproof.app import session, wording
+from topicproof.backend.history.store import Run
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.totals import Balance, current_totals
+from topicproof.backend.settings import Settings
+from topicproof.backend.commands.show import balances
+from topicproof.validators.finding import Outcome
 
 READ_AGAIN_S = 3
 

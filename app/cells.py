@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from backend.matrix import Result
-from backend.matrix_table import PROMISES, TABLE
+from topicproof.backend.matrix.cells import Result
+from topicproof.backend.matrix.table import PROMISES, TABLE
 
 EXACT, DAMAGED, REFUSED, SURPRISE = "exact", "damaged", "refused", "surprise"
 SYMBOLS: Mapping[str, str] = {EXACT: "✓", DAMAGED: "▲", REFUSED: "■", SURPRISE: "‼"}

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.wording import FATE_WORDS, TRANSACTION_WORDS
-from backend.kafka.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED, Bins
-from validators.finding import Bounds, Fate, Outcome
+from topicproof.app.wording import FATE_WORDS, TRANSACTION_WORDS
+from topicproof.backend.kafka.log.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED, Bins
+from topicproof.validators.finding import Bounds, Fate, Outcome
 
 FATE_COLOURS: Mapping[Fate, str] = {
     Fate.COMMITTED: "#0072B2",

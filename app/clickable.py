@@ -7,8 +7,8 @@ from collections.abc import Callable
 import plotly.graph_objects as go
 import streamlit as st
 
-from app import export
-from app.charts import Pointer
+from topicproof.app import export
+from topicproof.app.charts import Pointer
 
 
 def clickable(figure: go.Figure, here: Pointer | None, key: str, clicked: Callable[[], None], alt: str) -> None:

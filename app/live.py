@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import charts, export, wording
-from backend.faults.fault import Side
-from backend.faults.kinds import parse_fault
-from backend.history.store import Run
-from backend.show import side_effects
-from validators.finding import Outcome
+from topicproof.app import charts, export, wording
+from topicproof.backend.faults.fault import Side
+from topicproof.backend.faults.kinds import parse_fault
+from topicproof.backend.history.store import Run
+from topicproof.backend.commands.show import side_effects
+from topicproof.validators.finding import Outcome
 
 RATES_KEPT = 60
 CHARTS_AFTER_S = 10.0

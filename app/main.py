@@ -7,8 +7,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from app import charts, session, tables  # noqa: F401  what the pages need is there before it is frozen
-from app.pages import PAGES
+from topicproof.app import charts, session, tables  # noqa: F401  what the pages need is there before it is frozen
+from topicproof.app.pages import PAGES
 
 
 @st.cache_resource(show_spinner=False)

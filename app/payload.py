@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from app import wording
-from backend.kafka.records import as_text
+from topicproof.app import wording
+from topicproof.backend.kafka.browse.records import as_text
 
 DETAIL_CHARACTERS = 4_000
 _BOX = (

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 
 import pandas as pd
 
-from app.wording import TRANSACTION_WORDS, plain
-from backend.kafka.browse import DATA_FATES, Wanted
-from validators.finding import Bounds, Example, Fate, PartitionBounds
-from validators.report import Report
+from topicproof.app.wording import TRANSACTION_WORDS, plain
+from topicproof.backend.kafka.browse.search import DATA_FATES, Wanted
+from topicproof.validators.finding import Bounds, Example, Fate, PartitionBounds
+from topicproof.validators.report import Report
 
 BOTH, COMMITTED, UNCOMMITTED = "both", "committed", "uncommitted"
 LEVELS = (BOTH, UNCOMMITTED, COMMITTED)

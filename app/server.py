@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
-from app.pages import PAGES
+from topicproof.app.pages import PAGES
 
 AT_ROOT = '<script>window.__streamlit = {BACKEND_BASE_URL: new URL("/", location.href).href}</script>'
 # Streamlit's page, which its programs fill. One without a head, of another version, is sent as it is.

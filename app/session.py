@@ -15,32 +15,32 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 import streamlit as st
 
-from app.place import Look
-from app.snapshot import Snapshot, Watch, fingerprint, same_place
-from app.wording import plain
-from backend.errors import ClusterError, TopicproofError, UsageError
-from backend.evidence.copy import zip_evidence
-from backend.evidence.folder import REPORT
-from backend.evidence.manifest import Payloads
-from backend.evidence.verify import evidence_hash
-from backend.history.signoff import Signoff, Standing, signoffs, standing
-from backend.history.store import History, Run
-from backend.kafka.browse import Search, offset_at, search
-from backend.kafka.cluster import Cluster
-from backend.kafka.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers
-from backend.kafka.describe import ClusterView, Placement, Setting, describe_cluster, describe_topic
-from backend.kafka.lag import GroupLag, group_lags
-from backend.kafka.rawlog import connect, fetch_bounds, knock
-from backend.kafka.reasons import abort_reasons, transactional_ids
-from backend.kafka.records import Record, read_window
-from backend.kafka.transaction_state import TOPIC as STATE_TOPIC
-from backend.kafka.transaction_state import read_states
-from backend.pipeline.judging import stage_folder
-from backend.services import Services, services
-from backend.settings import Settings, read_settings
-from validators.coordinator import OpenTransaction
-from validators.finding import Bounds
-from validators.report import Report
+from topicproof.app.place import Look
+from topicproof.app.snapshot import Snapshot, Watch, fingerprint, same_place
+from topicproof.app.wording import plain
+from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
+from topicproof.backend.evidence.copy import zip_evidence
+from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.judging.verify import evidence_hash
+from topicproof.backend.history.signoff import Signoff, Standing, signoffs, standing
+from topicproof.backend.history.store import History, Run
+from topicproof.backend.kafka.browse.search import Search, offset_at, search
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.coordination.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers
+from topicproof.backend.kafka.browse.describe import ClusterView, Placement, Setting, describe_cluster, describe_topic
+from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
+from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, knock
+from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
+from topicproof.backend.kafka.browse.records import Record, read_window
+from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
+from topicproof.backend.kafka.coordination.transaction_state import read_states
+from topicproof.backend.runs.stage_verdicts import stage_folder
+from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.settings import Settings, read_settings
+from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.finding import Bounds
+from topicproof.validators.report import Report
 
 REOPENED_AGE_MAX_S = 5.0
 """How old a snapshot may be for somebody who has just opened the page."""

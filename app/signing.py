@@ -7,15 +7,15 @@ from functools import partial
 
 import streamlit as st
 
-from app import session, wording
-from backend.errors import TopicproofError
-from backend.evidence.manifest import Payloads
-from backend.evidence.verify import evidence_hash, evidence_in, read_report
-from backend.history.signoff import Decision, Signoff, breaking, broken, sign, signable, signoffs, standing
-from backend.history.store import Run
-from backend.selftest import before_signoff
-from backend.settings import Settings
-from validators.finding import Outcome
+from topicproof.app import session, wording
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.judging.verify import evidence_hash, evidence_in, read_report
+from topicproof.backend.history.signoff import Decision, Signoff, breaking, broken, sign, signable, signoffs, standing
+from topicproof.backend.history.store import Run
+from topicproof.backend.judging.selftest import before_signoff
+from topicproof.backend.settings import Settings
+from topicproof.validators.finding import Outcome
 
 PAYLOAD_WORDS = {
     Payloads.ALL: "keys and values as they were read",

@@ -13,8 +13,8 @@ from functools import cached_property
 import pandas as pd
 import pyarrow as pa
 
-from backend.kafka import fates, rawlog
-from validators.finding import Bounds, Fate, PartitionBounds
+from topicproof.backend.kafka.log import fates, rawlog
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 FATES_NEXT = (Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.COMMITTED, Fate.GONE, Fate.UNEXPLAINED)
 """What one may jump to, the most wanted first."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.place import whereabouts
-from backend.history.store import ENDED, Run, State
-from validators.report import Report
+from topicproof.app.place import whereabouts
+from topicproof.backend.history.store import ENDED, Run, State
+from topicproof.validators.report import Report
 
 _SMALL: Mapping[str, Any] = {"records": 9_000, "partitions": 3, "per_transaction": 500, "seed": 7}
 

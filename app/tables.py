@@ -9,13 +9,13 @@ from urllib.parse import quote
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from app.place import BOTH, COMMITTED, UNCOMMITTED
-from app.wording import FATE_WORDS, data_size, fate_label, moment_of_ms, not_here, short_transaction
-from backend.kafka.browse import Row
-from backend.kafka.fates import FATES
-from backend.kafka.lag import GroupLag
-from backend.kafka.records import Headers, Record, as_text
-from validators.finding import Bounds, Fate
+from topicproof.app.place import BOTH, COMMITTED, UNCOMMITTED
+from topicproof.app.wording import FATE_WORDS, data_size, fate_label, moment_of_ms, not_here, short_transaction
+from topicproof.backend.kafka.browse.search import Row
+from topicproof.backend.kafka.log.fates import FATES
+from topicproof.backend.kafka.coordination.lag import GroupLag
+from topicproof.backend.kafka.browse.records import Headers, Record, as_text
+from topicproof.validators.finding import Bounds, Fate
 
 CELL_CHARACTERS = 80
 OFFSET, FATE = ("", "offset"), ("", "fate")

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import session, wording
-from app.heading import heading
-from app.place import read_topic
-from app.snapshot import Snapshot
-from backend.history.store import Run
-from backend.services import Services
-from backend.settings import Settings
-from validators.finding import Outcome
+from topicproof.app import session, wording
+from topicproof.app.heading import heading
+from topicproof.app.place import read_topic
+from topicproof.app.snapshot import Snapshot
+from topicproof.backend.history.store import Run
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+from topicproof.validators.finding import Outcome
 
 POLL_S = 2.0
 Body = Callable[[Services, Snapshot, bool], None]

@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from app.place import Selection
-from app.tables import TINTS
-from app.wording import ABORT_WORDS, data_size, outcome_label, span
-from backend.kafka.fates import ABORTED, OPEN, UNEXPLAINED
-from validators.coordinator import OpenTransaction
-from validators.finding import Fate
+from topicproof.app.place import Selection
+from topicproof.app.tables import TINTS
+from topicproof.app.wording import ABORT_WORDS, data_size, outcome_label, span
+from topicproof.backend.kafka.log.fates import ABORTED, OPEN, UNEXPLAINED
+from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.finding import Fate
 
 PAGE = 100
 """How many transactions are drawn and listed at once."""

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from backend.history.signoff import Standing
-from backend.history.store import ENDED, Run, State
-from backend.kafka.browse import Search, Stop
-from backend.kafka.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED
-from backend.kafka.reasons import DECLARED, FENCED, OPERATOR, TIMEOUT
-from backend.kafka.records import Record
-from validators.coordinator import PREPARED, OpenTransaction
-from validators.finding import Check, Fate, Finding, Outcome, Witness
-from validators.report import Report
+from topicproof.backend.history.signoff import Standing
+from topicproof.backend.history.store import ENDED, Run, State
+from topicproof.backend.kafka.browse.search import Search, Stop
+from topicproof.backend.kafka.log.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED
+from topicproof.backend.kafka.coordination.reasons import DECLARED, FENCED, OPERATOR, TIMEOUT
+from topicproof.backend.kafka.browse.records import Record
+from topicproof.validators.coordinator import PREPARED, OpenTransaction
+from topicproof.validators.finding import Check, Fate, Finding, Outcome, Witness
+from topicproof.validators.report import Report
 
 
 @dataclass(frozen=True)

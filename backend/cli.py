@@ -13,13 +13,13 @@ from typing import NoReturn
 import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
 
-from backend.commands import evidence, history, runs, topics
-from backend.commands.contracts import contract
-from backend.commands.matrix import matrix
-from backend.commands.terminal import err, out
-from backend.commands.totals import totals
-from backend.commands.up import up
-from backend.errors import TopicproofError
+from topicproof.backend.commands import evidence, history, runs, topics
+from topicproof.backend.commands.contracts import contract
+from topicproof.backend.commands.matrix import matrix
+from topicproof.backend.commands.terminal import err, out
+from topicproof.backend.commands.totals import totals
+from topicproof.backend.commands.up import up
+from topicproof.backend.errors import TopicproofError
 
 USAGE = 64
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from validators.report import Report
+from topicproof.validators.report import Report
 
 WARNED = 2
 """The verdict holds, and a threshold of its contract is exceeded."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.errors import SetupError, UsageError
+from topicproof.backend.errors import SetupError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 

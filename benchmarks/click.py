@@ -17,11 +17,11 @@ from pathlib import Path
 from playwright.sync_api import Browser, expect, sync_playwright
 from rich.console import Console
 
-from backend.dashboard import dashboard
-from backend.history.store import History
-from backend.kafka.broker import free_ports
-from backend.services import services
-from backend.settings import read_settings
+from topicproof.backend.services.dashboard import dashboard
+from topicproof.backend.history.store import History
+from topicproof.backend.services.kafka import free_ports
+from topicproof.backend.services.keeper import services
+from topicproof.backend.settings import read_settings
 
 RECORDS = 10_000
 WARMING, COUNTED = 5, 9

@@ -11,10 +11,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from backend.errors import SetupError
-from backend.pipeline.plan import make_plan
-from backend.pipeline.run import clean, create, execute, make_context
-from backend.settings import READ_COMMITTED, READ_UNCOMMITTED, consumer_config, idempotent_producer_config
+from topicproof.backend.errors import SetupError
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
+from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, consumer_config, idempotent_producer_config
 from benchmarks.sides import PARTITIONS, Bench, streaming
 
 WARMING_S = 8

@@ -26,12 +26,12 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
 
-from backend.jars import BROKER, jar_files
-from backend.kafka.broker import EmbeddedKafka
-from backend.kafka.cluster import Cluster
-from backend.kafka.rawlog import fetch_bounds, scan
-from backend.settings import idempotent_producer_config, read_settings
-from validators.finding import Bounds, PartitionBounds
+from topicproof.backend.services.jars import BROKER, jar_files
+from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.settings import idempotent_producer_config, read_settings
+from topicproof.validators.finding import Bounds, PartitionBounds
 
 RECORDS = 20_000_000
 SCANNED = (1_000_000, 5_000_000, RECORDS)

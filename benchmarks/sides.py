@@ -21,30 +21,30 @@ from typing import Any
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from backend.errors import SetupError
-from backend.evidence.manifest import Payloads
-from backend.history.store import History, Run
-from backend.jars import BROKER, STREAMS, jar_files
-from backend.java import java
-from backend.judge import judge_topics
-from backend.kafka.cluster import Cluster
-from backend.kafka.fates import over_partitions, transactions
-from backend.kafka.rawlog import fetch_bounds, scan
-from backend.pipeline.journal import Declared, TaskStarted, TransactionEnded, decode
-from backend.pipeline.plan import make_plan
-from backend.pipeline.run import clean, create, execute, make_context
-from backend.services import Services, services
-from backend.settings import (
+from topicproof.backend.errors import SetupError
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.history.store import History, Run
+from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
+from topicproof.backend.services.java import java
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.log.fates import over_partitions, transactions
+from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.sink.journal import Declared, TaskStarted, TransactionEnded, decode
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
+from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.settings import (
     READ_COMMITTED,
     Settings,
     consumer_config,
     idempotent_producer_config,
     spark_source_options,
 )
-from backend.spark import spark_session
-from backend.taken import Question
-from validators.finding import Outcome, Witness
-from validators.readings import read
+from topicproof.backend.services.spark import spark_session
+from topicproof.backend.judging.capture_store import Question
+from topicproof.validators.finding import Outcome, Witness
+from topicproof.validators.readings import read
 
 PARTITIONS = 4
 FILL_AT_ONCE = 50_000

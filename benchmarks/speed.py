@@ -24,9 +24,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from backend.errors import TopicproofError
-from backend.services import services
-from backend.settings import ROOT, read_settings
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.services.keeper import services
+from topicproof.backend.settings import ROOT, read_settings
 from benchmarks import sides
 from benchmarks.latency import delays, latencies
 from benchmarks.sides import Bench, Timed

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from backend.errors import SetupError
-from backend.jars import SPARK, jar_files
-from backend.kafka.broker import end_process, free_ports
-from backend.settings import ROOT, SPARK_START_TIMEOUT_S
-from backend.spark import EmbeddedSpark, listens
+from topicproof.backend.errors import SetupError
+from topicproof.backend.services.jars import SPARK, jar_files
+from topicproof.backend.services.kafka import end_process, free_ports
+from topicproof.backend.settings import ROOT, SPARK_START_TIMEOUT_S
+from topicproof.backend.services.spark import EmbeddedSpark, listens
 from benchmarks.sides import Bench
 
 EXECUTOR_MEMORY = "2g"

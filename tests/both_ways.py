@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from validators import ledger_build as ways
-from validators.finding import Guarantee
-from validators.ledger import Ledger
-from validators.report import judge
+from topicproof.validators.ledger import build as ways
+from topicproof.validators.finding import Guarantee
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.report import judge
 
 COUNTED = (
     *("sink_bounds", "heard", "headers", "ends", "hidden", "repeats_count", "inputs_count", "aborted_inputs"),

@@ -13,9 +13,9 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
-from backend.services import Services, services
-from backend.settings import Settings, admin_config, read_settings
-from backend.spark import connect
+from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.settings import Settings, admin_config, read_settings
+from topicproof.backend.services.spark import connect
 from tests.runs import SMALL, Finished, run_to_end
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from confluent_kafka import Producer
 
-from backend.settings import transactional_producer_config
-from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER, Transaction, format_transaction
-from validators.packs import PACKED_HEADER, Pack, format_pack
+from topicproof.backend.settings import transactional_producer_config
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER, Transaction, format_transaction
+from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, format_pack
 
 Place = tuple[int, int]
 """Partition and offset of an input."""

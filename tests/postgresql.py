@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from backend.kafka.broker import free_ports
+from topicproof.backend.services.kafka import free_ports
 from tests.conftest import wait_until
 
 START_TIMEOUT_S = 30

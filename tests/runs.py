@@ -9,12 +9,12 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from backend.history.store import History, Run
-from backend.pipeline.plan import make_plan
-from backend.pipeline.run import create, execute, make_context
-from backend.services import Services
-from backend.settings import Settings, consumer_config, transactional_producer_config
-from validators.report import Report
+from topicproof.backend.history.store import History, Run
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.lifecycle import create, execute, make_context
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings, consumer_config, transactional_producer_config
+from topicproof.validators.report import Report
 
 SMALL: dict[str, Any] = {
     "records": 6_000,

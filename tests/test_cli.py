@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backend import cli
+from topicproof.backend import cli
 
 COMMANDS = (
     "up",

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from backend import settings as settings_module
-from backend.dashboard import require_port
-from backend.errors import ClusterError, SetupError, UsageError
-from backend.jars import BROKER, _put, jar_files
-from backend.java import java
-from backend.kafka import broker
-from backend.kafka.broker import EmbeddedKafka
-from backend.kafka.cluster import TXN_OFFSET_COMMIT, Cluster, require_transactions
-from backend.settings import read_properties, read_settings
+from topicproof.backend import settings as settings_module
+from topicproof.backend.services.dashboard import require_port
+from topicproof.backend.errors import ClusterError, SetupError, UsageError
+from topicproof.backend.services.jars import BROKER, _put, jar_files
+from topicproof.backend.services.java import java
+from topicproof.backend.services import kafka as broker
+from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.kafka.cluster import TXN_OFFSET_COMMIT, Cluster, require_transactions
+from topicproof.backend.settings import read_properties, read_settings
 
 
 def test_no_java_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

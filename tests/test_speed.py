@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from backend.kafka.cluster import Cluster
-from backend.services import Services
-from backend.settings import Settings
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
 from benchmarks.sides import Bench
 from benchmarks.speed import Line, measure, write
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from backend import errors
-from backend.errors import TopicproofError
-from backend.faults.kinds import KINDS
-from backend.settings import ROOT
-from validators.catalogue import VALIDATORS
-from validators.finding import Fate
+from topicproof.backend import errors
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.faults.kinds import KINDS
+from topicproof.backend.settings import ROOT
+from topicproof.validators.kinds.catalogue import VALIDATORS
+from topicproof.validators.finding import Fate
 
 PACKAGES = ("app", "backend", "validators")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
@@ -56,9 +56,9 @@ def test_client_settings_are_spelled_in_one_place() -> None:
     }
     assert spelled <= {
         "backend/settings.py",
-        "backend/pipeline/sink.py",
-        "backend/pipeline/sink_options.py",
-        "backend/pipeline/process.py",
+        "backend/sink/exactly_once.py",
+        "backend/sink/options.py",
+        "backend/runs/query.py",
     }
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from validators.evidence import COLUMNS
+from topicproof.validators.evidence import COLUMNS
 
 CLEANUP_MS = 10_000
 """How often a coordinator looks for transactions beyond their timeout, by default

@@ -8,9 +8,9 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from validators.circumstances import Removed
-from validators.expectation import RANGE
-from validators.finding import Bounds
+from topicproof.validators.circumstances import Removed
+from topicproof.validators.expectation import RANGE
+from topicproof.validators.finding import Bounds
 
 COLUMNS = (
     "partition int, offset long, source_topic string, source_partition int, source_offset long, output_index int, "

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from validators.finding import Guarantee, Outcome
+from topicproof.validators.finding import Guarantee, Outcome
 
 RANGE = "range"
 """Explains rows outside the judged range: not looked at, so neither right nor wrong."""

@@ -18,8 +18,8 @@ from enum import StrEnum
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from validators.finding import Bounds
-from validators.offsets import between
+from topicproof.validators.finding import Bounds
+from topicproof.validators.offsets import between
 
 COUNT_MAX = 1_000_000
 """An input with more outputs than this is a slip of the expression."""

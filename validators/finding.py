@@ -88,7 +88,7 @@ class PartitionBounds:
 
 @dataclass(frozen=True)
 class Part:
-    """One of several topics that are judged as one (validators/joined.py)."""
+    """One of several topics that are judged as one (validators/merged_topics.py)."""
 
     topic: str
     first: int

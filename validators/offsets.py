@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from validators.finding import Bounds
+from topicproof.validators.finding import Bounds
 
 WORD = 64
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from validators.finding import Bounds
-from validators.offsets import bound
+from topicproof.validators.finding import Bounds
+from topicproof.validators.offsets import bound
 
 POLLED_COLUMNS = (
     "session string, poll long, run long, at_ms long, partition int, first_offset long, last_offset long, lso long"

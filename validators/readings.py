@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from validators.finding import Bounds, PartitionBounds, Witness
-from validators.joined import split
+from topicproof.validators.finding import Bounds, PartitionBounds, Witness
+from topicproof.validators.merged_topics import split
 
 COLUMNS = (
     "partition int, offset long, timestamp timestamp, key binary, value binary, "

@@ -15,9 +15,9 @@ from typing import Any
 from pyspark.sql import Row, Window
 from pyspark.sql import functions as F
 
-from validators.catalogue import VALIDATORS, Validator
-from validators.evidence import COLUMNS, together
-from validators.expectation import (
+from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
+from topicproof.validators.evidence import COLUMNS, together
+from topicproof.validators.expectation import (
     BY_CONTRACT,
     CONTRADICTIONS,
     COVERAGE,
@@ -32,8 +32,8 @@ from validators.expectation import (
     merge,
     reason_not_required,
 )
-from validators.expected import Expect
-from validators.finding import (
+from topicproof.validators.expected import Expect
+from topicproof.validators.finding import (
     EXAMPLES_MAX,
     Balance,
     Bounds,
@@ -50,9 +50,9 @@ from validators.finding import (
     Transactions,
     Witness,
 )
-from validators.ledger import Ledger, ReadingsNeeded
-from validators.readings import keep
-from validators.sound import together as side_by_side
+from topicproof.validators.ledger.ledger import Ledger, ReadingsNeeded
+from topicproof.validators.readings import keep
+from topicproof.validators.fast_path.proof import together as side_by_side
 
 SCHEMA = 1
 """Version of report.json; docs/report.schema.json describes it."""

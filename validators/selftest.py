@@ -17,12 +17,12 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from validators.expected import ONE_TO_ONE, Expect, Expected
-from validators.finding import Fate, Order
-from validators.headers import TRANSACTION_HEADER
-from validators.named import NAME
-from validators.report import Report
-from validators.sink_rows import Place
+from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
+from topicproof.validators.finding import Fate, Order
+from topicproof.validators.lineage.headers import TRANSACTION_HEADER
+from topicproof.validators.ledger.header_transactions import NAME
+from topicproof.validators.report import Report
+from topicproof.validators.ledger.rows import Place
 
 KINDS = ("duplicate", "gap", "order", "torn")
 NEIGHBOURS = 4

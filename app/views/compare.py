@@ -8,10 +8,10 @@ from dataclasses import replace
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import charts, export, session, tables, topic, wording
-from app.clickable import clickable
-from app.payload import payload, verbatim
-from app.place import (
+from topicproof.app import charts, export, session, tables, topic, wording
+from topicproof.app.clickable import clickable
+from topicproof.app.payload import payload, verbatim
+from topicproof.app.place import (
     BOTH,
     COMMITTED,
     LEVELS,
@@ -23,12 +23,12 @@ from app.place import (
     write_place,
     write_selection,
 )
-from app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
-from backend.kafka import fates
-from backend.kafka.records import Record
-from backend.services import Services
-from validators.finding import Bounds, Fate
-from validators.headers import parse_lineage
+from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
+from topicproof.backend.kafka.log import fates
+from topicproof.backend.kafka.browse.records import Record
+from topicproof.backend.services.keeper import Services
+from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.lineage.headers import parse_lineage
 
 TABLE_PX = 560
 ROW_PX = 28

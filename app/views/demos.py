@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import live, session, stories, wording
-from app.stories import STORIES, Story
-from backend.errors import TopicproofError
-from backend.history.store import Run
-from backend.launch import start_run
-from backend.pipeline.plan import make_plan
+from topicproof.app import live, session, stories, wording
+from topicproof.app.stories import STORIES, Story
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.history.store import Run
+from topicproof.backend.runs.launch import start_run
+from topicproof.backend.runs.plan import make_plan
 
 POLL_S = 1.5
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import streamlit as st
 
-from app import charts, export, session, wording
-from backend.history import trend
-from backend.history.compare import Comparison, compare
-from backend.history.signoff import Standing
-from backend.history.store import Run
+from topicproof.app import charts, export, session, wording
+from topicproof.backend.history import trend
+from topicproof.backend.history.compare import Comparison, compare
+from topicproof.backend.history.signoff import Standing
+from topicproof.backend.history.store import Run
 
 EVERY = "every"
 settings = session.settings()

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import cells, charts, export, session, wording
-from app.clickable import clickable
-from app.payload import verbatim
-from backend.errors import TopicproofError
-from backend.launch import start_matrix, start_run
-from backend.matrix import RESULTS, Result, read_results
-from backend.pipeline.plan import make_plan
-from backend.show_matrix import summary
+from topicproof.app import cells, charts, export, session, wording
+from topicproof.app.clickable import clickable
+from topicproof.app.payload import verbatim
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.runs.launch import start_matrix, start_run
+from topicproof.backend.matrix.cells import RESULTS, Result, read_results
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.commands.show_matrix import summary
 
 POLL_S = 3.0
 GOES_ON_S = 60.0

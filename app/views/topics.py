@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app import export, session, tables, topic, wording
-from app.payload import download, payload
-from app.place import (
+from topicproof.app import export, session, tables, topic, wording
+from topicproof.app.payload import download, payload
+from topicproof.app.place import (
     CLUSTER,
     COMMITTED,
     GROUPS,
@@ -26,13 +26,13 @@ from app.place import (
     read_look,
     write_look,
 )
-from app.snapshot import Snapshot
-from backend.kafka import browse
-from backend.kafka.browse import KEPT_BYTES_MAX, Row, Search, Stop
-from backend.kafka.describe import VERDICT_SETTINGS
-from backend.services import Services
-from backend.settings import READ_COMMITTED, READ_UNCOMMITTED
-from validators.finding import Fate
+from topicproof.app.snapshot import Snapshot
+from topicproof.backend.kafka.browse import search as browse
+from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
+from topicproof.backend.kafka.browse.describe import VERDICT_SETTINGS
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED
+from topicproof.validators.finding import Fate
 
 TAIL_S = 2.0
 TAIL_ROWS = 50

@@ -12,14 +12,14 @@ import streamlit as st
 from plotly.graph_objects import Figure
 from streamlit.delta_generator import DeltaGenerator
 
-from app import charts, export, session, topic, transactions, wording
-from app.clickable import clickable
-from app.place import Selection, read_selection, write_selection
-from app.session import Coordination
-from app.snapshot import Snapshot
-from backend.kafka.fates import ABORTED, SPLIT
-from backend.services import Services
-from validators.coordinator import OpenTransaction
+from topicproof.app import charts, export, session, topic, transactions, wording
+from topicproof.app.clickable import clickable
+from topicproof.app.place import Selection, read_selection, write_selection
+from topicproof.app.session import Coordination
+from topicproof.app.snapshot import Snapshot
+from topicproof.backend.kafka.log.fates import ABORTED, SPLIT
+from topicproof.backend.services.keeper import Services
+from topicproof.validators.coordinator import OpenTransaction
 
 OPEN_SHOWN = 4
 ROW_PX = 28

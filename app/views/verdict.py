@@ -8,13 +8,13 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
-from app import session, signing, wording
-from app.place import whereabouts
-from backend.errors import TopicproofError
-from backend.history.store import Run
-from validators.catalogue import VALIDATORS
-from validators.finding import Check, Example, Finding, Outcome
-from validators.report import Report
+from topicproof.app import session, signing, wording
+from topicproof.app.place import whereabouts
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.history.store import Run
+from topicproof.validators.kinds.catalogue import VALIDATORS
+from topicproof.validators.finding import Check, Example, Finding, Outcome
+from topicproof.validators.report import Report
 
 EXAMPLES_OPEN = 5
 END_TO_END = "end to end"

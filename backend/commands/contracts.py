@@ -11,14 +11,14 @@ from typing import Annotated
 import typer
 from pyspark.sql import SparkSession
 
-from backend.commands.options import Bootstrap, Config, Json, settings_of
-from backend.commands.terminal import emit, err, out, say
-from backend.contract import make_contract, read_fields
-from backend.contract_draft import draft
-from backend.contract_lint import lint
-from backend.errors import ContractError, EvidenceError, UsageError
-from backend.services import services
-from backend.spark import spark_session
+from topicproof.backend.commands.options import Bootstrap, Config, Json, settings_of
+from topicproof.backend.commands.terminal import emit, err, out, say
+from topicproof.backend.judging.contract import make_contract, read_fields
+from topicproof.backend.judging.contract_draft import draft
+from topicproof.backend.judging.contract_lint import lint
+from topicproof.backend.errors import ContractError, EvidenceError, UsageError
+from topicproof.backend.services.keeper import services
+from topicproof.backend.services.spark import spark_session
 
 
 class Action(StrEnum):

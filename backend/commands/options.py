@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from backend.errors import UsageError
-from backend.evidence.manifest import Payloads
-from backend.faults.kinds import KINDS
-from backend.pipeline.scenarios import SCENARIOS
-from backend.settings import Settings, read_settings
+from topicproof.backend.errors import UsageError
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.faults.kinds import KINDS
+from topicproof.backend.runs.scenarios import SCENARIOS
+from topicproof.backend.settings import Settings, read_settings
 
 Bootstrap = Annotated[
     str | None, typer.Option(help="host:port of a given Kafka; without it an embedded one is started.", metavar="B")

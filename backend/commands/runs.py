@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.table import Table
 
-from backend.commands.options import (
+from topicproof.backend.commands.options import (
     AbortProbability,
     AttemptsMax,
     Bootstrap,
@@ -37,30 +37,30 @@ from backend.commands.options import (
     UntilStopped,
     settings_of,
 )
-from backend.commands.terminal import emit, err, out, print_report, say, stopping
-from backend.contract import Contract, make_contract, question_of, read_contract
-from backend.errors import TopicproofError, UsageError
-from backend.evidence.copy import copy_evidence, require_room
-from backend.evidence.folder import REPORT
-from backend.evidence.manifest import Payloads
-from backend.exit_codes import UNJUDGED, code_of, worst
-from backend.history.signoff import signoffs
-from backend.history.store import History, Run
-from backend.kafka.cluster import Cluster
-from backend.pipeline import run as runs_of
-from backend.pipeline.duplicates import Cause
-from backend.pipeline.judging import stage_folder
-from backend.pipeline.plan import RunPlan, make_plan, read_plan
-from backend.pipeline.scenarios import SCENARIOS
-from backend.selftest import NOTHING_TO_INJECT_INTO, self_test
-from backend.services import Services, services
-from backend.settings import Settings
-from backend.show import balances, plain, progress_line, side_effects
-from backend.spark import spark_session
-from backend.taken import EVIDENCE
-from validators.finding import Guarantee
-from validators.identity import Identity
-from validators.report import Report
+from topicproof.backend.commands.terminal import emit, err, out, print_report, say, stopping
+from topicproof.backend.judging.contract import Contract, make_contract, question_of, read_contract
+from topicproof.backend.errors import TopicproofError, UsageError
+from topicproof.backend.evidence.copy import copy_evidence, require_room
+from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
+from topicproof.backend.history.signoff import signoffs
+from topicproof.backend.history.store import History, Run
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs import lifecycle as runs_of
+from topicproof.backend.runs.duplicates import Cause
+from topicproof.backend.runs.stage_verdicts import stage_folder
+from topicproof.backend.runs.plan import RunPlan, make_plan, read_plan
+from topicproof.backend.runs.scenarios import SCENARIOS
+from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
+from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.settings import Settings
+from topicproof.backend.commands.show import balances, plain, progress_line, side_effects
+from topicproof.backend.services.spark import spark_session
+from topicproof.backend.judging.capture_store import EVIDENCE
+from topicproof.validators.finding import Guarantee
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.report import Report
 
 STOP_WAIT_S = 60.0
 

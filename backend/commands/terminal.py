@@ -14,9 +14,9 @@ from typing import Any
 
 from rich.console import Console
 
-from backend.errors import EvidenceError
-from backend.show import report_lines
-from validators.report import Report
+from topicproof.backend.errors import EvidenceError
+from topicproof.backend.commands.show import report_lines
+from topicproof.validators.report import Report
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from backend.commands.options import (
+from topicproof.backend.commands.options import (
     Bootstrap,
     Brokers,
     Config,
@@ -18,17 +18,17 @@ from backend.commands.options import (
     UntilStopped,
     settings_of,
 )
-from backend.commands.terminal import emit, out, say, stopping
-from backend.errors import UsageError
-from backend.kafka.abort import abort as abort_transaction
-from backend.kafka.abort import plan_abort
-from backend.kafka.cluster import Cluster
-from backend.kafka.inspect import inspect_topic
-from backend.kafka.transactions import cluster_transactions
-from backend.pipeline.fill import fill as fill_topic
-from backend.pipeline.floor import commit_floor
-from backend.services import services
-from backend.show_topic import print_topic, print_transactions
+from topicproof.backend.commands.terminal import emit, out, say, stopping
+from topicproof.backend.errors import UsageError
+from topicproof.backend.kafka.coordination.abort import abort as abort_transaction
+from topicproof.backend.kafka.coordination.abort import plan_abort
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.browse.inspect import inspect_topic
+from topicproof.backend.kafka.coordination.transactions import cluster_transactions
+from topicproof.backend.runs.fill import fill as fill_topic
+from topicproof.backend.runs.initial_offsets import commit_floor
+from topicproof.backend.services.keeper import services
+from topicproof.backend.commands.show_topic import print_topic, print_transactions
 
 
 def fill(

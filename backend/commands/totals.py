@@ -6,14 +6,14 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from backend.commands.options import Bootstrap, Config, Json, RunId, settings_of
-from backend.commands.runs import where_it_ran
-from backend.commands.terminal import emit, out, say
-from backend.errors import UsageError
-from backend.history.store import History
-from backend.kafka.cluster import Cluster
-from backend.pipeline.totals import current_totals
-from backend.services import services
+from topicproof.backend.commands.options import Bootstrap, Config, Json, RunId, settings_of
+from topicproof.backend.commands.runs import where_it_ran
+from topicproof.backend.commands.terminal import emit, out, say
+from topicproof.backend.errors import UsageError
+from topicproof.backend.history.store import History
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.totals import current_totals
+from topicproof.backend.services.keeper import services
 
 
 def totals(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None) -> None:

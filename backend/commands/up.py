@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from backend.commands.options import Bootstrap, Brokers, Config, Json, settings_of
-from backend.commands.runs import execute, stop_all
-from backend.commands.terminal import emit, out, say, stopping
-from backend.dashboard import dashboard, require_port
-from backend.pipeline.plan import make_plan
-from backend.services import services
-from backend.settings import DASHBOARD_PORT
+from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, settings_of
+from topicproof.backend.commands.runs import execute, stop_all
+from topicproof.backend.commands.terminal import emit, out, say, stopping
+from topicproof.backend.services.dashboard import dashboard, require_port
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.services.keeper import services
+from topicproof.backend.settings import DASHBOARD_PORT
 
 
 def up(

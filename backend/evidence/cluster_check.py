@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backend.errors import TopicError
-from backend.kafka import rawlog
-from backend.kafka.origin import fetch_origin
-from backend.taken import BATCHES, SOURCE_BATCHES, TAKEN, Taken
-from validators.finding import Bounds, Origin
-from validators.joined import split
+from topicproof.backend.errors import TopicError
+from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.origin import fetch_origin
+from topicproof.backend.judging.capture_store import BATCHES, SOURCE_BATCHES, TAKEN, Taken
+from topicproof.validators.finding import Bounds, Origin
+from topicproof.validators.merged_topics import split
 
 LASTING = ("base_offset", "last_offset", "producer_id", "producer_epoch", "base_sequence", "transactional", "control")
 """What compaction leaves of a batch as it was."""

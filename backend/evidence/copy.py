@@ -21,16 +21,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backend.errors import EvidenceError, UsageError
-from backend.evidence.findings import CSV, PARQUET, count_places, write_csv
-from backend.evidence.folder import write_report
-from backend.evidence.manifest import MANIFEST, Manifest, Payloads, read_manifest, require_unchanged, write_manifest
-from backend.evidence.page import PAGE, page_time
-from backend.evidence.verify import evidence_in, read_report
-from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
-from validators.packs import PACKED_HEADER
-from validators.report import Report
-from validators.wrong_value import without_values as sentence_without
+from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.evidence.findings import CSV, PARQUET, count_places, write_csv
+from topicproof.backend.evidence.folder import write_report
+from topicproof.backend.evidence.manifest import (
+    MANIFEST,
+    Manifest,
+    Payloads,
+    read_manifest,
+    require_unchanged,
+    write_manifest,
+)
+from topicproof.backend.evidence.page import PAGE, page_time
+from topicproof.backend.judging.verify import evidence_in, read_report
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
+from topicproof.validators.lineage.packs import PACKED_HEADER
+from topicproof.validators.report import Report
+from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 
 DIGEST_BYTES = 16
 OURS = (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)

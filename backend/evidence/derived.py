@@ -20,18 +20,18 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
-from backend.errors import EvidenceError, TopicproofError
-from backend.evidence.findings import CSV, PARQUET, SCHEMA, Place, write_csv
-from backend.evidence.folder import REPORT
-from backend.evidence.junit import JUNIT, write_junit
-from backend.evidence.manifest import MANIFEST, Manifest
-from backend.evidence.page import PAGE, page_time, write_page
-from backend.taken import Question
-from validators.agreed import Agreed
-from validators.expected import Expected
-from validators.finding import Bounds, Guarantee, Order
-from validators.identity import Identity
-from validators.report import Report
+from topicproof.backend.errors import EvidenceError, TopicproofError
+from topicproof.backend.evidence.findings import CSV, PARQUET, SCHEMA, Place, write_csv
+from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.evidence.junit import JUNIT, write_junit
+from topicproof.backend.evidence.manifest import MANIFEST, Manifest
+from topicproof.backend.evidence.page import PAGE, page_time, write_page
+from topicproof.backend.judging.capture_store import Question
+from topicproof.validators.contract_terms import Agreed
+from topicproof.validators.expected import Expected
+from topicproof.validators.finding import Bounds, Guarantee, Order
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.report import Report
 
 CONTRACT, PLAN = "contract.yaml", "plan.json"
 SENTENCES_MAX = 20
@@ -64,7 +64,7 @@ def same_version(said: Report) -> bool:
 
 def other_versions(said: Report) -> list[str]:
     """What the report names that is another version today, such as `pyspark 4.0.0 (now 4.1.0)`."""
-    from backend.judge import versions  # late: judge.py completes the evidence that this module verifies
+    from topicproof.backend.judging.judge import versions  # late: judge.py completes the evidence that this module verifies
 
     return [
         f"{name} {said.versions.get(name, 'of no known version')} (now {now})"
@@ -135,7 +135,7 @@ def _names(bounds: Bounds) -> tuple[str, ...]:
 
 def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
     """Of a contract for several sinks, what it asks of the first one that is `sink`, or of the first of all."""
-    from backend.contract import read_contract  # late: it imports what judges, which completes evidence
+    from topicproof.backend.judging.contract import read_contract  # late: it imports what judges, which completes evidence
 
     terms = read_contract(path)[0].each()
     contract = next((one for one in terms if sink in one.of.names), terms[0])
@@ -156,9 +156,9 @@ def _asked_by_plan(path: Path) -> dict[str, Any]:
 
 
 def _asked_by_run(fields: Mapping[str, Any]) -> dict[str, Any]:
-    from backend.pipeline.plan import RunPlan  # late, as above
-    from backend.pipeline.scenarios import scenario
-    from backend.pipeline.sink_options import OFF
+    from topicproof.backend.runs.plan import RunPlan  # late, as above
+    from topicproof.backend.runs.scenarios import scenario
+    from topicproof.backend.sink.options import OFF
 
     plan = RunPlan.model_validate(dict(fields))
     asked: dict[str, Any] = {"guarantee": str(plan.guarantee)}

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from validators.evidence import COLUMNS
+from topicproof.validators.evidence import COLUMNS
 
 PARQUET, CSV = "findings.parquet", "findings.csv"
 TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}

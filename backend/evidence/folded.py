@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from validators.pieces import PIECES, WORDS, Words, as_words
-from validators.sound import Folded
+from topicproof.validators.fast_path.offset_runs import PIECES, WORDS, Words, as_words
+from topicproof.validators.fast_path.proof import Folded
 
 SEEN, PIECES_SEEN, INPUTS = (
     "sink-read_committed-words.parquet",

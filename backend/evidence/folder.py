@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from backend.errors import EvidenceError
-from backend.evidence.findings import Place, gather
-from backend.evidence.junit import JUNIT, write_junit
-from backend.evidence.manifest import Payloads, write_manifest
-from backend.evidence.page import PAGE, write_page
-from validators.report import Report
+from topicproof.backend.errors import EvidenceError
+from topicproof.backend.evidence.findings import Place, gather
+from topicproof.backend.evidence.junit import JUNIT, write_junit
+from topicproof.backend.evidence.manifest import Payloads, write_manifest
+from topicproof.backend.evidence.page import PAGE, write_page
+from topicproof.validators.report import Report
 
 REPORT = "report.json"
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-from backend.evidence.findings import Place
-from validators.expectation import judge_rows
-from validators.finding import Example, Finding, Outcome
-from validators.report import Report
+from topicproof.backend.evidence.findings import Place
+from topicproof.validators.expectation import judge_rows
+from topicproof.validators.finding import Example, Finding, Outcome
+from topicproof.validators.report import Report
 
 JUNIT = "junit.xml"
 GROUPS_MAX = 8

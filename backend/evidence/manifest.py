@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from backend.errors import EvidenceError
+from topicproof.backend.errors import EvidenceError
 
 MANIFEST = "manifest.json"
 SCHEMA = 1

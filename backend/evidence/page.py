@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from validators.finding import Bounds, Check, Example, Finding, Outcome
-from validators.report import Report
+from topicproof.validators.finding import Bounds, Check, Example, Finding, Outcome
+from topicproof.validators.report import Report
 
 PAGE = "report.html"
 EXAMPLES_OPEN = 5

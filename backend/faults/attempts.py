@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaException
 
-from backend.kafka.cluster import Cluster, cluster_error
-from backend.kafka.transaction import TransactionalProducer
+from topicproof.backend.kafka.cluster import Cluster, cluster_error
+from topicproof.backend.kafka.transaction import TransactionalProducer
 
 
 def fill_with_attempts(cluster: Cluster, topic: str, records: int, per_transaction: int) -> None:

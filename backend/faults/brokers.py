@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaException
 
-from backend.errors import ClusterError
-from backend.kafka.bounded import TIMEOUT_S
-from backend.kafka.cluster import Cluster, cluster_error
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.bounded import TIMEOUT_S
+from topicproof.backend.kafka.cluster import Cluster, cluster_error
 
 OWN_TOPICS = {"transactions": "__transaction_state", "offsets": "__consumer_offsets"}
 

@@ -6,8 +6,8 @@ import os
 import signal
 from typing import Never
 
-from backend.errors import InjectedError
-from backend.faults.fault import Fault
+from topicproof.backend.errors import InjectedError
+from topicproof.backend.faults.fault import Fault
 
 
 def crash() -> None:

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from backend.errors import ClusterError, TopicproofError
-from backend.faults.brokers import leader
-from backend.faults.fault import Fault, Side
-from backend.faults.hanging import leave_open
-from backend.faults.kinds import BROKER, ISOLATED, NETWORK, OPEN, parse_fault
-from backend.faults.proxy import Api, How, Proxy, Rule
-from backend.kafka.cluster import Cluster
-from backend.pipeline.journal import FaultFired, FaultTold, JournalReader, JournalWriter, Told
-from backend.pipeline.process import Names
-from backend.services import brokers
-from backend.settings import Settings
+from topicproof.backend.errors import ClusterError, TopicproofError
+from topicproof.backend.faults.brokers import leader
+from topicproof.backend.faults.fault import Fault, Side
+from topicproof.backend.faults.hanging import leave_open
+from topicproof.backend.faults.kinds import BROKER, ISOLATED, NETWORK, OPEN, parse_fault
+from topicproof.backend.faults.proxy import Api, How, Proxy, Rule
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.sink.journal import FaultFired, FaultTold, JournalReader, JournalWriter, Told
+from topicproof.backend.runs.query import Names
+from topicproof.backend.services.keeper import brokers
+from topicproof.backend.settings import Settings
 
 LOOK_S = 0.05
 

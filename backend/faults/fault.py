@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from backend.errors import UsageError
+from topicproof.backend.errors import UsageError
 
 
 class Step(StrEnum):

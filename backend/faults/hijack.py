@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from backend.errors import InjectedError
-from backend.faults.other import start, what_was_told
-from backend.kafka.transaction import TransactionalProducer
+from topicproof.backend.errors import InjectedError
+from topicproof.backend.faults.other import start, what_was_told
+from topicproof.backend.kafka.transaction import TransactionalProducer
 
 DONE_WITHIN_S = 60.0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backend.faults.fault import Fault
-from backend.kafka.cluster import Cluster
+from topicproof.backend.faults.fault import Fault
+from topicproof.backend.kafka.cluster import Cluster
 
 
 def move(fault: Fault, cluster: Cluster, group: str, source: tuple[str, int], first: int, following: int) -> None:

@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar
 from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import ProduceRequest
 
-from backend.errors import ClusterError, SetupError
+from topicproof.backend.errors import ClusterError, SetupError
 
 HOST = "127.0.0.1"
 METADATA = int(MetadataResponse.API_KEY)

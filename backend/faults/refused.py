@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
-from backend.settings import REQUEST_TIMEOUT_MS, admin_config
+from topicproof.backend.settings import REQUEST_TIMEOUT_MS, admin_config
 
 CLIENT_TAKES_BYTES = 1_000_000_000
 """The client's own limit is raised to this, so that it is the broker who refuses."""

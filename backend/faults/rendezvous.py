@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from backend.errors import ClusterError, InjectedError
-from backend.pipeline.journal import FaultTold, JournalReader, Told
+from topicproof.backend.errors import ClusterError, InjectedError
+from topicproof.backend.sink.journal import FaultTold, JournalReader, Told
 
 DONE_WITHIN_S = 120.0
 LOOK_S = 0.05

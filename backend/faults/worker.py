@@ -9,14 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from backend.errors import TransactionAborted
-from backend.faults import crash, hijack, offsets, refused, zombie
-from backend.faults.fault import Fault, Side, Step
-from backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE
-from backend.faults.rendezvous import wait_for_the_run
-from backend.kafka.cluster import Cluster
-from backend.pipeline.journal import Entry, FaultFired, JournalWriter, last_attempt, read_journal
-from backend.pipeline.sink_options import SinkOptions
+from topicproof.backend.errors import TransactionAborted
+from topicproof.backend.faults import crash, hijack, offsets, refused, zombie
+from topicproof.backend.faults.fault import Fault, Side, Step
+from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE
+from topicproof.backend.faults.rendezvous import wait_for_the_run
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.sink.journal import Entry, FaultFired, JournalWriter, last_attempt, read_journal
+from topicproof.backend.sink.options import SinkOptions
 
 
 class Injector:

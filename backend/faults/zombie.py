@@ -21,9 +21,9 @@ from itertools import dropwhile
 
 import psutil
 
-from backend.errors import ClusterError, InjectedError
-from backend.faults.other import start, what_was_told
-from backend.pipeline.journal import Entry, GenerationBegun, JournalReader, TaskStarted
+from topicproof.backend.errors import ClusterError, InjectedError
+from topicproof.backend.faults.other import start, what_was_told
+from topicproof.backend.sink.journal import Entry, GenerationBegun, JournalReader, TaskStarted
 
 SUCCESSOR_WITHIN_S = 120.0
 """A worker without a successor is resumed after this long, so that nothing stays stopped for ever."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from validators.finding import Finding
-from validators.report import Report
+from topicproof.validators.finding import Finding
+from topicproof.validators.report import Report
 
 
 @dataclass(frozen=True)

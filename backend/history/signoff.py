@@ -18,14 +18,14 @@ from sqlalchemy import Text, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from backend.errors import EvidenceError, UsageError
-from backend.evidence.manifest import require_unchanged
-from backend.evidence.verify import evidence_hash, evidence_in, read_report
-from backend.history.store import Base, History, Run
-from backend.settings import Settings
-from validators.expectation import merge
-from validators.finding import Finding, Outcome
-from validators.report import Report
+from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.evidence.manifest import require_unchanged
+from topicproof.backend.judging.verify import evidence_hash, evidence_in, read_report
+from topicproof.backend.history.store import Base, History, Run
+from topicproof.backend.settings import Settings
+from topicproof.validators.expectation import merge
+from topicproof.validators.finding import Finding, Outcome
+from topicproof.validators.report import Report
 
 FIRST = "0" * 64
 """What the first entry has for the hash of the one before it."""

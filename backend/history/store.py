@@ -24,8 +24,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
-from backend.errors import EvidenceError, UsageError
-from backend.settings import Settings
+from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.settings import Settings
 
 LEASE_S = 30
 """A lease of another machine counts as lost after this long without a renewal."""

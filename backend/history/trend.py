@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from backend.history.signoff import breaking
-from backend.history.store import Run
-from validators.report import Report
+from topicproof.backend.history.signoff import breaking
+from topicproof.backend.history.store import Run
+from topicproof.validators.report import Report
 
 MEASURES: Mapping[str, Callable[[Run, Report], float | None]] = {
     "findings that break the verdict": lambda _run, report: sum(one.primary for one in breaking(report)),

@@ -23,12 +23,12 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
-from backend.errors import ClusterError, TopicError
-from backend.kafka import rawlog
-from backend.kafka.bounded import TIMEOUT_S, bounded
-from backend.kafka.transaction import TransactionalProducer
-from backend.settings import READ_COMMITTED, admin_config, consumer_config
-from validators.finding import Bounds, PartitionBounds
+from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
+from topicproof.backend.kafka.transaction import TransactionalProducer
+from topicproof.backend.settings import READ_COMMITTED, admin_config, consumer_config
+from topicproof.validators.finding import Bounds, PartitionBounds
 
 GONE_TIMEOUT_S = 30.0
 ANY_ANSWER_S = 2.0

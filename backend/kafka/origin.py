@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from kafka.errors import for_code
 from kafka.protocol.metadata import MetadataRequest
 
-from backend.kafka.rawlog import METADATA_VERSION_MIN, Connection, connect
-from validators.finding import Bounds, Origin
-from validators.joined import split
+from topicproof.backend.kafka.log.rawlog import METADATA_VERSION_MIN, Connection, connect
+from topicproof.validators.finding import Bounds, Origin
+from topicproof.validators.merged_topics import split
 
 
 def topic_names(*bounds: Bounds) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ from types import TracebackType
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from backend.errors import NotDelivered
-from backend.kafka.bounded import TIMEOUT_S
-from backend.kafka.transaction import Record, enqueue
-from backend.settings import plain_producer_config
+from topicproof.backend.errors import NotDelivered
+from topicproof.backend.kafka.bounded import TIMEOUT_S
+from topicproof.backend.kafka.transaction import Record, enqueue
+from topicproof.backend.settings import plain_producer_config
 
 
 class PlainProducer:

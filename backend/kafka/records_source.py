@@ -2,7 +2,7 @@
 
 Kafka stores any 64-bit number of milliseconds as a timestamp. Spark's Kafka source multiplies it by 1,000, and fails on
 one beyond the year 294,246: a single record keeps the whole topic from being judged. `read_clamped` gives the rows that
-`validators.readings.read` gives. It moves such a timestamp to the nearest one that Spark documents (years 1 to 9999).
+`topicproof.validators.readings.read` gives. It moves such a timestamp to the nearest one that Spark documents (years 1 to 9999).
 It is slower than Spark's own source, and used only where that one fails.
 
 Spark's Python workers import this module by name: on a cluster this project must be on their PYTHONPATH.
@@ -26,11 +26,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from backend.errors import ClusterError
-from backend.settings import consumer_config
-from validators.finding import Bounds, Witness
-from validators.joined import split
-from validators.readings import COLUMNS, end_of
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.settings import consumer_config
+from topicproof.validators.finding import Bounds, Witness
+from topicproof.validators.merged_topics import split
+from topicproof.validators.readings import COLUMNS, end_of
 
 FORMAT = "topicproof-records"
 GROUP = "topicproof-records"

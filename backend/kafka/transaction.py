@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential
 from tenacity.stop import stop_base
 
-from backend.errors import (
+from topicproof.backend.errors import (
     ClientStuck,
     Fenced,
     NotAllowed,
@@ -27,8 +27,8 @@ from backend.errors import (
     SinkError,
     TransactionAborted,
 )
-from backend.kafka.bounded import TIMEOUT_S, bounded
-from backend.settings import TRANSACTION_TIMEOUT_MS, transactional_producer_config
+from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
+from topicproof.backend.settings import TRANSACTION_TIMEOUT_MS, transactional_producer_config
 
 ENOUGH = stop_after_attempt(5)
 """How often a retriable error is retried, at first at once; together with the time-outs about one minute."""

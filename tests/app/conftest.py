@@ -13,8 +13,8 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from backend.history.store import History
-from backend.settings import ROOT, Settings
+from topicproof.backend.history.store import History
+from topicproof.backend.settings import ROOT, Settings
 
 TIMEOUT_S = 60
 

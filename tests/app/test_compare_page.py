@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from app.place import WINDOW
-from app.tables import FATE, OFFSET, READ_COMMITTED_GETS, READ_UNCOMMITTED_GETS
-from backend.settings import Settings, idempotent_producer_config
+from topicproof.app.place import WINDOW
+from topicproof.app.tables import FATE, OFFSET, READ_COMMITTED_GETS, READ_UNCOMMITTED_GETS
+from topicproof.backend.settings import Settings, idempotent_producer_config
 from tests.app.conftest import OpenPage, boxes, texts
 from tests.kafka.topics import Writer
 from tests.runs import Finished
-from validators.finding import Fate
+from topicproof.validators.finding import Fate
 
 
 def test_the_sink_of_a_run_at_both_levels(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.stories import STORIES, steps, story, ways
-from backend.history.store import State
-from backend.pipeline.plan import make_plan
-from backend.settings import Settings
+from topicproof.app.stories import STORIES, steps, story, ways
+from topicproof.backend.history.store import State
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.settings import Settings
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
-from validators.finding import Example, Finding, Outcome
+from topicproof.validators.finding import Example, Finding, Outcome
 
 
 @pytest.mark.parametrize("told", STORIES, ids=lambda told: told.name)

@@ -9,12 +9,12 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from app import export
-from backend.kafka.browse import Row
-from backend.kafka.records import Record
+from topicproof.app import export
+from topicproof.backend.kafka.browse.search import Row
+from topicproof.backend.kafka.browse.records import Record
 from tests.app.conftest import OpenPage
 from tests.runs import Finished
-from validators.finding import Fate
+from topicproof.validators.finding import Fate
 
 HOSTILE = b"\xff\x00<script>"
 RECORDS = (

@@ -13,7 +13,7 @@ TIMEOUT_S = 30
 def titled() -> None:
     import streamlit as st
 
-    from app.heading import heading
+    from topicproof.app.heading import heading
 
     heading("With charts", st.container(), charts=True)
     heading("Without", st.container(), charts=False)

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from backend.evidence.folder import REPORT, complete
-from backend.evidence.manifest import manifest_hash
-from backend.evidence.verify import evidence_hash
-from backend.history.signoff import Decision, Standing, signoffs
-from backend.history.store import History, Run, State
-from backend.selftest import KEPT
-from backend.settings import Settings, read_settings
-from backend.taken import EVIDENCE
+from topicproof.backend.evidence.folder import REPORT, complete
+from topicproof.backend.evidence.manifest import manifest_hash
+from topicproof.backend.judging.verify import evidence_hash
+from topicproof.backend.history.signoff import Decision, Standing, signoffs
+from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.judging.selftest import KEPT
+from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.judging.capture_store import EVIDENCE
 from tests.app.conftest import OpenPage, texts
-from validators.finding import (
+from topicproof.validators.finding import (
     Balance,
     Bounds,
     Check,
@@ -33,7 +33,7 @@ from validators.finding import (
     Transactions,
     Witness,
 )
-from validators.report import Report
+from topicproof.validators.report import Report
 
 HELD = Report(
     verdict=Outcome.HOLDS,

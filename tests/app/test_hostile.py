@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.wording import plain
-from backend.history.store import State
-from backend.settings import Settings
+from topicproof.app.wording import plain
+from topicproof.backend.history.store import State
+from topicproof.backend.settings import Settings
 from tests.app.conftest import OpenPage
 from tests.app.test_history_page import TWICE, Stored, stored
 from tests.kafka.topics import Writer
-from validators.finding import Example
+from topicproof.validators.finding import Example
 
 HOSTILE = "<script>alert(1)</script> ![x](http://127.0.0.1:1/y) [z](javascript:alert(2)) $x$ :red[y] `c`"
 __all__ = ["stored"]  # a fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from app import cells, charts
-from backend.history.store import History, State
-from backend.matrix import RESULTS, Result
-from backend.settings import read_settings
+from topicproof.app import cells, charts
+from topicproof.backend.history.store import History, State
+from topicproof.backend.matrix.cells import RESULTS, Result
+from topicproof.backend.settings import read_settings
 from tests.app.conftest import OpenPage, texts
 
 PLAN = {"guarantee": "exactly_once", "records": 600, "partitions": 2, "per_transaction": 100, "seed": 3}

@@ -8,13 +8,13 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from backend.faults.kinds import KINDS
-from backend.history.store import History, Run, State
-from backend.launch import start_run
-from backend.pipeline.plan import make_plan
-from backend.pipeline.totals import total_text
-from backend.services import Services
-from backend.settings import Settings, idempotent_producer_config
+from topicproof.backend.faults.kinds import KINDS
+from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.runs.launch import start_run
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.totals import total_text
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings, idempotent_producer_config
 from tests.app.conftest import OpenPage, texts
 from tests.conftest import wait_until
 from tests.runs import Finished

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app import transactions
-from app.place import Selection, read_selection, write_selection
-from app.wording import TRANSACTION_WORDS, open_advice, open_word
-from backend.kafka.fates import TRANSACTION_COLUMNS
-from backend.settings import Settings
+from topicproof.app import transactions
+from topicproof.app.place import Selection, read_selection, write_selection
+from topicproof.app.wording import TRANSACTION_WORDS, open_advice, open_word
+from topicproof.backend.kafka.log.fates import TRANSACTION_COLUMNS
+from topicproof.backend.settings import Settings
 from tests.app.conftest import OpenPage, texts
 from tests.kafka.topics import Writer
 from tests.runs import Finished
-from validators.coordinator import OpenTransaction
-from validators.finding import Bounds, PartitionBounds
+from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.finding import Bounds, PartitionBounds
 
 BOUNDS = Bounds("squares", (PartitionBounds(0, 0, 20, 20), PartitionBounds(1, 0, 8, 12)))
 FOUND = pd.DataFrame(

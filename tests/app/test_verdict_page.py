@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from backend.evidence.folder import REPORT
-from backend.history.store import History, State
-from backend.kafka.cluster import Cluster
-from backend.pipeline.judging import stage_folder
-from backend.pipeline.run import check
-from backend.services import Services
-from backend.settings import Settings
-from backend.taken import Question
+from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.history.store import History, State
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.stage_verdicts import stage_folder
+from topicproof.backend.runs.lifecycle import check
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+from topicproof.backend.judging.capture_store import Question
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
-from validators.expected import Expect, Expected
-from validators.finding import Example, Outcome
-from validators.identity import Identity
+from topicproof.validators.expected import Expect, Expected
+from topicproof.validators.finding import Example, Outcome
+from topicproof.validators.lineage.identity import Identity
 
 
 def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:

@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from backend.contract import question_of, read_contract
-from backend.errors import ContractError
-from backend.judge import judge_topics
-from backend.kafka.cluster import Cluster
-from backend.selftest import self_test
-from backend.settings import transactional_producer_config
-from validators.finding import Outcome
+from topicproof.backend.judging.contract import question_of, read_contract
+from topicproof.backend.errors import ContractError
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.judging.selftest import self_test
+from topicproof.backend.settings import transactional_producer_config
+from topicproof.validators.finding import Outcome
 
 INPUTS = 6
 

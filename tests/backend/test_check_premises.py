@@ -11,12 +11,12 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from backend.contract import make_contract, question_of
-from backend.judge import judge_topics
-from backend.kafka.cluster import Cluster
-from backend.settings import admin_config, idempotent_producer_config, transactional_producer_config
-from validators.finding import Outcome
-from validators.report import Report
+from topicproof.backend.judging.contract import make_contract, question_of
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.settings import admin_config, idempotent_producer_config, transactional_producer_config
+from topicproof.validators.finding import Outcome
+from topicproof.validators.report import Report
 
 NewTopic = Callable[..., str]
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from backend.contract import make_contract, read_contract
-from backend.errors import ContractError
-from backend.expressions import check_expression
-from backend.settings import ROOT
-from validators.agreed import Agreed, Thresholds
-from validators.expected import Expect
-from validators.finding import Order
-from validators.identity import Identity, Match
+from topicproof.backend.judging.contract import make_contract, read_contract
+from topicproof.backend.errors import ContractError
+from topicproof.backend.judging.expressions import check_expression
+from topicproof.backend.settings import ROOT
+from topicproof.validators.contract_terms import Agreed, Thresholds
+from topicproof.validators.expected import Expect
+from topicproof.validators.finding import Order
+from topicproof.validators.lineage.identity import Identity, Match
 
 TOPICS = "source: {topic: a}\nsink: {topic: b}\n"
 

@@ -12,17 +12,17 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
-from backend.candidates import document, fits, nodes
-from backend.contract import make_contract, read_contract
-from backend.contract_draft import Draft, draft
-from backend.errors import ContractError
-from backend.kafka.browse import Row
-from backend.settings import Settings, idempotent_producer_config
+from topicproof.backend.judging.candidates import document, fits, nodes
+from topicproof.backend.judging.contract import make_contract, read_contract
+from topicproof.backend.judging.contract_draft import Draft, draft
+from topicproof.backend.errors import ContractError
+from topicproof.backend.kafka.browse.search import Row
+from topicproof.backend.settings import Settings, idempotent_producer_config
 from tests.test_cli import call
-from validators.expected import Expect
-from validators.finding import Fate, Order
-from validators.headers import Lineage, format_lineage
-from validators.identity import Identity, Match
+from topicproof.validators.expected import Expect
+from topicproof.validators.finding import Fate, Order
+from topicproof.validators.lineage.headers import Lineage, format_lineage
+from topicproof.validators.lineage.identity import Identity, Match
 
 INPUTS = 200
 

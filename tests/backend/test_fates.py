@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.kafka.batches import SCHEMA
-from backend.kafka.fates import (
+from topicproof.backend.kafka.log.batches import SCHEMA
+from topicproof.backend.kafka.log.fates import (
     FATES,
     OVER_PARTITIONS_COLUMNS,
     RANGE_COLUMNS,
@@ -32,7 +32,7 @@ from backend.kafka.fates import (
     transactions,
 )
 from tests.kafka.topics import FATE_LETTERS, model
-from validators.finding import Bounds, Fate, PartitionBounds
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 PRODUCERS = {"A": 1001, "B": 1002, "C": 1003}
 BYTES_EACH = 10

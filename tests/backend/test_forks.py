@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from backend.forks import write_executable
-from backend.settings import ROOT, socket_path
+from topicproof.backend.services.prefork_server import write_executable
+from topicproof.backend.settings import ROOT, socket_path
 from tests.conftest import wait_until
 
 ASKED = """
 import os, sys
-print(sorted(sys.argv[1:]), os.getcwd(), os.environ["FLAVOUR"], "backend.pipeline.sink" in sys.modules)
+print(sorted(sys.argv[1:]), os.getcwd(), os.environ["FLAVOUR"], "topicproof.backend.sink.exactly_once" in sys.modules)
 """
 
 
@@ -32,7 +32,7 @@ def executable(tmp_path: Path) -> Path:
 @contextmanager
 def forking(address: Path) -> Iterator[None]:
     """A process that forks at `address`; it ends, and leaves nothing, when nobody needs it any more."""
-    command = [sys.executable, "-m", "backend.forks", str(address)]
+    command = [sys.executable, "-m", "topicproof.backend.services.prefork_server", str(address)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
         wait_until(address.exists, 30, "the socket")
         yield

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.errors import EvidenceError, SetupError
-from backend.launch import start_resume, start_run
-from backend.pipeline.plan import make_plan
-from backend.settings import read_settings, socket_path
+from topicproof.backend.errors import EvidenceError, SetupError
+from topicproof.backend.runs.launch import start_resume, start_run
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.settings import read_settings, socket_path
 from tests.backend.test_forks import forking
 
 

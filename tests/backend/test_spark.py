@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import functions as F
 
-from backend.errors import SparkError
-from backend.kafka.broker import free_ports
-from backend.services import Services
-from backend.spark import spark_session
+from topicproof.backend.errors import SparkError
+from topicproof.backend.services.kafka import free_ports
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.spark import spark_session
 
 
 def test_nobody_there_is_said_in_one_sentence() -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from backend.dashboard import dashboard
-from backend.kafka.broker import free_ports
-from backend.services import Services
-from backend.settings import Settings
+from topicproof.backend.services.dashboard import dashboard
+from topicproof.backend.services.kafka import free_ports
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
 from tests.kafka.topics import Writer
 
 CHROMIUM = "/usr/bin/chromium"

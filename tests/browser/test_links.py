@@ -9,9 +9,9 @@ from dataclasses import asdict
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from app.pages import PAGES
-from backend.matrix import RESULTS, Result
-from backend.settings import Settings
+from topicproof.app.pages import PAGES
+from topicproof.backend.matrix.cells import RESULTS, Result
+from topicproof.backend.settings import Settings
 from tests.browser.conftest import settled
 from tests.runs import Finished
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.history.evidence import judged
 from tests.validators.history import history
-from validators.report import Report
+from topicproof.validators.report import Report
 
 
 @pytest.fixture(scope="module")

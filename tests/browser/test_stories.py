@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from app.stories import STORIES, Story
+from topicproof.app.stories import STORIES, Story
 from tests.browser.conftest import settled
 
 STORY_MS = 600_000

@@ -18,20 +18,20 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
 
-from backend.contract import make_contract, question_of
-from backend.judge import judge_topics
-from backend.kafka.cluster import Cluster
-from backend.services import services
-from backend.settings import (
+from topicproof.backend.judging.contract import make_contract, question_of
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.services.keeper import services
+from topicproof.backend.settings import (
     READ_COMMITTED,
     consumer_config,
     idempotent_producer_config,
     read_settings,
     transactional_producer_config,
 )
-from backend.spark import spark_session
+from topicproof.backend.services.spark import spark_session
 from tests.conftest import wait_until
-from validators.report import Report
+from topicproof.validators.report import Report
 
 PARTITIONS, BATCH, PATIENCE_S, TIMEOUT_S = 2, 100, 0.05, 30
 

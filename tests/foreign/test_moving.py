@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.kafka.cluster import Cluster
-from backend.services import Services
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.services.keeper import Services
 from tests.foreign.moving import judged, moving_pair, terms
-from validators.finding import Outcome
+from topicproof.validators.finding import Outcome
 
 RATE = 500
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.history.store import History
-from backend.settings import read_settings
+from topicproof.backend.history.store import History
+from topicproof.backend.settings import read_settings
 from tests.postgresql import new_database
 
 

@@ -8,15 +8,23 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from backend.evidence.folder import complete
-from backend.evidence.manifest import read_manifest, write_manifest
-from backend.judge import judge_taken
-from backend.taken import COMMITTED, INPUTS, UNCOMMITTED, Question, Readings, Taken, keep_taken
+from topicproof.backend.evidence.folder import complete
+from topicproof.backend.evidence.manifest import read_manifest, write_manifest
+from topicproof.backend.judging.judge import judge_taken
+from topicproof.backend.judging.capture_store import (
+    COMMITTED,
+    INPUTS,
+    UNCOMMITTED,
+    Question,
+    Readings,
+    Taken,
+    keep_taken,
+)
 from tests.validators.history import SINK, History
-from validators import readings
-from validators.balance import BATCH_COLUMNS
-from validators.finding import Origin
-from validators.report import Report
+from topicproof.validators import readings
+from topicproof.validators.ledger.balance import BATCH_COLUMNS
+from topicproof.validators.finding import Origin
+from topicproof.validators.report import Report
 
 ARROW = {"int": pa.int32(), "long": pa.int64(), "boolean": pa.bool_(), "string": pa.string()}
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from backend.errors import EvidenceError
-from backend.history.signoff import Decision, sign, signoffs
-from backend.history.store import History
-from backend.pipeline import run
-from backend.selftest import KEPT
-from backend.services import Services
-from backend.settings import Settings
+from topicproof.backend.errors import EvidenceError
+from topicproof.backend.history.signoff import Decision, sign, signoffs
+from topicproof.backend.history.store import History
+from topicproof.backend.runs import lifecycle as run
+from topicproof.backend.judging.selftest import KEPT
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
 from tests.app.test_history_page import HELD
 from tests.history.evidence import mend
 from tests.kafka.topics import Writer

@@ -17,10 +17,10 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from backend.errors import EvidenceError
-from backend.history import signoff
-from backend.history.store import MIGRATIONS, REVISION, Base, History, State
-from backend.settings import read_settings
+from topicproof.backend.errors import EvidenceError
+from topicproof.backend.history import signoff
+from topicproof.backend.history.store import MIGRATIONS, REVISION, Base, History, State
+from topicproof.backend.settings import read_settings
 
 BEFORE = """
 create table runs (

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from backend.errors import EvidenceError, UsageError
-from backend.history.signoff import Decision, Signoff, Standing, broken, sign, signoffs, standing
-from backend.history.store import History
+from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.history.signoff import Decision, Signoff, Standing, broken, sign, signoffs, standing
+from topicproof.backend.history.store import History
 from tests.app.test_history_page import HELD, TWICE, UNKNOWN
-from validators.finding import Outcome
-from validators.report import Report
+from topicproof.validators.finding import Outcome
+from topicproof.validators.report import Report
 
 TODAY = datetime.now(UTC).date()
 LATER = TODAY + timedelta(days=30)

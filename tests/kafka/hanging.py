@@ -7,7 +7,7 @@ import time
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
-from backend.kafka.rawlog import connect
+from topicproof.backend.kafka.log.rawlog import connect
 from tests.conftest import wait_until
 from tests.kafka.topics import broker_setting
 

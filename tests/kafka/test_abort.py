@@ -9,16 +9,16 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaException
 
-from backend.errors import UsageError
-from backend.kafka.abort import abort, plan_abort
-from backend.kafka.coordinator import open_transactions, producers
-from backend.kafka.rawlog import fetch_bounds
-from backend.settings import READ_COMMITTED
+from topicproof.backend.errors import UsageError
+from topicproof.backend.kafka.coordination.abort import abort, plan_abort
+from topicproof.backend.kafka.coordination.coordinator import open_transactions, producers
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.settings import READ_COMMITTED
 from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer, delivered
 from tests.test_cli import call
-from validators.coordinator import OpenTransaction
-from validators.finding import PartitionBounds
+from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.finding import PartitionBounds
 
 NewTopic = Callable[..., str]
 
@@ -88,7 +88,7 @@ def test_a_decided_transaction_is_never_torn(
 ) -> None:
     """The coordinator has decided to commit and its marker is on the way. Not even --open-too aborts that."""
     decided = OpenTransaction(0, 7, 0, 0, 0, "payments", "PrepareCommit", 90_000, 60_000, 1, 1, False)
-    monkeypatch.setattr("backend.kafka.abort.ask_open_transactions", lambda *_: (decided,))
+    monkeypatch.setattr("topicproof.backend.kafka.coordination.abort.ask_open_transactions", lambda *_: (decided,))
     with pytest.raises(UsageError, match=r"payments is decided \(PrepareCommit\)"):
         plan_abort(bootstrap, {}, new_topic(), 0, 0, open_too=True)
 

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from backend.kafka.bounded import bounded
+from topicproof.backend.kafka.bounded import bounded
 
 GIVEN_UP_S = 0.05
 

@@ -9,17 +9,17 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin._transactions import TransactionDescription, TransactionState
 
-from backend.errors import TopicError
-from backend.kafka.coordinator import open_transactions, producers
-from backend.kafka.fates import fate_ranges
-from backend.kafka.rawlog import fetch_bounds, scan
-from backend.kafka.transaction_state import StateEntry
-from backend.settings import TRANSACTION_TIMEOUT_MS
+from topicproof.backend.errors import TopicError
+from topicproof.backend.kafka.coordination.coordinator import open_transactions, producers
+from topicproof.backend.kafka.log.fates import fate_ranges
+from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.kafka.coordination.transaction_state import StateEntry
+from topicproof.backend.settings import TRANSACTION_TIMEOUT_MS
 from tests.conftest import wait_until
 from tests.kafka.hanging import GHOST, NOT_VERIFIED, append_late, hang
 from tests.kafka.topics import Writer
-from validators.coordinator import CLEANUP_MS, STUCK_MS, OpenTransaction
-from validators.finding import PartitionBounds
+from topicproof.validators.coordinator import CLEANUP_MS, STUCK_MS, OpenTransaction
+from topicproof.validators.finding import PartitionBounds
 
 NewTopic = Callable[..., str]
 
@@ -124,7 +124,7 @@ def test_a_decision_is_as_old_as_the_coordinators_log_says(
     )
     # No broker can be made to keep a marker back, so the coordinator's answer and its log are played.
     monkeypatch.setattr(KafkaAdminClient, "describe_transactions", lambda *_: {name: told})
-    monkeypatch.setattr("backend.kafka.coordinator.read_states", lambda *_: (decided,))
+    monkeypatch.setattr("topicproof.backend.kafka.coordination.coordinator.read_states", lambda *_: (decided,))
     (found,) = open_transactions(bootstrap, {}, topic)
     assert (found.stuck, found.overdue, found.hanging) == (stuck, False, False)
     assert found.decided_ms is not None and found.decided_ms >= decided_ms

@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from backend.kafka.coordinator import open_transactions
-from backend.kafka.fates import fate_ranges
-from backend.kafka.lag import GroupLag, group_lags, partition_lag
-from backend.kafka.rawlog import fetch_bounds, scan
-from backend.settings import READ_COMMITTED, READ_UNCOMMITTED, consumer_config
+from topicproof.backend.kafka.coordination.coordinator import open_transactions
+from topicproof.backend.kafka.log.fates import fate_ranges
+from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags, partition_lag
+from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, consumer_config
 from tests.backend.test_fates import log
 from tests.kafka.topics import Writer, delete_below, delivered
-from validators.finding import Bounds
+from topicproof.validators.finding import Bounds
 
 NewTopic = Callable[..., str]
 

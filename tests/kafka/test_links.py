@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from backend.kafka.broker import connects
+from topicproof.backend.services.kafka import connects
 
 OTHER = """
 import socket, sys

@@ -2,7 +2,7 @@
 
 The oracle reads the broker's own files, batch by batch with kafka-python, and keeps one open transaction per producer
 id. Which offsets hold a record it takes from two plain consumers, so that it decodes none itself. It shares no code
-with `backend.kafka.rawlog`, `batches` or `fates`.
+with `topicproof.backend.kafka.log.rawlog`, `batches` or `fates`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka.record import MemoryRecords
 
-from backend.jars import BROKER, TOOLS, jar_files
-from backend.java import java
-from backend.kafka.batches import COMPRESSIONS
-from backend.kafka.fates import balance, fate_ranges, over_partitions, total, transactions
-from backend.kafka.rawlog import fetch_bounds, scan
-from backend.settings import READ_COMMITTED, READ_UNCOMMITTED, Settings, admin_config
+from topicproof.backend.services.jars import BROKER, TOOLS, jar_files
+from topicproof.backend.services.java import java
+from topicproof.backend.kafka.log.batches import COMPRESSIONS
+from topicproof.backend.kafka.log.fates import balance, fate_ranges, over_partitions, total, transactions
+from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, Settings, admin_config
 from tests.conftest import wait_until
 from tests.kafka.topics import Writer, broker_setting, delete_below, delivered
-from validators.finding import Bounds, Fate, PartitionBounds
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NewTopic = Callable[..., str]
 

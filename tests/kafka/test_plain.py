@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from backend.kafka.plain import PlainProducer
+from topicproof.backend.kafka.plain import PlainProducer
 from tests.conftest import wait_until
 
 PRODUCERS = 80

@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from backend.faults.proxy import HOST, Api, How, Proxy, Rule
-from backend.kafka.cluster import Cluster
-from backend.kafka.rawlog import fetch_bounds
-from backend.kafka.transaction import TransactionalProducer
-from backend.settings import (
+from topicproof.backend.faults.proxy import HOST, Api, How, Proxy, Rule
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.kafka.transaction import TransactionalProducer
+from topicproof.backend.settings import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     admin_config,

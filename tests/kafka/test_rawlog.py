@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from kafka.record import MemoryRecordsBuilder
 
-from backend import settings
-from backend.errors import ClusterError, TopicError, UsageError
-from backend.kafka import rawlog
-from backend.kafka.batches import (
+from topicproof.backend import settings
+from topicproof.backend.errors import ClusterError, TopicError, UsageError
+from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.log.batches import (
     COMPRESSIONS,
     HEADER,
     SCHEMA,
@@ -27,12 +27,12 @@ from backend.kafka.batches import (
     record_places,
     require_crc,
 )
-from backend.kafka.fates import FATES, balance, fate_ranges, total, transactions
-from backend.kafka.rawlog import connect, fetch_bounds, scan
-from backend.kafka.records import read_window
+from topicproof.backend.kafka.log.fates import FATES, balance, fate_ranges, total, transactions
+from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, scan
+from topicproof.backend.kafka.browse.records import read_window
 from tests.conftest import wait_until
 from tests.kafka.topics import FATE_LETTERS, Writer, broker_setting, delete_below, fates_by_consumers, model
-from validators.finding import Bounds, Fate, PartitionBounds
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NewTopic = Callable[..., str]
 

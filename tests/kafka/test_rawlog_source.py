@@ -10,13 +10,13 @@ import pytest
 from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import SparkSession
 
-from backend.errors import UsageError
-from backend.kafka.batches import SCHEMA
-from backend.kafka.rawlog import fetch_bounds, scan
-from backend.kafka.rawlog_source import FORMAT, KafkaRawLog, SourceOptions
+from topicproof.backend.errors import UsageError
+from topicproof.backend.kafka.log.batches import SCHEMA
+from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.kafka.log.rawlog_source import FORMAT, KafkaRawLog, SourceOptions
 from tests.kafka.topics import Writer, delete_below
-from validators.balance import BATCH_COLUMNS
-from validators.finding import Bounds, PartitionBounds
+from topicproof.validators.ledger.balance import BATCH_COLUMNS
+from topicproof.validators.finding import Bounds, PartitionBounds
 
 NewTopic = Callable[..., str]
 

@@ -9,17 +9,23 @@ import pandas as pd
 import pytest
 from confluent_kafka import Producer
 
-from backend.kafka.abort import abort, plan_abort
-from backend.kafka.coordinator import producers
-from backend.kafka.fates import transactions
-from backend.kafka.rawlog import connect, fetch_bounds, scan
-from backend.kafka.reasons import abort_reasons, transactional_ids
-from backend.kafka.transaction_state import TOPIC, StateEntry, decode, partition_of, read_states
-from backend.settings import transactional_producer_config
+from topicproof.backend.kafka.coordination.abort import abort, plan_abort
+from topicproof.backend.kafka.coordination.coordinator import producers
+from topicproof.backend.kafka.log.fates import transactions
+from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, scan
+from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
+from topicproof.backend.kafka.coordination.transaction_state import (
+    TOPIC,
+    StateEntry,
+    decode,
+    partition_of,
+    read_states,
+)
+from topicproof.backend.settings import transactional_producer_config
 from tests.conftest import wait_until
 from tests.kafka.hanging import hang
 from tests.kafka.topics import Writer
-from validators.finding import Bounds
+from topicproof.validators.finding import Bounds
 
 NewTopic = Callable[..., str]
 

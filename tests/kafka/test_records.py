@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
-from backend import settings
-from backend.errors import ClusterError, TopicError
-from backend.kafka.fates import fate_ranges
-from backend.kafka.rawlog import fetch_bounds, scan
-from backend.kafka.records import Record, as_text, read_window
+from topicproof.backend import settings
+from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka.log.fates import fate_ranges
+from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.kafka.browse.records import Record, as_text, read_window
 from tests.kafka.topics import Writer, delete_below
-from validators.finding import Bounds, Fate, PartitionBounds
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NewTopic = Callable[..., str]
 

@@ -10,15 +10,15 @@ from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from backend.judge import judge_topics
-from backend.kafka.rawlog import fetch_bounds
-from backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped, register
-from backend.pipeline.process import explained
-from backend.settings import READ_COMMITTED, spark_source_options, transactional_producer_config
-from backend.taken import EVIDENCE, Question, read_taken
-from validators.finding import Outcome, Witness
-from validators.identity import Identity
-from validators.readings import read
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped, register
+from topicproof.backend.runs.query import explained
+from topicproof.backend.settings import READ_COMMITTED, spark_source_options, transactional_producer_config
+from topicproof.backend.judging.capture_store import EVIDENCE, Question, read_taken
+from topicproof.validators.finding import Outcome, Witness
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.readings import read
 
 NewTopic = Callable[..., str]
 YEAR_300000_MS = 9_405_000_000_000_000

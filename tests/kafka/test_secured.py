@@ -15,18 +15,18 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from backend.errors import ClusterError
-from backend.history.store import History
-from backend.jars import BROKER, jar_files
-from backend.kafka.broker import EmbeddedKafka
-from backend.kafka.cluster import Cluster
-from backend.kafka.coordinator import open_transactions
-from backend.kafka.inspect import inspect_topic
-from backend.pipeline.plan import make_plan
-from backend.pipeline.run import create, execute, make_context
-from backend.services import Services
-from backend.settings import Settings, java_client, read_properties
-from validators.finding import Outcome, Witness
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.history.store import History
+from topicproof.backend.services.jars import BROKER, jar_files
+from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.coordination.coordinator import open_transactions
+from topicproof.backend.kafka.browse.inspect import inspect_topic
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.lifecycle import create, execute, make_context
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings, java_client, read_properties
+from topicproof.validators.finding import Outcome, Witness
 
 PASSWORD = 'a "quoted\\ secret'
 """What has to be escaped in a JAAS configuration."""

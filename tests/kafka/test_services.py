@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from backend.services import services
-from backend.settings import read_settings
+from topicproof.backend.services.keeper import services
+from topicproof.backend.settings import read_settings
 from tests.conftest import wait_until
 
 

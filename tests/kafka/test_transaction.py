@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from backend.errors import RecordRefused
-from backend.kafka.transaction import Record, TransactionalProducer
+from topicproof.backend.errors import RecordRefused
+from topicproof.backend.kafka.transaction import Record, TransactionalProducer
 from tests.conftest import wait_until
 from tests.runs import read_all
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from backend.kafka.transactions import cluster_transactions
+from topicproof.backend.kafka.coordination.transactions import cluster_transactions
 from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer
 from tests.test_cli import call

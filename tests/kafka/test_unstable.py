@@ -7,9 +7,14 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from backend.errors import TopicError
-from backend.kafka.unstable import unstable_offsets
-from backend.settings import READ_COMMITTED, TRANSACTION_TIMEOUT_MS, consumer_config, transactional_producer_config
+from topicproof.backend.errors import TopicError
+from topicproof.backend.kafka.coordination.unstable import unstable_offsets
+from topicproof.backend.settings import (
+    READ_COMMITTED,
+    TRANSACTION_TIMEOUT_MS,
+    consumer_config,
+    transactional_producer_config,
+)
 from tests.conftest import wait_until
 
 NewTopic = Callable[..., str]

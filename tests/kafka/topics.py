@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from backend.settings import (
+from topicproof.backend.settings import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     admin_config,
@@ -24,7 +24,7 @@ from backend.settings import (
     transactional_producer_config,
 )
 from tests.conftest import wait_until
-from validators.finding import Bounds
+from topicproof.validators.finding import Bounds
 
 FATE_LETTERS = {"C": "COMMITTED", "A": "ABORTED", "P": "PENDING", "M": "MARKER", "G": "GONE", "U": "UNEXPLAINED"}
 """A letter for each fate, in the order of the balance."""

@@ -7,9 +7,14 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from backend.pipeline import sink
-from backend.pipeline.sink import KafkaTransactionalSink, KafkaTransactionalWriter, PartitionWriter, Receipt
-from backend.pipeline.sink_options import SinkOptions
+from topicproof.backend.sink import exactly_once as sink
+from topicproof.backend.sink.exactly_once import (
+    KafkaTransactionalSink,
+    KafkaTransactionalWriter,
+    PartitionWriter,
+    Receipt,
+)
+from topicproof.backend.sink.options import SinkOptions
 
 
 class ForgetfulPartitionWriter(PartitionWriter):

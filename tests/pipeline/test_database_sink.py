@@ -17,13 +17,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from sqlalchemy import inspect, select, update
 
-from backend.errors import SinkError, UsageError
-from backend.evidence.verify import evidence_in, verify
-from backend.faults.fault import Step
-from backend.history.store import History, State
-from backend.judge_table import judge_table
-from backend.kafka.cluster import Cluster
-from backend.pipeline.database_sink import (
+from topicproof.backend.errors import SinkError, UsageError
+from topicproof.backend.judging.verify import evidence_in, verify
+from topicproof.backend.faults.fault import Step
+from topicproof.backend.history.store import History, State
+from topicproof.backend.judging.table import judge_table
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.sink.table import (
     DATABASE_FORMAT,
     OFFSETS,
     DatabaseSink,
@@ -31,18 +31,18 @@ from backend.pipeline.database_sink import (
     make_tables,
     rows_of,
 )
-from backend.pipeline.journal import FaultFired, read_journal
-from backend.pipeline.plan import make_plan
-from backend.pipeline.process import explained
-from backend.pipeline.run import clean, create, execute, make_context, resume
-from backend.services import Services
-from backend.settings import Settings, idempotent_producer_config, spark_source_options
-from backend.spark import spark_session
+from topicproof.backend.sink.journal import FaultFired, read_journal
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.query import explained
+from topicproof.backend.runs.lifecycle import clean, create, execute, make_context, resume
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings, idempotent_producer_config, spark_source_options
+from topicproof.backend.services.spark import spark_session
 from tests.conftest import wait_until
 from tests.postgresql import new_database
 from tests.runs import run_to_end
-from validators.finding import Guarantee, Outcome
-from validators.report import Report
+from topicproof.validators.finding import Guarantee, Outcome
+from topicproof.validators.report import Report
 
 PARTITIONS, RECORDS, PER_TRANSACTION = 2, 600, 50
 TABLE = "squares"

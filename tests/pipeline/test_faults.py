@@ -6,16 +6,16 @@ from collections import Counter
 
 import pytest
 
-from backend.errors import OffsetsMoved
-from backend.faults.fault import Step
-from backend.history.store import History
-from backend.pipeline.journal import Declared, Entry, FaultFired, TaskStarted, TransactionEnded, read_journal
-from backend.pipeline.run import resume
-from backend.services import Services
-from backend.settings import Settings
+from topicproof.backend.errors import OffsetsMoved
+from topicproof.backend.faults.fault import Step
+from topicproof.backend.history.store import History
+from topicproof.backend.sink.journal import Declared, Entry, FaultFired, TaskStarted, TransactionEnded, read_journal
+from topicproof.backend.runs.lifecycle import resume
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
 from tests.runs import Finished, read_all, run_to_end
-from validators.finding import Outcome
-from validators.headers import REASON_HEADER
+from topicproof.validators.finding import Outcome
+from topicproof.validators.lineage.headers import REASON_HEADER
 
 RECORDS, PARTITIONS, PER_TRANSACTION = 2_000, 2, 250
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from backend.faults.fault import Step
-from backend.history.store import State
-from backend.services import Services
-from backend.settings import Settings
+from topicproof.backend.faults.fault import Step
+from topicproof.backend.history.store import State
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
 from tests.runs import Finished, read_all, run_to_end
-from validators.finding import Outcome
+from topicproof.validators.finding import Outcome
 
 RECORDS, PARTITIONS, PER_TRANSACTION = 3_000, 2, 500
 CHUNK = PER_TRANSACTION * PARTITIONS

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from backend.evidence.manifest import Payloads, read_manifest
-from backend.history.store import History, Run, State
-from backend.kafka.cluster import Cluster
-from backend.services import Services
-from backend.settings import ROOT, Settings
-from backend.taken import EVIDENCE
+from topicproof.backend.evidence.manifest import Payloads, read_manifest
+from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import ROOT, Settings
+from topicproof.backend.judging.capture_store import EVIDENCE
 from tests.conftest import wait_until
 from tests.runs import read_all
 
@@ -28,7 +28,7 @@ ENDLESS = ("run", "--rate", "2000", "--until-stopped", "--partitions", "2", "--p
 
 def start(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "backend.cli", *arguments],
+        [sys.executable, "-m", "topicproof.backend.cli", *arguments],
         cwd=ROOT,
         env={**os.environ, **settings.environment()},
         stdout=subprocess.PIPE,

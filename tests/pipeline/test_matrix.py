@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from backend.errors import UsageError
-from backend.history.store import History
-from backend.matrix import RESULTS, Result, kept, read_results, run_cells, surprises
-from backend.matrix_reader import first_of_each
-from backend.matrix_table import BROKERS, PROMISES, TABLE, Cell, Damage, cells
-from backend.pipeline.plan import make_plan
-from backend.services import Services
-from backend.settings import Settings, read_settings
-from backend.show_matrix import heat_map, line, markdown, summary
-from validators.finding import Outcome
-from validators.headers import LINEAGE_HEADER
-from validators.readings import COLUMNS
+from topicproof.backend.errors import UsageError
+from topicproof.backend.history.store import History
+from topicproof.backend.matrix.cells import RESULTS, Result, kept, read_results, run_cells, surprises
+from topicproof.backend.matrix.reader import first_of_each
+from topicproof.backend.matrix.table import BROKERS, PROMISES, TABLE, Cell, Damage, cells
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
+from topicproof.validators.finding import Outcome
+from topicproof.validators.lineage.headers import LINEAGE_HEADER
+from topicproof.validators.readings import COLUMNS
 
 HARM = {Damage.DUPLICATES, Damage.GAPS, Damage.INVERSIONS, Damage.PHANTOMS}
 

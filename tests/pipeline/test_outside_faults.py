@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from backend.errors import UsageError
-from backend.history.store import State
-from backend.pipeline.journal import FaultTold, Told, read_journal
-from backend.pipeline.plan import make_plan
-from backend.services import Services
-from backend.settings import Settings
+from topicproof.backend.errors import UsageError
+from topicproof.backend.history.store import State
+from topicproof.backend.sink.journal import FaultTold, Told, read_journal
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
 from tests.runs import Finished, read_all, run_to_end
-from validators.finding import Outcome
+from topicproof.validators.finding import Outcome
 
 RECORDS, PARTITIONS, PER_TRANSACTION = 1_200, 2, 200
 

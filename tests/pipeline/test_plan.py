@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from backend.errors import UsageError
-from backend.faults.fault import Kind, Step
-from backend.faults.kinds import KINDS, choices, parse_fault
-from backend.pipeline.plan import RunPlan, make_plan, read_plan
+from topicproof.backend.errors import UsageError
+from topicproof.backend.faults.fault import Kind, Step
+from topicproof.backend.faults.kinds import KINDS, choices, parse_fault
+from topicproof.backend.runs.plan import RunPlan, make_plan, read_plan
 
 
 def test_a_plan_round_trips_through_json() -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from backend import cli
-from backend.errors import ClusterError, TopicError
-from backend.kafka.cluster import Cluster
-from backend.pipeline.floor import commit_floor
-from backend.pipeline.journal import FaultFired, read_journal
-from backend.services import Services
-from backend.settings import ROOT, idempotent_producer_config
+from topicproof.backend import cli
+from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.initial_offsets import commit_floor
+from topicproof.backend.sink.journal import FaultFired, read_journal
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import ROOT, idempotent_producer_config
 from tests.runs import read_all
 
 RECORDS, PARTITIONS = 3_000, 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from backend.kafka.cluster import Cluster
-from backend.pipeline.reader import read_account, reading, runs
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.reader import read_account, reading, runs
 from tests.kafka.topics import Writer
 from tests.runs import Finished
-from validators.finding import Outcome, Witness
-from validators.joined import join
+from topicproof.validators.finding import Outcome, Witness
+from topicproof.validators.merged_topics import join
 
 
 def test_runs_are_told_in_the_order_of_receipt() -> None:

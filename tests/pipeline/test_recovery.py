@@ -18,16 +18,16 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from backend.errors import Fenced, SparkError
-from backend.history.store import History, Run, State
-from backend.jars import SPARK, jar_files
-from backend.kafka.cluster import Cluster
-from backend.pipeline.journal import Declared, TransactionEnded, read_journal
-from backend.pipeline.plan import make_plan
-from backend.pipeline.run import create, execute, make_context, resume
-from backend.services import Services
-from backend.settings import Settings, admin_config
-from backend.spark import EmbeddedSpark
+from topicproof.backend.errors import Fenced, SparkError
+from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.services.jars import SPARK, jar_files
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.sink.journal import Declared, TransactionEnded, read_journal
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.lifecycle import create, execute, make_context, resume
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings, admin_config
+from topicproof.backend.services.spark import EmbeddedSpark
 from tests.conftest import wait_until
 from tests.runs import read_all
 

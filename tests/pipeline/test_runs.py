@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from backend.errors import (
+from topicproof.backend.errors import (
     AttemptsExhausted,
     Fenced,
     OffsetMissing,
@@ -22,25 +22,25 @@ from backend.errors import (
     TopicError,
     TopicproofError,
 )
-from backend.history.store import History, State
-from backend.judge import judge_topics
-from backend.kafka.cluster import Cluster
-from backend.pipeline import process as process_module
-from backend.pipeline import run as run_module
-from backend.pipeline.fill import fill
-from backend.pipeline.monitor import Context
-from backend.pipeline.plan import make_plan
-from backend.pipeline.scenarios import Work
-from backend.pipeline.sink import KafkaTransactionalSink
-from backend.services import Services
-from backend.settings import Settings, spark_source_options
-from backend.spark import spark_session
-from backend.taken import Question
+from topicproof.backend.history.store import History, State
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs import query as process_module
+from topicproof.backend.runs import lifecycle as run_module
+from topicproof.backend.runs.fill import fill
+from topicproof.backend.runs.monitor import Context
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.scenarios import Work
+from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings, spark_source_options
+from topicproof.backend.services.spark import spark_session
+from topicproof.backend.judging.capture_store import Question
 from tests.pipeline.broken_sinks import ForgetfulSink
 from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_committed
-from validators.finding import Outcome
-from validators.identity import Identity
-from validators.report import Report
+from topicproof.validators.finding import Outcome
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.report import Report
 
 
 @pytest.fixture(scope="module")

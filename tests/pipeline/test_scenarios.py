@@ -12,21 +12,21 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from backend.errors import UsageError
-from backend.evidence.copy import copy_all
-from backend.evidence.verify import evidence_hash, evidence_in, unchanged, verify
-from backend.history.store import History
-from backend.kafka.cluster import Cluster
-from backend.pipeline import scenarios
-from backend.pipeline.file_server import HOST, bad, name, payments, serving
-from backend.pipeline.files import REASON_HEADER
-from backend.pipeline.judging import Judged, Until, carried_through, judged_range
-from backend.pipeline.plan import make_plan, read_plan
-from backend.pipeline.run import create, exit_code, make_context
-from backend.services import Services
-from backend.settings import Settings, idempotent_producer_config
+from topicproof.backend.errors import UsageError
+from topicproof.backend.evidence.copy import copy_all
+from topicproof.backend.judging.verify import evidence_hash, evidence_in, unchanged, verify
+from topicproof.backend.history.store import History
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs import scenarios
+from topicproof.backend.runs.file_server import HOST, bad, name, payments, serving
+from topicproof.backend.runs.files import REASON_HEADER
+from topicproof.backend.runs.stage_verdicts import Judged, Until, carried_through, judged_range
+from topicproof.backend.runs.plan import make_plan, read_plan
+from topicproof.backend.runs.lifecycle import create, exit_code, make_context
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings, idempotent_producer_config
 from tests.runs import Finished, read_all, run_to_end
-from validators.finding import Outcome
+from topicproof.validators.finding import Outcome
 
 
 def put(bootstrap: str, topic: str, records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]) -> None:

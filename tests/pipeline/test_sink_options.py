@@ -6,10 +6,10 @@ import pytest
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from backend.errors import UsageError
-from backend.pipeline.database_sink import DatabaseSink
-from backend.pipeline.sink_options import SinkOptions
-from backend.pipeline.stateful_sink import KafkaStatefulSink
+from topicproof.backend.errors import UsageError
+from topicproof.backend.sink.table import DatabaseSink
+from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.sink.stateful import KafkaStatefulSink
 
 GIVEN = {"kafka.bootstrap.servers": "broker:9092", "group": "g", "transactionalIdPrefix": "run", "topic": "t"}
 

@@ -11,18 +11,26 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from backend.errors import Fenced, InjectedError, OffsetMissing, OffsetsMoved, RecordRefused, SinkError, SourceGap
-from backend.faults.attempts import fill_with_attempts
-from backend.kafka.cluster import Cluster
-from backend.kafka.transaction import enqueue
-from backend.pipeline.journal import Declared, FaultFired, TransactionEnded, read_journal
-from backend.pipeline.position import next_generation
-from backend.pipeline.sink import PartitionWriter, Receipt
-from backend.pipeline.sink_options import SinkOptions
-from backend.settings import idempotent_producer_config
+from topicproof.backend.errors import (
+    Fenced,
+    InjectedError,
+    OffsetMissing,
+    OffsetsMoved,
+    RecordRefused,
+    SinkError,
+    SourceGap,
+)
+from topicproof.backend.faults.attempts import fill_with_attempts
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.transaction import enqueue
+from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
+from topicproof.backend.sink.position import next_generation
+from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
+from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.settings import idempotent_producer_config
 from tests.runs import Message, read_all
-from validators.headers import LINEAGE_HEADER, REASON_HEADER
-from validators.packs import PACKED_HEADER, Pack, parse_pack
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, REASON_HEADER
+from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
 
 RECORDS, PER_TRANSACTION = 60, 10
 MANY = 4_000

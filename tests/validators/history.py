@@ -29,13 +29,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from validators import readings
-from validators.agreed import NOTHING_MORE, Agreed
-from validators.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
-from validators.circumstances import NO_CIRCUMSTANCES, Circumstances
-from validators.expected import ONE_TO_ONE, Expected
-from validators.finding import Bounds, Guarantee, Order, PartitionBounds
-from validators.headers import (
+from topicproof.validators import readings
+from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
+from topicproof.validators.ledger.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
+from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
+from topicproof.validators.expected import ONE_TO_ONE, Expected
+from topicproof.validators.finding import Bounds, Guarantee, Order, PartitionBounds
+from topicproof.validators.lineage.headers import (
     LINEAGE_HEADER,
     TRANSACTION_HEADER,
     Lineage,
@@ -43,15 +43,15 @@ from validators.headers import (
     format_lineage,
     format_transaction,
 )
-from validators.identity import Identity
-from validators.ledger import Accounts, Ledger
-from validators.ledger_build import build_ledger
-from validators.polled import POLLED_COLUMNS, Polled
-from validators.readings import ARROW_TYPES
-from validators.report import Report, judge
-from validators.sink_rows import DECLARED_COLUMNS, Declared
-from validators.sound import outcomes_of
-from validators.source_log import SourceLog
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.ledger.ledger import Accounts, Ledger
+from topicproof.validators.ledger.build import build_ledger
+from topicproof.validators.polled import POLLED_COLUMNS, Polled
+from topicproof.validators.readings import ARROW_TYPES
+from topicproof.validators.report import Report, judge
+from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
+from topicproof.validators.fast_path.proof import outcomes_of
+from topicproof.validators.source_log import SourceLog
 
 SOURCE, SINK = "numbers", "squares"
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from backend.services import services
-from backend.settings import read_settings
-from backend.spark import connect
+from topicproof.backend.services.keeper import services
+from topicproof.backend.settings import read_settings
+from topicproof.backend.services.spark import connect
 from tests.validators.conftest import interpreted
 from tests.validators.pair_ledger import batch_of, is_told, report_of, rows_of, verdict_of
 from tests.validators.pair_oracle import (

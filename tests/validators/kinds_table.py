@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from backend.settings import ROOT
+from topicproof.backend.settings import ROOT
 from tests.validators.test_kinds import STORIES
-from validators.anomalies import ANOMALIES, Anomaly
-from validators.catalogue import VALIDATORS, Validator
-from validators.expectation import ADVISORY, BY_CONTRACT, CONTRADICTIONS, NORMAL, PREMISES, REQUIRED
-from validators.finding import Guarantee, Witness
+from topicproof.validators.kinds.anomalies import ANOMALIES, Anomaly
+from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
+from topicproof.validators.expectation import ADVISORY, BY_CONTRACT, CONTRADICTIONS, NORMAL, PREMISES, REQUIRED
+from topicproof.validators.finding import Guarantee, Witness
 
 PATH = ROOT / "docs" / "KINDS.md"
 STORIES_MAX = 2

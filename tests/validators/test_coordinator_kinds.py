@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from backend.judge import judge_topics
-from backend.kafka.rawlog import fetch_bounds
-from backend.taken import Question
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.judging.capture_store import Question
 from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer
 from tests.validators.history import history
-from validators import hanging, lso_stall, unstable_offsets
-from validators.catalogue import Validator
-from validators.coordinator import Coordinator, OpenTransaction, UnstableOffset
-from validators.finding import Guarantee, Outcome, Witness
-from validators.identity import Identity
-from validators.ledger import Ledger
-from validators.report import judge
+from topicproof.validators.kinds import hanging, lso_stall, unstable_offsets
+from topicproof.validators.kinds.catalogue import Validator
+from topicproof.validators.coordinator import Coordinator, OpenTransaction, UnstableOffset
+from topicproof.validators.finding import Guarantee, Outcome, Witness
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.report import judge
 
 NewTopic = Callable[..., str]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from validators.catalogue import VALIDATORS
-from validators.expectation import (
+from topicproof.validators.kinds.catalogue import VALIDATORS
+from topicproof.validators.expectation import (
     ADVISORY,
     BY_CONTRACT,
     CONTRADICTIONS,
@@ -16,7 +16,7 @@ from validators.expectation import (
     judge_rows,
     merge,
 )
-from validators.finding import Guarantee, Outcome
+from topicproof.validators.finding import Guarantee, Outcome
 
 KINDS = [validator.NAME for validator in VALIDATORS]
 

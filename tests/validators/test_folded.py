@@ -10,20 +10,20 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from backend.errors import EvidenceError
-from backend.evidence.copy import copy_evidence, without_payloads
-from backend.evidence.folded import PIECES_SEEN
-from backend.evidence.manifest import Payloads, read_manifest, write_manifest
-from backend.evidence.verify import verify
-from backend.judge import judge_topics
-from backend.kafka.rawlog import fetch_bounds
-from backend.selftest import self_test
-from backend.taken import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, read_taken
+from topicproof.backend.errors import EvidenceError
+from topicproof.backend.evidence.copy import copy_evidence, without_payloads
+from topicproof.backend.evidence.folded import PIECES_SEEN
+from topicproof.backend.evidence.manifest import Payloads, read_manifest, write_manifest
+from topicproof.backend.judging.verify import verify
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.judging.selftest import self_test
+from topicproof.backend.judging.capture_store import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, read_taken
 from tests.packs import write_broken, write_healthy
 from tests.validators.test_packed import source as source
-from validators import pieces
-from validators.finding import Outcome
-from validators.report import Report
+from topicproof.validators.fast_path import offset_runs as pieces
+from topicproof.validators.finding import Outcome
+from topicproof.validators.report import Report
 
 NewTopic = Callable[..., str]
 READINGS = {COMMITTED, UNCOMMITTED, INPUTS}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from validators.headers import (
+from topicproof.validators.lineage.headers import (
     INT_MAX,
     LONG_MAX,
     Lineage,

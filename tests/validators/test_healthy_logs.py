@@ -8,15 +8,15 @@ from pathlib import Path
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from backend.judge import judge_topics
-from backend.kafka.rawlog import fetch_bounds
-from backend.settings import Settings, transactional_producer_config
-from backend.taken import Question
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.settings import Settings, transactional_producer_config
+from topicproof.backend.judging.capture_store import Question
 from tests.conftest import wait_until
 from tests.kafka.test_oracle import COPIED_RECORDS, copy
 from tests.kafka.topics import Writer
-from validators.finding import Outcome
-from validators.identity import Identity
+from topicproof.validators.finding import Outcome
+from topicproof.validators.lineage.identity import Identity
 
 
 def test_java_and_librdkafka_write_healthy_logs(

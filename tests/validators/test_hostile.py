@@ -7,12 +7,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from backend.judge import judge_topics
-from backend.kafka.rawlog import fetch_bounds
-from backend.taken import Question
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.judging.capture_store import Question
 from benchmarks.hostile import MEGABYTE, NEVER, TWICE, Case, Message, fill, odd
-from validators.finding import Order
-from validators.identity import Identity
+from topicproof.validators.finding import Order
+from topicproof.validators.lineage.identity import Identity
 
 LARGE = 10
 """The number of the input of 10 MB."""

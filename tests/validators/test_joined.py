@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from validators.chain import through
-from validators.finding import Bounds, Part, PartitionBounds
-from validators.headers import LINEAGE_HEADER
-from validators.joined import join, split, with_numbered_input
-from validators.readings import COLUMNS
+from topicproof.validators.lineage.chain import through
+from topicproof.validators.finding import Bounds, Part, PartitionBounds
+from topicproof.validators.lineage.headers import LINEAGE_HEADER
+from topicproof.validators.merged_topics import join, split, with_numbered_input
+from topicproof.validators.readings import COLUMNS
 
 INVOICES = Bounds("invoices", (PartitionBounds(0, 0, 5, 5), PartitionBounds(1, 2, 7, 9)))
 PAYMENTS = Bounds("payments", (PartitionBounds(0, 1, 4, 4),))

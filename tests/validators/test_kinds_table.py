@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.validators.kinds_table import PATH, shown_by, table
-from validators.anomalies import ANOMALIES
-from validators.catalogue import VALIDATORS
+from topicproof.validators.kinds.anomalies import ANOMALIES
+from topicproof.validators.kinds.catalogue import VALIDATORS
 
 KINDS = [one.NAME for one in VALIDATORS]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.validators.history import history, side_by_side
-from validators.finding import Balance, Transactions
+from topicproof.validators.finding import Balance, Transactions
 
 
 def test_every_offset_has_a_fate(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.validators.history import history, side_by_side
-from validators import aborted_read, duplicate, gap, order, phantom
+from topicproof.validators.kinds import aborted_read, duplicate, gap, order, phantom
 
 INPUTS = 6
 TOKENS = [*(str(offset) for offset in range(INPUTS + 1)), "2!", "b:1", "b:4", "?", "_", "C", "C", "A", "b:C", "b:A"]

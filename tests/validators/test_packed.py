@@ -10,17 +10,17 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from backend.judge import judge_taken, judge_topics, with_headers
-from backend.kafka.rawlog import fetch_bounds
-from backend.settings import idempotent_producer_config
-from backend.taken import Question, read_taken
-from backend.taking import take
+from topicproof.backend.judging.judge import judge_taken, judge_topics, with_headers
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.settings import idempotent_producer_config
+from topicproof.backend.judging.capture_store import Question, read_taken
+from topicproof.backend.judging.capture import take
 from tests.kafka.topics import delete_below
 from tests.packs import write_broken
-from validators.finding import Outcome
-from validators.headers import LINEAGE_HEADER, TRANSACTION_HEADER
-from validators.packs import PACKED_HEADER
-from validators.report import Report
+from topicproof.validators.finding import Outcome
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
+from topicproof.validators.lineage.packs import PACKED_HEADER
+from topicproof.validators.report import Report
 
 NewTopic = Callable[..., str]
 

@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from validators.headers import INT_MAX, LONG_MAX
-from validators.packs import BYTES_MAX, HEADS, RECORDS_MAX, Pack, format_pack, formatted, lay, parse_pack
+from topicproof.validators.lineage.headers import INT_MAX, LONG_MAX
+from topicproof.validators.lineage.packs import (
+    BYTES_MAX,
+    HEADS,
+    RECORDS_MAX,
+    Pack,
+    format_pack,
+    formatted,
+    lay,
+    parse_pack,
+)
 
 names = st.text(min_size=1, max_size=249).filter(lambda text: "/" not in text and text.isprintable())
 places = st.lists(st.tuples(st.integers(0, LONG_MAX), st.integers(0, INT_MAX)), min_size=1, max_size=50)

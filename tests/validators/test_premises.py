@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.validators.history import History, history
-from validators.agreed import Agreed
-from validators.catalogue import VALIDATORS
-from validators.circumstances import Circumstances, Growth, Removed
-from validators.expectation import PREMISES
-from validators.expected import Expect, Expected
-from validators.finding import Guarantee, Order, Outcome
-from validators.identity import Identity, Match
-from validators.report import Report, judge
+from topicproof.validators.contract_terms import Agreed
+from topicproof.validators.kinds.catalogue import VALIDATORS
+from topicproof.validators.circumstances import Circumstances, Growth, Removed
+from topicproof.validators.expectation import PREMISES
+from topicproof.validators.expected import Expect, Expected
+from topicproof.validators.finding import Guarantee, Order, Outcome
+from topicproof.validators.lineage.identity import Identity, Match
+from topicproof.validators.report import Report, judge
 
 Keys = Mapping[tuple[int, int], bytes | None]
 BY_KEY: dict[str, Any] = {"identity": Identity.KEY}

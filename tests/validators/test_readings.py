@@ -9,12 +9,16 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from backend.kafka.cluster import Cluster
-from backend.settings import idempotent_producer_config, spark_source_options, transactional_producer_config
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.settings import (
+    idempotent_producer_config,
+    spark_source_options,
+    transactional_producer_config,
+)
 from tests.conftest import wait_until
-from validators.finding import Bounds, PartitionBounds, Witness
-from validators.ledger_build import build_ledger
-from validators.readings import COLUMNS, keep, read
+from topicproof.validators.finding import Bounds, PartitionBounds, Witness
+from topicproof.validators.ledger.build import build_ledger
+from topicproof.validators.readings import COLUMNS, keep, read
 
 
 def test_both_levels_end_where_they_should_and_fates_follow(

@@ -13,13 +13,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.validators.history import history
-from validators import duplicate, gap, phantom
-from validators.agreed import Agreed, Thresholds
-from validators.catalogue import VALIDATORS, Validator
-from validators.expectation import CONTRADICTIONS, REQUIRED
-from validators.finding import EXAMPLES_MAX, Guarantee, Outcome, PartitionBounds
-from validators.ledger import Ledger
-from validators.report import Report, judge
+from topicproof.validators.kinds import duplicate, gap, phantom
+from topicproof.validators.contract_terms import Agreed, Thresholds
+from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
+from topicproof.validators.expectation import CONTRADICTIONS, REQUIRED
+from topicproof.validators.finding import EXAMPLES_MAX, Guarantee, Outcome, PartitionBounds
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.report import Report, judge
 
 KINDS = [validator.NAME for validator in VALIDATORS]
 SCHEMA = json.loads(Path("docs/report.schema.json").read_text())

@@ -8,11 +8,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.validators.history import History, history
-from validators import readings
-from validators.expected import Expect, Expected
-from validators.finding import Guarantee, Order
-from validators.report import judge
-from validators.selftest import KINDS, Caught, Injection, choose, compare, inject
+from topicproof.validators import readings
+from topicproof.validators.expected import Expect, Expected
+from topicproof.validators.finding import Guarantee, Order
+from topicproof.validators.report import judge
+from topicproof.validators.selftest import KINDS, Caught, Injection, choose, compare, inject
 
 
 def injected(spark: SparkSession, made: History, injection: Injection) -> History:

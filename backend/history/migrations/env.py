@@ -1,4 +1,4 @@
-"""Runs the steps on the connection that `backend.history.store` hands over, within its transaction."""
+"""Runs the steps on the connection that `topicproof.backend.history.store` hands over, within its transaction."""
 
 from __future__ import annotations
 

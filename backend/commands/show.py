@@ -1,0 +1,139 @@
+"""What a terminal shows of runs and reports. Every number has its denominator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from topicproof.validators.finding import Bounds, Finding, Origin, Outcome, Witness
+from topicproof.validators.report import Report
+
+RANGES_MAX = 8
+"""So many partitions' ranges are spelled out."""
+
+COLOURS = {Outcome.HOLDS: "green", Outcome.VIOLATED: "red", Outcome.UNKNOWN: "yellow"}
+
+
+def progress_line(progress: Mapping[str, Any]) -> str:
+    """One line of live figures; empty before the first look."""
+    if not progress:
+        return ""
+    total = progress["total"]
+    parts = [
+        progress["stage"],
+        f"{progress['processed']:,}" + (f" of {total:,}" if total is not None else "") + " inputs committed",
+        f"{progress['committed']:,} transactions committed, {progress['aborted']:,} aborted",
+    ]
+    if progress.get("fenced"):
+        parts.append(f"{progress['fenced']:,} fenced")
+    parts += [f"{one['name']} {one['processed']:,} of {one['there']:,}" for one in progress.get("stages", ())]
+    if progress["faults"]:
+        parts.append(f"{progress['faults']:,} faults fired")
+    withheld = sum(p["hw"] - p["lso"] for p in progress["sink"])
+    if withheld:
+        parts.append(f"{withheld:,} offsets above the LSO")
+    if progress["records_per_s"]:
+        parts.append(f"{progress['records_per_s']:,.0f} records/s")
+    if progress["seconds_left"]:
+        parts.append(f"{progress['seconds_left']:,.0f} s left")
+    if progress["trouble"]:
+        parts.append(progress["trouble"])
+    return " · ".join(parts)
+
+
+def side_effects(progress: Mapping[str, Any]) -> str:
+    """What was done more often than its outcome counts: outputs are exactly-once, processing is not. Empty before the
+    journal has declared anything."""
+    attempted, kept, downloads = (progress.get(name) for name in ("attempted", "kept", "downloads"))
+    if not attempted or kept is None:
+        return ""
+    said = f"at least {attempted:,} inputs processed for {kept:,} declared committed"
+    if downloads is not None:
+        said += f", {downloads:,} downloads of {progress['downloaded']:,} files"
+    return f"side effects: {said}"
+
+
+def balances(facts: Mapping[str, Any]) -> str:
+    """Whether the totals of a run of the scenario totals are what its distinct payments come to. Empty for others."""
+    wrong, accounts = facts.get("wrong_by"), facts.get("accounts")
+    if wrong is None or accounts is None:
+        return ""
+    if not wrong:
+        return f"totals: all {accounts:,} accounts are what their distinct payments come to"
+    amount = sum(wrong.values()) / 100
+    return (
+        f"totals: {len(wrong):,} of {accounts:,} accounts are wrong, by {amount:+,.2f} in all, because payments came "
+        "into the source twice. `topicproof totals RUN` shows each; deduplicate_s in the plan drops such payments"
+    )
+
+
+def report_lines(report: Report) -> Iterator[str]:
+    """A report as lines of Rich markup."""
+    colour = COLOURS[report.verdict]
+    yield f"[bold {colour}]{report.verdict}[/] {report.guarantee}: {plain(report.why)}"
+    fates = {name: count for name, count in report.fates.items() if count is not None and name != "never_transactional"}
+    yield f"judged: {report.source_records:,} inputs of {report.source.topic}, {judged_range(report.source)}"
+    terms = " + ".join(f"{count:,} {name}" for name, count in fates.items())
+    for warning in report.warnings:
+        yield f"[yellow]Warning[/]: {plain(warning)}"
+    yield f"balance of {report.sink.topic}: {report.sink.offsets:,} offsets = {terms}"
+    moved = report.transactions
+    counted = " (each counted once a partition)" if moved.told_by == Witness.RAW_LOG else ""
+    ends = f"{moved.committed or 0:,} committed, {moved.aborted or 0:,} aborted, {moved.open or 0:,} open"
+    if report.origin is not None:
+        yield plain(origin_line(report.origin))
+    for note in report.notes:
+        yield f"note: {plain(note)}"
+    yield f"transactions: {ends}{counted}"
+    uncounted = {one.kind: one.why for one in report.not_checked}
+    aside = {finding.kind: finding for finding in report.aside}
+    for finding in report.findings:
+        if finding.kind not in aside:
+            yield from _finding_lines(report, finding, finding.kind in uncounted)
+    yield from _aside_lines(aside.values())
+    looked_for = {finding.kind for finding in report.findings}
+    for kind, why in uncounted.items():
+        if kind not in looked_for:
+            yield f"  not checked {kind}: {plain(why)}"
+    for doubt in report.doubts:
+        yield f"  [yellow]doubt[/] {plain(doubt)}"
+
+
+def judged_range(source: Bounds) -> str:
+    """`offsets 0: 0-499, 1: 20-480`, by partition; of many partitions the first few."""
+    said = [f"{one.partition}: {one.start:,}-{one.lso - 1:,}" for one in source.partitions if one.lso > one.start]
+    more = f" and {len(said) - RANGES_MAX:,} more partitions" if len(said) > RANGES_MAX else ""
+    return f"offsets {', '.join(said[:RANGES_MAX])}{more}" if said else "no offset"
+
+
+def origin_line(origin: Origin) -> str:
+    """One line that names the cluster and the topics by their ids."""
+    topics = ", ".join(f"{name} {topic_id or 'without an id'}" for name, topic_id in origin.topics.items())
+    return f"cluster {origin.cluster or 'without an id'}, topic ids: {topics}"
+
+
+def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterator[str]:
+    colour = COLOURS[finding.outcome]
+    notes = [f"explained by {finding.explained_by}"] if finding.explained_by else []
+    notes += ["not counted"] if uncounted else []
+    note = f" ({', '.join(notes)})" if notes else ""
+    yield f"  [{colour}]{finding.outcome:8}[/] {finding.kind}: {plain(finding.why)}{note}"
+    for example in finding.examples[:3]:
+        where = ""
+        if example.partition is not None:
+            topic, partition = report.sink.place(example.partition)
+            where = f"{topic}-{partition}@{example.offset}: "
+        yield f"           {plain(where + example.why)}"
+
+
+def _aside_lines(findings: Iterable[Finding]) -> Iterator[str]:
+    """Kinds that do not count, one line for those that hold and one for those that could not be judged."""
+    for outcome, said in ((Outcome.HOLDS, "in order"), (Outcome.UNKNOWN, "not judged")):
+        names = [f"{one.kind} ({one.count:,})" if one.count else one.kind for one in findings if one.outcome is outcome]
+        if names:
+            yield f"  not counted, {said}: {', '.join(names)}"
+
+
+def plain(text: str) -> str:
+    """Square brackets in texts must not be taken for markup."""
+    return text.replace("[", r"\[")

@@ -1,0 +1,106 @@
+"""What a matrix looks like: a table in Markdown, and a heat map in one HTML file that opens without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from topicproof.backend.matrix.cells import Result
+from topicproof.backend.matrix.table import PROMISES, TABLE, Trouble
+
+_COLOURS = {"exact": "#0072B2", "damaged": "#E69F00", "surprise": "#D55E00"}
+"""Okabe and Ito; the words in each cell say the same."""
+
+
+def markdown(results: Sequence[Result], planned: int | None = None) -> str:
+    """One row a fault, one column a guarantee; surprises and what proves each fault below. `planned`: how many cells
+    there are to be, where that is more."""
+    guarantees, rows = _grid(results)
+    left = f" {planned - len(results)} more were not tried." if planned and planned > len(results) else ""
+    lines = [
+        "# Guarantees against faults",
+        "",
+        "Made by `topicproof matrix --markdown FILE`: each cell is a run, judged from its sink.",
+        "",
+        f"{summary(results)}{left}",
+        "",
+    ]
+    lines += [f"| | {' | '.join(f'`{name}`' for name in guarantees)} |", f"| --- |{' --- |' * len(guarantees)}"]
+    for trouble, row in rows:
+        said = [_said(row[name]) if name in row else "" for name in guarantees]
+        lines.append(f"| `{trouble.name}`: {trouble.title} | {' | '.join(said)} |")
+    lines += ["", "`exact`: each input committed once, in order. *hidden* is no harm: records of aborted transactions."]
+    surprising = [one for one in results if one.surprises]
+    if surprising:
+        lines += ["", "## Surprises", ""]
+        for one in surprising:
+            lines.append(f"- `{one.guarantee}` under `{one.fault}` (run {one.run}): {'; '.join(one.surprises)}")
+    lines += ["", "## What proves that each fault fired", ""]
+    lines += [f"- `{one.guarantee}` under `{one.fault}`: {one.fired or 'nothing'}" for one in results]
+    return "\n".join(lines) + "\n"
+
+
+def heat_map(results: Sequence[Result]) -> str:
+    """The same table as a page, coloured: exact, damaged as expected, surprise."""
+    guarantees, rows = _grid(results)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in guarantees)
+    body = "".join(
+        f'<tr><th scope="row">{escape(trouble.name)}<small>{escape(trouble.title)}</small></th>'
+        + "".join(_cell(row[name]) if name in row else "<td></td>" for name in guarantees)
+        + "</tr>"
+        for trouble, row in rows
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Guarantees against faults</title>'
+        f"<style>{_STYLE}</style></head><body><h1>Guarantees against faults</h1><p>{escape(summary(results))}</p>"
+        f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
+        "<p>Each cell is a run, judged from its sink. Point at one to see what was expected and what proves that its "
+        "fault fired. Hidden records are no harm: those of aborted transactions.</p></body></html>\n"
+    )
+
+
+def summary(results: Sequence[Result]) -> str:
+    """`33 of 35 cells agree with what theory expects; 2 are surprises (210 s).`"""
+    surprising = sum(1 for one in results if one.surprises)
+    took = sum(one.took_s for one in results)
+    rest = f"{surprising} {'is a surprise' if surprising == 1 else 'are surprises'}" if surprising else "no surprise"
+    return (
+        f"{len(results) - surprising} of {len(results)} cells agree with what theory expects; {rest} ({took:,.0f} s)."
+    )
+
+
+def line(result: Result) -> str:
+    """One cell in a terminal."""
+    told = f"{result.guarantee} · {result.fault}: {result.says} ({result.took_s:.0f} s)"
+    if not result.surprises:
+        return told
+    return f"{told} - SURPRISE: {'; '.join(result.surprises)}. Look: topicproof show {result.run}"
+
+
+def _grid(results: Sequence[Result]) -> tuple[list[str], list[tuple[Trouble, Mapping[str, Result]]]]:
+    """The guarantees there are, and the results of each fault by guarantee; both in the order of the table."""
+    present = {one.guarantee for one in results}
+    rows = [(trouble, {one.guarantee: one for one in results if one.fault == trouble.name}) for trouble in TABLE]
+    names = [promise.name for promise in PROMISES if promise.name in present]
+    return names, [(trouble, row) for trouble, row in rows if row]
+
+
+def _said(result: Result) -> str:
+    return f"**{result.says} (surprise)**" if result.surprises else result.says
+
+
+def _cell(result: Result) -> str:
+    harmed = set(result.found) - {"hidden"}
+    kind = "surprise" if result.surprises else "damaged" if harmed else "exact"
+    told = "; ".join(result.surprises) or f"expected: {result.expected}"
+    title = escape(f"{told}. Fired: {result.fired or 'not shown'}.")
+    return f'<td class="{kind}" title="{title}">{escape(result.says)}{" (surprise)" if result.surprises else ""}</td>'
+
+
+_STYLE = (
+    ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;margin:2rem;max-width:max-content}"
+    "table{border-collapse:separate;border-spacing:3px}th{font-weight:600;text-align:left;padding:.4rem .6rem}"
+    "small{display:block;font-weight:400;opacity:.75}"
+    "td{padding:.4rem .6rem;border-radius:4px;white-space:nowrap}"
+    + "".join(f".{name}{{background:{colour}33;border-left:4px solid {colour}}}" for name, colour in _COLOURS.items())
+)

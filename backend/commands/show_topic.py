@@ -1,0 +1,203 @@
+"""What a terminal shows of topics: balance, transactions, what stands in the way, who writes and who waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from topicproof.backend.kafka.browse.inspect import ProducerView, TopicView
+from topicproof.backend.kafka.coordination.transactions import TransactionsOfCluster
+from topicproof.backend.commands.show import plain
+from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.finding import Fate
+
+ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
+"""Fates that are shown although no offset has them."""
+PRODUCERS_MAX = 20
+"""The last ones to write; `--json` has all."""
+IDS_MAX = 100
+"""Those under way come first; `--json` has all."""
+TEXTS = {"group", "state", "outcome", "producer", "transactional id", "note", "who"}
+"""Columns of words, which stand to the left. Names may be cut into several lines, numbers never."""
+
+
+def print_topic(out: Console, view: TopicView) -> None:
+    """What `topicproof inspect` shows, for a terminal of 80 columns or more."""
+    fates = {fate: count for fate, count in view.fates.items() if count or fate in ALWAYS}
+    terms = " + ".join(f"{count:,} {fate.lower()}" for fate, count in fates.items())
+    _say(out, f"[bold]{plain(view.topic)}[/] at {view.taken_at:%Y-%m-%d %H:%M:%S} UTC")
+    _say(out, f"{view.bounds.offsets:,} offsets = {terms}")
+    if view.outside:
+        _say(out, f"{_count(view.outside, 'record')} in no transaction")
+    _partitions(out, view, list(fates))
+    _transactions(out, view)
+    _in_the_way(out, view)
+    _producers(out, view)
+    _groups(out, view)
+    for question in view.not_heard:
+        _say(out, f"[yellow]not heard[/] {plain(question)}")
+
+
+def print_transactions(out: Console, view: TransactionsOfCluster) -> None:
+    """What `topicproof transactions` shows."""
+    for topic, opened in view.open.items():
+        _open(out, f"Open on {plain(topic)}", topic, opened)
+    if not view.open:
+        _say(out, "No transaction is open on any topic.")
+    states = Counter(each.state for each in view.ids)
+    counts = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
+    table = _table("transactional id", "state", "producer", "age", "timeout", "partitions")
+    for each in view.ids[:IDS_MAX]:
+        table.add_row(
+            plain(each.transactional_id),
+            each.state,
+            f"{each.producer_id}" + ("" if each.producer_epoch is None else f":{each.producer_epoch}"),
+            "" if each.age_ms is None else _seconds(each.age_ms),
+            "" if each.timeout_ms is None else _seconds(each.timeout_ms),
+            f"{len(each.partitions):,}" if each.partitions else "",
+        )
+    shown = f", the first {IDS_MAX} here" if len(view.ids) > IDS_MAX else ""
+    _section(out, "Transactional ids", table, f": {counts or 'none'}{shown}")
+
+
+def _partitions(out: Console, view: TopicView, fates: list[Fate]) -> None:
+    table = _table("p", "start", "LSO", "HW", *(fate.lower() for fate in fates))
+    for one in view.partitions:
+        counts = (one.fates.get(fate, 0) for fate in fates)
+        table.add_row(str(one.partition), *(f"{n:,}" for n in (one.start, one.lso, one.hw, *counts)))
+    _section(out, "Partitions", table)
+
+
+def _transactions(out: Console, view: TopicView) -> None:
+    moved = view.transactions
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in moved.aborted_by.items())
+    aborted = f"{_count(moved.records_aborted, 'record')}" + (f"; {reasons}" if reasons else "")
+    ends = [
+        f"{moved.committed:,} committed ({_count(moved.records_committed, 'record')})",
+        f"{moved.aborted:,} aborted" + (f" ({aborted})" if moved.aborted else ""),
+        f"{moved.open:,} open",
+    ]
+    if moved.unexplained:
+        ends.append(f"[red]{moved.unexplained:,} without a marker[/]")
+    table = _table("p", "first", "last", "records", "outcome", "marker", "producer", "transactional id")
+    for each in moved.last:
+        table.add_row(
+            str(each.partition),
+            *(f"{n:,}" for n in (each.first_offset, each.last_offset, each.records)),
+            each.outcome + (f", {each.reason}" if each.reason else ""),
+            _number(each.marker_offset),
+            f"{each.producer_id}:{each.producer_epoch}",
+            plain(each.transactional_id or ""),
+        )
+    _section(out, "Transactions", table, f": {', '.join(ends)}")
+
+
+def _in_the_way(out: Console, view: TopicView) -> None:
+    if view.open:
+        _open(out, "In the way of read_committed", view.topic, view.open)
+    for offset in view.unstable:
+        _say(out, f"[{'red' if offset.stuck else 'yellow'}]{plain(offset.why)}[/]")
+
+
+def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction]) -> None:
+    table = _table("p", "from", "records", "withheld", "age", "timeout", "state", "who")
+    for each in opened:
+        table.add_row(
+            str(each.partition),
+            *(f"{n:,}" for n in (each.start_offset, each.records, each.withheld)),
+            _seconds(each.age_ms),
+            "" if each.timeout_ms is None else _seconds(each.timeout_ms),
+            _state(each),
+            plain(each.name),
+        )
+    _section(out, title, table)
+    for each in opened:
+        if each.hanging or each.overdue:
+            _say(out, f"[red]{plain(each.why)}[/]")
+        if each.hanging:
+            command = f"topicproof abort {plain(topic)} {each.partition} {each.start_offset}"
+            _say(out, f"  What its abort would lose: {command}")
+
+
+def _state(each: OpenTransaction) -> str:
+    if each.hanging:
+        return "[red]hanging[/]"
+    late = " stuck" if each.stuck else " overdue" if each.overdue else ""
+    return f"{each.state}{late}" if not late else f"[red]{each.state}{late}[/]"
+
+
+def _producers(out: Console, view: TopicView) -> None:
+    shown = sorted(view.producers, key=lambda each: -each.last_timestamp)[:PRODUCERS_MAX]
+    table = _table("p", "producer", "sequence", "last wrote", "open from", "state", "transactional id")
+    for each in shown:
+        table.add_row(*_producer(each, view))
+    more = f", the last {len(shown)} of {len(view.producers):,} to write" if len(shown) < len(view.producers) else ""
+    _section(out, "Producers", table, more)
+
+
+def _producer(each: ProducerView, view: TopicView) -> tuple[str, ...]:
+    ago_ms = max(0, int(view.taken_at.timestamp() * 1000) - each.last_timestamp)
+    return (
+        str(each.partition),
+        f"{each.producer_id}:{each.producer_epoch}",
+        f"{each.last_sequence:,}",
+        f"{_seconds(ago_ms)} ago",
+        _number(each.open_from),
+        each.state or "",
+        plain(each.transactional_id or ""),
+    )
+
+
+def _groups(out: Console, view: TopicView) -> None:
+    if not view.lags:
+        _say(out, "\nNo group has committed offsets here.")
+        return
+    table = _table("group", "state", "to read at\nread_committed", "to read at\nread_uncommitted", "HW -\ncommitted")
+    for lag in view.lags:
+        counts = (lag.visible, lag.uncommitted, lag.subtraction)
+        table.add_row(plain(lag.group), lag.state, *(f"{n:,}" for n in counts))
+    _section(out, "Groups", table)
+    for lag in view.lags:
+        for one in lag.partitions:
+            about = "" if one.exact else " (Estimated: its offset lies in a batch that compaction has thinned out.)"
+            if one.stuck or about:
+                colour = "yellow" if one.stuck else "default"
+                _say(out, f"[{colour}]{plain(lag.group)}, partition {one.partition}: {plain(one.why)}{about}[/]")
+
+
+def _section(out: Console, title: str, table: Table, rest: str = "") -> None:
+    _say(out, f"\n[bold]{title}[/]{rest}")
+    if table.row_count:
+        out.print(table, soft_wrap=False)
+
+
+def _say(out: Console, text: str) -> None:
+    out.print(text, highlight=False, soft_wrap=False)
+
+
+def _table(*names: str) -> Table:
+    """Words to the left, numbers to the right."""
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        words = name in TEXTS
+        table.add_column(name, justify="left" if words else "right", no_wrap=not words, overflow="fold")
+    return table
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _seconds(ms: int) -> str:
+    """Short, for a column: 0.4 s, 12 s, 5 min, 3 h, 2 d."""
+    for unit, length_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if ms >= 2 * length_ms:
+            return f"{ms // length_ms:,} {unit}"
+    return f"{ms / 1000:.0f} s" if ms >= 10_000 else f"{ms / 1000:.1f} s"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,197 @@
+"""What could match inputs with outputs: the parts of records that are on both sides, and how well each pair fits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from topicproof.backend.kafka.browse.search import Row
+from topicproof.validators.json_path import parse_path, spell_path
+
+DEPTH_MAX = 3
+"""Steps of a JSON path."""
+PATHS_MAX = 100
+"""Of one side: those that most records have."""
+SHARE_MIN = 0.5
+"""A part that fewer records have, or that fewer inputs differ in, matches nothing."""
+FAN_OUT_FULL = 20
+"""With so many outputs for each shared text, on average, a pair still scores in full. A constant has more."""
+SCORE_MIN = 0.5
+
+Texts = Sequence[bytes | None]
+"""What each record of a sample holds there; None where it has nothing."""
+
+
+class Number(str):
+    """A JSON number, as it was written."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A part of the source's records, one of the sink's, and how well they match."""
+
+    source: str
+    """As a contract spells it: `key`, `{json: $.id}`."""
+    sink: str
+    inputs: int
+    outputs: int
+    in_inputs: float
+    """Share of the inputs that have it."""
+    in_outputs: float
+    unique: float
+    """Distinct texts, as a share of the inputs that have one."""
+    overlap: float
+    """Share of the outputs whose text an input has."""
+    shared: int
+    """Distinct texts on both sides."""
+
+    @property
+    def score(self) -> float:
+        spread = min(1.0, self.shared * FAN_OUT_FULL / max(1, self.outputs))
+        return round(self.in_inputs * self.in_outputs * self.unique * self.overlap * spread, 3)
+
+    @property
+    def certainty(self) -> str:
+        perfect = self.in_inputs == self.in_outputs == self.unique == 1
+        if perfect and self.overlap >= 0.95 and self.shared >= 30:
+            return "sure"
+        return "likely" if self.score >= 0.8 and self.shared >= 5 else "a guess"
+
+    @property
+    def spelled(self) -> str:
+        """The contract's `identity`."""
+        return self.source if self.source == self.sink else f"{{source: {self.source}, sink: {self.sink}}}"
+
+    def __str__(self) -> str:
+        unique = "unique" if self.unique == 1 else f"{_percent(self.unique)} distinct"
+        return (
+            f"present in {_percent(self.in_inputs)} of {self.inputs:,} inputs and {_percent(self.in_outputs)} of "
+            f"{self.outputs:,} outputs, {unique}, {_percent(self.overlap)} overlap"
+        )
+
+
+def fits(inputs: Mapping[str, Texts], outputs: Mapping[str, Texts]) -> list[Fit]:
+    """Every pair, the best first. Of pairs that score alike, the one whose parts come first."""
+    found = []
+    for source, there in inputs.items():
+        known = {text for text in there if text is not None}
+        present = sum(text is not None for text in there)
+        for sink, here in outputs.items():
+            held = [text for text in here if text is not None]
+            common = [text for text in held if text in known]
+            found.append(
+                Fit(
+                    source,
+                    sink,
+                    len(there),
+                    len(here),
+                    in_inputs=_share(present, len(there)),
+                    in_outputs=_share(len(held), len(here)),
+                    unique=_share(len(known), present),
+                    overlap=_share(len(common), len(held)),
+                    shared=len(set(common)),
+                )
+            )
+    return sorted(found, key=lambda fit: -fit.score)
+
+
+def candidates(rows: Sequence[Row], documents: Sequence[Any]) -> dict[str, Texts]:
+    """By its spelling, each part that most records have: the key, headers, JSON paths and the value."""
+    found: dict[str, Texts] = {"key": [row.key for row in rows]}
+    headers = [dict(row.headers) for row in rows]
+    for name in sorted({name for own in headers for name in own if name}):
+        found[_spelled("header", name)] = [own.get(name) for own in headers]
+    leaves = [dict(_leaves(document)) for document in documents]
+    seen: dict[tuple[str | int, ...], int] = {}
+    for own in leaves:
+        for path in own:
+            seen[path] = seen.get(path, 0) + 1
+    often = sorted(seen, key=lambda path: (-seen[path], len(path), spell_path(path)))[:PATHS_MAX]
+    for path in sorted(often, key=lambda path: (len(path), spell_path(path))):
+        if _readable(path):
+            found[_spelled("json", spell_path(path))] = [own.get(path) for own in leaves]
+    found["value"] = [row.value for row in rows]
+    return {name: texts for name, texts in found.items() if _share(_present(texts), len(rows)) >= SHARE_MIN}
+
+
+def document(row: Row) -> Any:
+    """The JSON document that a record's value is; None for no JSON, by the rules of validators/json_path.py."""
+    try:
+        return json.loads(
+            (row.value or b"").decode(),
+            parse_int=Number,
+            parse_float=Number,
+            parse_constant=_no_constant,
+            object_pairs_hook=_no_name_twice,
+        )
+    except (ValueError, RecursionError):
+        return None
+
+
+def nodes(found: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """What lies at each path of a document, objects and arrays included; of an array, at its first element."""
+    if path:
+        yield path, found
+    if len(path) == DEPTH_MAX:
+        return
+    if isinstance(found, dict):
+        for name, one in found.items():
+            if name:
+                yield from nodes(one, (*path, name))
+    elif isinstance(found, list) and found:
+        yield from nodes(found[0], (*path, 0))
+
+
+def _leaves(found: Any) -> Iterator[tuple[tuple[str | int, ...], bytes]]:
+    for path, one in nodes(found):
+        if isinstance(one, bool):
+            yield path, str(one).lower().encode()
+        elif isinstance(one, str):
+            try:
+                yield path, one.encode()
+            except UnicodeEncodeError:
+                continue
+
+
+def _readable(path: tuple[str | int, ...]) -> bool:
+    try:
+        return parse_path(spell_path(path)) == path
+    except ValueError:
+        return False
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(text)
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _spelled(how: str, what: str) -> str:
+    return yaml.safe_dump({how: what}, default_flow_style=True, allow_unicode=True, width=10_000).strip()
+
+
+def _present(texts: Texts) -> int:
+    return sum(text is not None for text in texts)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _percent(share: float) -> str:
+    """Never 100 % for less, never 0 % for more."""
+    whole = round(share * 100)
+    if (whole == 100 and share < 1) or (whole == 0 and share > 0):
+        return f"{'>' if whole else '<'} {99 if whole else 1} %"
+    return f"{whole} %"

@@ -1,0 +1,240 @@
+"""What is asked of two topics, and all that was taken from Kafka to answer it: kept in the evidence folder, so that the
+same can be judged again, and read back from there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import NamedTuple, get_type_hints
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter
+from pyspark.sql import DataFrame, SparkSession
+
+from topicproof.backend.errors import EvidenceError
+from topicproof.backend.evidence.folded import keep_folded, read_folded
+from topicproof.backend.sink.journal import Entry, decode, encode
+from topicproof.backend.services.spark import first_line
+from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
+from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
+from topicproof.validators.coordinator import Coordinator
+from topicproof.validators.expected import Expect, Expected
+from topicproof.validators.finding import Bounds, Guarantee, Order, Origin
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.readings import COLUMNS, gathered, keep
+from topicproof.validators.fast_path.proof import Folded
+
+EVIDENCE = "evidence"
+COMMITTED, UNCOMMITTED, INPUTS = "sink-read_committed", "sink-read_uncommitted", "source-read_committed"
+BATCHES, JOURNAL, COUNTS, TAKEN = "sink-raw_log.parquet", "journal.jsonl", "expected-counts", "taken.json"
+PACKS, SOURCE_PACKS = "sink-packs", "source-packs"
+SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
+PENDING = "source-pending"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be judged."""
+
+    source: Bounds
+    """The judged range of the source: an input counts from `start` to below `lso`."""
+    sink: str
+    also: tuple[str, ...] = ()
+    """Further topics that the same outputs went to: judged as one with the sink (validators/merged_topics.py)."""
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    identity: Identity = Identity.LINEAGE
+    expected: Expected = field(default_factory=Expected)
+    """How many outputs each input must have."""
+    order: Order = Order.PER_SOURCE_PARTITION
+    agreed: Agreed = NOTHING_MORE
+    """What a contract says beyond these."""
+    journal: Sequence[Entry] | None = None
+    """What the run declared; None: there is no such witness."""
+    polled: pa.Table | None = None
+    """What a concurrent reader received, with `POLLED_COLUMNS`; None: there is no such witness."""
+    sink_from: Mapping[int, int] = field(default_factory=dict)
+    """Offsets of the sink before which nothing is judged, by partition."""
+    run: str | None = None
+    not_processed: int = 0
+    """Inputs beyond the judged range."""
+    foreign: bool = False
+    """Whether nobody answers for the topics: their whole range is judged, what they lost is asked for, and they may
+    move. The source's bounds are then taken again after the sink's."""
+    group: str | None = None
+    """The consumer group of `agreed.offsets`."""
+    due: Mapping[int, int] | None = None
+    """The source offsets below which outputs are due, by partition; a partition that is left out owes none. None: all
+    of the judged range, or, where the topics move, as far as outputs reach."""
+
+
+_HINTS = get_type_hints(Question)
+
+
+class Readings(NamedTuple):
+    """Kept ones."""
+
+    committed: DataFrame
+    uncommitted: DataFrame
+    inputs: DataFrame
+
+
+@dataclass(frozen=True)
+class Taken:
+    """All that a verdict rests on, taken from Kafka once."""
+
+    question: Question
+    sink: Bounds
+    readings: Readings | Folded
+    """Folded ones where nothing is odd and no payloads are kept."""
+    batches: pa.Table | None
+    """The sink's raw log; None: it has none, being no topic."""
+    coordinator: Coordinator | None
+    source_batches: pa.Table | None = None
+    """The source's raw log; None: it was not read."""
+    aborted: DataFrame | None = None
+    """The aborted records of the source; None where its raw log shows none."""
+    doubts: tuple[str, ...] = ()
+    """Why the readings are not to be trusted, in clauses."""
+    circumstances: Circumstances = NO_CIRCUMSTANCES
+    pending: DataFrame | None = None
+    """The pending records of the source, where records are matched by key; None when it has none."""
+    packs: Path | None = None
+    """Where the sink's lineage is packed, the folder that says where (validators/lineage/packed.py)."""
+    source_packs: Path | None = None
+    """The same of the source's, where its records are outputs themselves."""
+    origin: Origin | None = None
+    """Of the topics, as Kafka names them."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know of the readings, a sentence each."""
+
+    @property
+    def offsets(self) -> int:
+        """Of source and sink together."""
+        return self.sink.offsets + self.question.source.offsets
+
+    @property
+    def kept(self) -> Readings:
+        """Raises EvidenceError where there are no records to look at."""
+        if isinstance(self.readings, Folded):
+            raise EvidenceError(
+                f"The evidence on {self.question.sink} was kept without payloads, as sets of offsets only, and this "
+                "needs the records. Judge the topics again with --payloads all."
+            )
+        return self.readings
+
+    @property
+    def committed(self) -> DataFrame:
+        return self.kept.committed
+
+    @property
+    def uncommitted(self) -> DataFrame:
+        return self.kept.uncommitted
+
+    @property
+    def inputs(self) -> DataFrame:
+        return self.kept.inputs
+
+
+def keep_taken(taken: Taken, evidence: Path) -> None:
+    """What is not a reading: the question, the bounds, the raw log, the coordinators' answers, the journal."""
+    question, expected = taken.question, taken.question.expected
+    said = {
+        "question": {
+            one.name: TypeAdapter(_HINTS[one.name]).dump_python(getattr(question, one.name), mode="json")
+            for one in fields(Question)
+            if one.name not in ("journal", "polled", "expected")
+        },
+        "expect": expected.kind,
+        "count": expected.count if isinstance(expected.count, str) else None,
+        "sink": asdict(taken.sink),
+        "circumstances": TypeAdapter(Circumstances).dump_python(taken.circumstances, mode="json"),
+        "coordinator": asdict(taken.coordinator) if taken.coordinator else None,
+        "raw_log": taken.batches is not None,
+        "doubts": taken.doubts,
+        "folded": isinstance(taken.readings, Folded),
+        "origin": asdict(taken.origin) if taken.origin else None,
+        "notes": taken.notes,
+    }
+    write_text(evidence / TAKEN, json.dumps(said, indent=2, ensure_ascii=False))
+    if isinstance(expected.count, DataFrame):
+        keep(expected.count, (evidence / COUNTS).as_uri(), taken.offsets)
+    try:
+        if isinstance(taken.readings, Folded):
+            keep_folded(taken.readings, evidence)
+        if taken.batches is not None:
+            pq.write_table(taken.batches, evidence / BATCHES)
+        if taken.source_batches is not None:
+            pq.write_table(taken.source_batches, evidence / SOURCE_BATCHES)
+        if question.polled is not None:
+            pq.write_table(question.polled, evidence / POLLED)
+        if question.journal is not None:
+            (evidence / JOURNAL).write_bytes(b"".join(encode(entry) + b"\n" for entry in question.journal))
+    except OSError as error:
+        raise EvidenceError(f"The evidence in {evidence} cannot be written: {error.strerror}.") from error
+
+
+def read_taken(spark: SparkSession, evidence: Path) -> Taken:
+    """What `judge_topics` kept in the folder `evidence`. Raises EvidenceError when it cannot be read."""
+
+    def reading(name: str) -> DataFrame:
+        return _kept(spark, evidence / name, offsets)
+
+    try:
+        said = json.loads((evidence / TAKEN).read_bytes())
+        asked = {name: TypeAdapter(_HINTS[name]).validate_python(value) for name, value in said["question"].items()}
+        journal = evidence / JOURNAL
+        if journal.exists():
+            asked["journal"] = [decode(line) for line in journal.read_bytes().splitlines()]
+        if (evidence / POLLED).exists():
+            asked["polled"] = pq.read_table(evidence / POLLED)
+        count = said["count"]
+        if (evidence / COUNTS).exists():
+            count = spark.read.parquet((evidence / COUNTS).as_uri())
+        question = Question(**asked, expected=Expected(Expect(said["expect"]), count))
+        sink = TypeAdapter(Bounds).validate_python(said["sink"])
+        offsets = sink.offsets + question.source.offsets
+        return Taken(
+            question,
+            sink,
+            read_folded(evidence)
+            if said.get("folded")
+            else Readings(reading(COMMITTED), reading(UNCOMMITTED), reading(INPUTS)),
+            pq.read_table(evidence / BATCHES) if said.get("raw_log", True) else None,
+            TypeAdapter(Coordinator | None).validate_python(said["coordinator"]),
+            pq.read_table(evidence / SOURCE_BATCHES) if (evidence / SOURCE_BATCHES).exists() else None,
+            reading(ABORTED) if (evidence / ABORTED).exists() else None,
+            tuple(said.get("doubts", ())),
+            TypeAdapter(Circumstances).validate_python(said.get("circumstances", {})),
+            reading(PENDING) if (evidence / PENDING).exists() else None,
+            evidence / PACKS if (evidence / PACKS).exists() else None,
+            evidence / SOURCE_PACKS if (evidence / SOURCE_PACKS).exists() else None,
+            # Evidence of earlier versions has neither.
+            origin=TypeAdapter(Origin | None).validate_python(said.get("origin")),
+            notes=tuple(said.get("notes", ())),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvidenceError(f"The evidence in {evidence} cannot be read: {first_line(error)}") from error
+
+
+def _kept(spark: SparkSession, reading: Path, offsets: int) -> DataFrame:
+    return gathered(spark.read.schema(COLUMNS).parquet(reading.as_uri()), offsets)
+
+
+def empty(folder: Path) -> None:
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise EvidenceError(f"The evidence folder {folder} cannot be written: {error.strerror}.") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,395 @@
+"""A contract: what a user says must be true between a source and a sink topic. Written by a person as YAML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from topicproof.backend.errors import ContractError, Mistake, TopicError, UsageError
+from topicproof.backend.judging.expressions import check_expression
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.plan import Place, PlanFields, TopicName, read_plan
+from topicproof.backend.runs.lifecycle import require_records
+from topicproof.backend.judging.capture_store import Question
+from topicproof.backend.judging.capture import committed_offsets
+from topicproof.validators.contract_terms import Agreed, Thresholds
+from topicproof.validators.kinds.catalogue import VALIDATORS
+from topicproof.validators.expectation import REQUIRED
+from topicproof.validators.expected import Expect, Expected
+from topicproof.validators.finding import Bounds, Guarantee, Order
+from topicproof.validators.lineage.identity import KEY, Identity, Match
+from topicproof.validators.merged_topics import join
+from topicproof.validators.json_path import parse_path
+
+LINEAGE = "lineage"
+KINDS = tuple(validator.NAME for validator in VALIDATORS)
+PLACEHOLDER = "FILL_IN"
+"""What `contract init` writes where only a person knows the answer. No contract holds with it."""
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+
+
+def _side(said: Any) -> str:
+    """How one side holds the identity, in the spelling of `Match`."""
+    if said in (KEY, "value"):
+        return str(said)
+    if isinstance(said, dict) and len(said) == 1:
+        ((how, what),) = said.items()
+        if how == "header" and isinstance(what, str) and what:
+            return f"header:{what}"
+        if how == "json" and isinstance(what, str):
+            parse_path(what)
+            return f"json:{what}"
+    raise ValueError("expected key, value, {header: NAME} or {json: $.path}")
+
+
+def _kind(name: str) -> str:
+    if name not in KINDS:
+        raise ValueError(f"there is no kind {name!r}. Known: {', '.join(KINDS)}")
+    return name
+
+
+def _number(said: Any) -> Any:
+    """`count: 2` is an expression too."""
+    return str(said) if type(said) is int else said
+
+
+def _filled_in(text: Any) -> Any:
+    if text == PLACEHOLDER:
+        raise ValueError("fill in how many outputs an input has, in Spark SQL over its record, such as 2")
+    return text
+
+
+Expression = Annotated[str, BeforeValidator(_number), AfterValidator(check_expression)]
+Side = Annotated[str, BeforeValidator(_side)]
+
+
+class Topic(BaseModel):
+    """One of the two sides: a topic, or several that are judged as one."""
+
+    model_config = _STRICT
+    topic: TopicName = None
+    topics: Annotated[tuple[TopicName, ...], Field(min_length=2)] | None = None
+    isolation: Literal["read_committed"] = "read_committed"
+    """How the source was read; the sink is judged at both levels."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics, in the order in which their partitions are numbered through (validators/merged_topics.py)."""
+        return tuple(name for name in self.topics or (self.topic,) if name is not None)
+
+
+class Sides(BaseModel):
+    """An identity that is held in another place on either side."""
+
+    model_config = _STRICT
+    source: Side
+    sink: Side
+
+
+class OwnTerms(BaseModel):
+    """One of several sinks that are judged each by itself. What it leaves out is as the contract says for all."""
+
+    model_config = _STRICT
+    topic: TopicName
+    identity: Literal["lineage"] | Side | Sides | None = None
+    expect: Expect | None = None
+    count: Expression | None = None
+    value: Expression | None = None
+    order: Order | None = None
+
+
+class Warn(BaseModel):
+    """Thresholds: more than this is a warning, and exit code 2 where nothing is worse."""
+
+    model_config = _STRICT
+    pending: Annotated[int, Field(ge=0)] | None = None
+    """Offsets at and above the last stable offset."""
+    aborted_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Of the records below the last stable offset."""
+
+
+class Contract(BaseModel):
+    """What must be true. Every field but the topics has a default."""
+
+    model_config = _STRICT
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    source: Topic
+    sink: Topic | None = None
+    """A topic, or several that are judged as one."""
+    sinks: Annotated[tuple[OwnTerms, ...], Field(min_length=1)] | None = None
+    """Several topics, each judged by itself, with terms of its own."""
+    identity: Literal["lineage"] | Sides = "lineage"
+    expect: Expect = Expect.ONE_TO_ONE
+    count: Annotated[Expression | None, BeforeValidator(_filled_in)] = None
+    """How many outputs an input has: Spark SQL over its record."""
+    value: Expression | None = None
+    """What the value of the output must be: Spark SQL over the source record."""
+    order: Order = Order.PER_SOURCE_PARTITION
+    group: str | None = None
+    """The consumer group whose offsets must agree with the output."""
+    require: Annotated[tuple[Annotated[str, AfterValidator(_kind)], ...], Field(min_length=1)] | None = None
+    warn: Warn = Warn()
+    range: Literal["whole", "retained"] = "whole"
+    """Whether records that Kafka has removed leave the verdict open, or are left out of what is judged."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _same_on_both_sides(cls, fields: Any) -> Any:
+        """`identity: key` is short for the same on both sides."""
+        said = fields.get("identity", LINEAGE) if isinstance(fields, Mapping) else LINEAGE
+        if said == LINEAGE or (isinstance(said, dict) and said.keys() & {"source", "sink"}):
+            return fields
+        return {**fields, "identity": {"source": said, "sink": said}}
+
+    @model_validator(mode="after")
+    def _agree(self) -> Contract:
+        wrong = list(_disagreements(self))
+        if wrong:
+            raise PydanticCustomError("contract", "fields disagree", {"wrong": wrong})
+        return self
+
+    def each(self) -> tuple[Contract, ...]:
+        """A contract for each sink that is judged by itself."""
+        if self.sinks is None:
+            return (self,)
+        return tuple(
+            self.model_copy(update={**_said(own), "sink": Topic(topic=own.topic), "sinks": None}) for own in self.sinks
+        )
+
+    @property
+    def of(self) -> Topic:
+        """The sink of a contract for one."""
+        assert self.sink is not None, "a contract with several sinks is one for each"
+        return self.sink
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that make the verdict."""
+        if self.require is not None:
+            return self.require
+        ordered = self.order is not Order.NONE
+        return (*(kind for kind in REQUIRED[self.guarantee] if kind != "order" or ordered), *self.asked)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The kinds that a value or a group of the contract asks for."""
+        return Agreed(value=self.value, offsets=None if self.group is None else {}).kinds
+
+    @property
+    def by(self) -> Identity:
+        return Identity.LINEAGE if self.identity == LINEAGE else Identity.KEY
+
+    def agreed(self, offsets: Mapping[int, int] | None) -> Agreed:
+        """`offsets`: of the group, when there is one."""
+        match = Match(self.identity.source, self.identity.sink) if isinstance(self.identity, Sides) else Match()
+        warn = Thresholds(self.warn.pending, self.warn.aborted_share)
+        return Agreed(match, self.value, offsets, self.require, warn, retained=self.range == "retained")
+
+    @property
+    def expected(self) -> Expected:
+        return Expected(self.expect, self.count)
+
+
+def _said(own: OwnTerms) -> dict[str, Any]:
+    """What a sink says for itself. Its own expectation brings its own count, also where that is none."""
+    said = {name: value for name in OwnTerms.model_fields if (value := getattr(own, name)) is not None}
+    if "expect" in said:
+        said.setdefault("count", None)
+    if isinstance(said.get("identity"), str) and said["identity"] != LINEAGE:
+        said["identity"] = Sides.model_construct(source=said["identity"], sink=said["identity"])
+    return {name: value for name, value in said.items() if name != "topic"}
+
+
+def read_contract(path: Path) -> tuple[Contract, PlanFields]:
+    """The contract in a file, and where its fields stand. Raises ContractError naming each line and field."""
+    fields = read_fields(path)
+    return make_contract(fields), fields
+
+
+def read_fields(path: Path) -> PlanFields:
+    """The fields of a contract's file, whatever they say. Raises ContractError when it is not a YAML mapping."""
+    try:
+        return read_plan(path)
+    except UsageError as error:
+        why = str(error).replace("The plan", "The contract").replace("plan fields", "fields").rstrip(".")
+        line = re.search(r", line (\d+): ", why)
+        raise ContractError(Mistake("", int(line[1]) if line else None, "", why)) from error
+
+
+def make_contract(fields: dict[str, Any]) -> Contract:
+    """A contract from plain fields, or from a file's. Raises ContractError naming each line and field."""
+    try:
+        return Contract.model_validate(dict(fields))
+    except ValidationError as error:
+        raise ContractError(*in_order(_mistakes(fields, error))) from error
+
+
+def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
+    """By line; those without a line come last."""
+    return sorted(mistakes, key=lambda one: (one.line is None, one.line or 0))
+
+
+def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistake]:
+    """What is wrong with each field, and then with the fields that are right each and wrong together."""
+    found = error.errors()
+    if found[0]["type"] == "contract":
+        yield from (mistake(fields, one.place, one.why) for one in found[0]["ctx"]["wrong"])
+        return
+    deepest: dict[str | int, int] = {}
+    for one in found:
+        deepest[one["loc"][0]] = max(len(one["loc"]), deepest.get(one["loc"][0], 0))
+    bad = set(deepest)
+    unknown = {one["loc"] for one in found if one["type"] == "extra_forbidden"}
+    for one in found:
+        # Of a choice between several forms, the deepest complaint is about the form that was meant.
+        other_form = one["loc"][0] == "identity" and len(one["loc"]) < deepest["identity"]
+        misspelt = one["type"] == "missing" and any(_like(one["loc"], other) for other in unknown)
+        # A list whose items are refused seems too short as well.
+        whole = any(len(two["loc"]) > len(one["loc"]) == _common(one["loc"], two["loc"]) for two in found)
+        if not other_form and not misspelt and not whole:
+            why = "there is no such field" if one["type"] == "extra_forbidden" else one["msg"]
+            yield mistake(fields, _named(one["loc"]), why.removeprefix("Value error, "))
+    if not {"sink", "sinks"} & fields.keys() and not any(_like(("sink",), other) for other in unknown):
+        yield mistake(fields, ("sink",), "say sink or sinks")
+    rest = {name: value for name, value in fields.items() if name not in bad}
+    for side in ("source", "sink"):
+        if side not in rest and not (side == "sink" and "sinks" in rest):
+            rest[side] = {"topic": f"the-{side}"}
+            bad.add(side)
+    try:
+        Contract.model_validate(rest)
+    except ValidationError as more:
+        for one in more.errors():
+            for two in (one.get("ctx") or {}).get("wrong", ()):
+                if not bad.intersection(two.of):
+                    yield mistake(fields, two.place, two.why)
+
+
+def _common(one: Place, two: Place) -> int:
+    """How many steps two places have in common, from the first on."""
+    return next((step for step, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
+def _like(missing: Place, unknown: Place) -> bool:
+    """Whether a field that is there is a misspelling of one that is not."""
+    beside = missing[:-1] == unknown[:-1]
+    return beside and bool(get_close_matches(str(missing[-1]), [str(unknown[-1])], n=1))
+
+
+@dataclass(frozen=True)
+class _Disagreement:
+    """Fields that are right each and wrong together."""
+
+    why: str
+    place: Place
+    """What to change."""
+    of: tuple[str, ...]
+    """All of them."""
+
+
+def _disagreements(contract: Contract) -> Iterator[_Disagreement]:
+    if (contract.sink is None) == (contract.sinks is None):
+        yield _Disagreement("say sink or sinks", ("sink",), ("sink", "sinks"))
+        return
+    topics = [one.topic for one in contract.sinks or ()]
+    if len(set(topics)) < len(topics):
+        yield _Disagreement("a topic is there twice", ("sinks",), ("sinks",))
+    yield from _of_topics(contract.source, "source")
+    if contract.sink is not None:
+        yield from _of_topics(contract.sink, "sink")
+    for number, one in enumerate(contract.each()):
+        yield from _of_one(one, () if contract.sinks is None else ("sinks", number))
+
+
+def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:
+    if not side.names:
+        yield _Disagreement("name the topic", (place, "topic"), (place,))
+    if side.topic is not None and side.topics is not None:
+        yield _Disagreement("say topic or topics, not both", (place, "topics"), (place,))
+    if len(set(side.names)) < len(side.names):
+        yield _Disagreement("a topic is there twice", (place, "topics"), (place,))
+
+
+def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
+    """Of a contract for one sink; `at`: where that sink stands among several."""
+    if set(contract.source.names) & set(contract.of.names):
+        where = "topic" if contract.of.topics is None else "topics"
+        yield _Disagreement("source and sink are the same topic", (*(at or ("sink",)), where), ("source", "sink"))
+    try:
+        Expected(contract.expect, contract.count)
+    except ValueError as error:
+        yield _Disagreement(str(error), (*at, "expect"), ("expect", "count"))
+    if contract.value is not None and contract.expect is Expect.ONE_TO_MANY:
+        why = "one expression cannot give the values of many outputs. Remove it"
+        yield _Disagreement(why, (*at, "value"), ("value", "expect"))
+    for number, kind in enumerate(contract.require or ()):
+        if kind == "order" and contract.order is Order.NONE:
+            yield _Disagreement("order is required, and none is promised", ("order",), ("order", "require"))
+        if kind in Agreed(value="", offsets={}).kinds and kind not in contract.asked:
+            needed = "value" if kind == "wrong_value" else "group"
+            why = f"{kind} needs a {needed} to compare with"
+            yield _Disagreement(why, ("require", number), ("require", needed))
+
+
+def question_of(contract: Contract, fields: dict[str, Any], cluster: Cluster) -> Question:
+    """What a contract for one sink asks of a cluster's topics.
+
+    Raises ContractError naming the line where one is missing, or a group that has committed nothing; ClusterError.
+    """
+    source, sinks = (
+        [_bounds(fields, cluster, name, (place, "topic" if side.topics is None else "topics")) for name in side.names]
+        for place, side in (("source", contract.source), ("sink", contract.of))
+    )
+    for own in source:
+        require_records(own)
+    offsets = None if contract.group is None else _offsets(contract.group, fields, cluster, join(source))
+    return Question(
+        source=join(source),
+        sink=sinks[0].topic,
+        also=tuple(own.topic for own in sinks[1:]),
+        guarantee=contract.guarantee,
+        identity=contract.by,
+        expected=contract.expected,
+        order=contract.order,
+        agreed=contract.agreed(offsets),
+        foreign=True,
+        group=contract.group,
+        due=offsets,
+    )
+
+
+def _bounds(fields: dict[str, Any], cluster: Cluster, topic: str, place: Place) -> Bounds:
+    try:
+        return cluster.bounds(topic)
+    except TopicError as error:
+        raise _refused(fields, place, str(error)) from error
+
+
+def _offsets(group: str, fields: dict[str, Any], cluster: Cluster, source: Bounds) -> dict[int, int]:
+    """The group's committed offsets of the source, its partitions numbered through."""
+    offsets = committed_offsets(cluster, group, source)
+    if not offsets:
+        raise _refused(fields, ("group",), f"group {group} has committed no offset of {source.topic}")
+    return offsets
+
+
+def _refused(fields: dict[str, Any], place: Place, why: str) -> ContractError:
+    return ContractError(mistake(fields, place, why))
+
+
+def mistake(fields: dict[str, Any], place: Place, why: str) -> Mistake:
+    """What is wrong with the field at `place`."""
+    where, line = (fields.where(place), fields.line(place)) if isinstance(fields, PlanFields) else ("The check", None)
+    return Mistake(where, line, ".".join(map(str, place)) or "contract", why.rstrip("."))
+
+
+def _named(loc: Place) -> Place:
+    """The place as the file spells it: pydantic also names the form that it tried."""
+    return tuple(part for part in loc if part not in ("Sides", "literal['lineage']"))

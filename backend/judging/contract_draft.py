@@ -1,0 +1,176 @@
+"""A first contract, from what two topics hold: somebody must read it before it is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from topicproof.backend.judging.candidates import SCORE_MIN, Fit, candidates, document, fits
+from topicproof.backend.errors import TopicError
+from topicproof.backend.judging.expectation_seen import Seen, see
+from topicproof.backend.kafka.log import fates, rawlog
+from topicproof.backend.kafka.browse.search import Row, latest
+from topicproof.backend.settings import READ_COMMITTED
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, parse_lineage
+from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
+
+INPUTS, OUTPUTS = 10_000, 1_000
+"""The newest records of each topic that are looked at. An output's input may be much older than the newest input."""
+KEPT_BYTES = 20_000
+"""Of one key, value or header."""
+SECONDS_MAX = 30.0
+TRIED_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The newest committed records of a topic, the newest first."""
+
+    topic: str
+    rows: Sequence[Row]
+    whole: bool
+    """There are no others, and none was deleted."""
+    documents: Sequence[Any]
+    """What each value is as JSON; None for no JSON."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What `contract init` proposes."""
+
+    text: str
+    """The contract as YAML; nothing but comments where no identity was found."""
+    why: str
+    """What its identity rests on, in one sentence; what to do, where none was found."""
+    found: bool
+
+
+def draft(bootstrap: str, client: Mapping[str, str], source: str, sink: str) -> Draft:
+    """Raises ClusterError, TopicError."""
+    inputs, outputs = _newest(bootstrap, client, source, INPUTS), _newest(bootstrap, client, sink, OUTPUTS)
+    there = candidates(inputs.rows, inputs.documents)
+    here = candidates(outputs.rows, outputs.documents)
+    tried = fits(there, here)
+    lineage = _lineage(inputs, outputs)
+    best = lineage if lineage is not None and lineage.score >= SCORE_MIN else tried[0] if tried else None
+    if best is None or best.score < SCORE_MIN:
+        return _nothing(source, sink, tried if lineage is None else [lineage, *tried])
+    if best is lineage:
+        places = [(row.partition, row.offset) for row in inputs.rows]
+        rows, named = _outputs_of_lineage(outputs, source)
+        seen = see(inputs.rows, inputs.documents, rows, outputs.whole, places, named)
+    else:
+        texts = there[best.source], here[best.sink]
+        seen = see(inputs.rows, inputs.documents, outputs.rows, outputs.whole, *texts)
+    return _contract(source, sink, best, seen)
+
+
+def _newest(bootstrap: str, client: Mapping[str, str], topic: str, count: int) -> Sample:
+    bounds = rawlog.fetch_bounds(bootstrap, client, topic)
+    ranges = fates.fate_ranges(rawlog.scan(bootstrap, client, topic, bounds), bounds)
+    rows = latest(bootstrap, client, bounds, ranges, READ_COMMITTED, count, KEPT_BYTES, SECONDS_MAX)
+    if not rows:
+        raise TopicError(f"Topic {topic} holds no committed record to look at. Fill it first.")
+    whole = len(rows) < count and all(partition.start == 0 for partition in bounds.partitions)
+    return Sample(topic, rows, whole, [document(row) for row in rows])
+
+
+def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
+    """How well the header that our sink writes says where outputs come from; None where no output has one."""
+    packed = _packs(outputs)
+    if packed:
+        own = sum(pack is None or pack.topic == inputs.topic for _, pack in packed) / len(packed)
+        named = sum(pack.offsets.size for _, pack in packed if pack is not None)
+        return Fit("lineage", "lineage", len(inputs.rows), named, 1.0, 1.0, 1.0, own, named)
+    headers = [dict(row.headers).get(LINEAGE_HEADER) for row in outputs.rows]
+    has = [value for value in headers if value is not None]
+    if not has:
+        return None
+    places = [place for place in (_named(row, inputs.topic) for row in outputs.rows) if place is not None]
+    return Fit(
+        "lineage",
+        "lineage",
+        len(inputs.rows),
+        len(outputs.rows),
+        in_inputs=1.0,
+        in_outputs=len(has) / len(outputs.rows),
+        unique=1.0,
+        overlap=len(places) / len(has),
+        shared=len(set(places)),
+    )
+
+
+def _packs(outputs: Sample) -> list[tuple[Row, Pack | None]]:
+    """The headers that name the inputs of many outputs each; None for one that is too long to have been kept whole."""
+    headers = [(row, value) for row in outputs.rows for name, value in row.headers if name == PACKED_HEADER]
+    return [(row, parse_pack(value)) for row, value in headers]
+
+
+def _outputs_of_lineage(outputs: Sample, source: str) -> tuple[list[Row], list[tuple[int, int] | None]]:
+    """The outputs, and the input that each names. A header that names many stands for as many outputs."""
+    packed = _packs(outputs)
+    if not packed:
+        return list(outputs.rows), [_named(row, source) for row in outputs.rows]
+    own = [(row, pack) for row, pack in packed if pack is not None and pack.topic == source]
+    rows = [row for row, pack in own for _ in range(pack.offsets.size)]
+    return rows, [(pack.partition, int(offset)) for _, pack in own for offset in pack.offsets]
+
+
+def _named(row: Row, source: str) -> tuple[int, int] | None:
+    """The input that an output names in its header."""
+    found = parse_lineage(dict(row.headers).get(LINEAGE_HEADER))
+    return (found.partition, found.offset) if found is not None and found.topic == source else None
+
+
+def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
+    why = f"{best}: {best.certainty}"
+    comments = [
+        f"# A first contract, from the newest {best.inputs:,} inputs and {best.outputs:,} outputs. "
+        "Read it before you believe it.",
+        f"# Identity: {why}.",
+        f"# Outputs: {seen.outputs}.",
+        f"# Order: {seen.ordered}.",
+    ]
+    fields = [
+        "guarantee: exactly_once",
+        f"source: {_topic(source)}",
+        f"sink: {_topic(sink)}",
+        f"identity: {best.spelled}",
+        f"expect: {seen.expect} # one_to_one, zero_or_one, or one_to_many with a count in Spark SQL over the input",
+        *([] if seen.count is None else [f"count: {seen.count if seen.count.isdigit() else _text(seen.count)}"]),
+        *(
+            []
+            if seen.expect == "one_to_many"
+            else ["# value: upper(value) # what an output's value must be, in Spark SQL over the input"]
+        ),
+        f"order: {seen.order} # per_source_partition, per_key or none",
+        "# group: my-app # a consumer group whose committed offsets must agree with the output",
+        "warn: {pending: 0}",
+    ]
+    return Draft("\n".join([*comments, *fields]) + "\n", why, found=True)
+
+
+def _nothing(source: str, sink: str, tried: Sequence[Fit]) -> Draft:
+    lines = [
+        f"# {source} and {sink} share nothing that tells which input an output belongs to. The best that was tried:"
+    ]
+    lines += [f"#   identity: {fit.spelled} # {fit}" for fit in tried[:TRIED_SHOWN]]
+    if not tried:
+        lines.append("#   nothing: no part is in half of the records on both sides")
+    why = (
+        f"No identity was found between {source} and {sink}, so no contract was written. Let the program copy a unique "
+        "id of each input to its outputs, as key, header or JSON field."
+    )
+    return Draft("\n".join(lines) + "\n", why, found=False)
+
+
+def _topic(name: str) -> str:
+    return yaml.safe_dump({"topic": name}, default_flow_style=True, width=10_000).strip()
+
+
+def _text(expression: str) -> str:
+    """As a plain or quoted scalar of YAML, on one line."""
+    return yaml.safe_dump(expression, width=100_000).splitlines()[0]

@@ -1,0 +1,122 @@
+"""What is wrong with a contract, all of it: what its text shows, and what Spark says of its expressions and paths."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import NullType, NumericType
+
+from topicproof.backend.judging.contract import in_order, make_contract, mistake
+from topicproof.backend.errors import ContractError, Mistake
+from topicproof.backend.judging.expression_limits import patterns_of
+from topicproof.backend.judging.expressions import parse_expression
+from topicproof.backend.runs.plan import Place, PlanFields
+from topicproof.validators.expected import record
+from topicproof.validators.json_path import exact_text, parse_path
+from topicproof.validators.readings import COLUMNS
+
+EXPRESSIONS = ("count", "value")
+
+
+def lint(fields: PlanFields, spark: Callable[[], AbstractContextManager[SparkSession]]) -> tuple[Mistake, ...]:
+    """All mistakes, by line. `spark` is asked for a session only if there is something to try."""
+    try:
+        make_contract(fields)
+        found: list[Mistake] = []
+    except ContractError as error:
+        found = list(error.mistakes)
+    bad = {one.field for one in found}
+    texts = {place: text for place, text in _texts(fields) if ".".join(map(str, place)) not in bad}
+    paths = dict(_paths(fields))
+    if texts or paths:
+        with spark() as session, _quiet():
+            found.extend(_refused_by_spark(session, fields, texts, paths))
+    return tuple(in_order(found))
+
+
+def _texts(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
+    """The expressions of a contract and of its sinks, and where they stand."""
+    sinks = fields.get("sinks")
+    own = enumerate(sinks) if isinstance(sinks, list) else ()
+    for at, said in ((), fields), *((("sinks", number), one) for number, one in own):
+        for name in EXPRESSIONS if isinstance(said, dict) else ():
+            if said.get(name) is not None:
+                yield (*at, name), str(said[name])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Spark's client logs each refusal with the server's stack, and here it is told in a sentence."""
+    logger = logging.getLogger("SQLQueryContextLogger")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
+    """The readable JSON paths of an identity, and where they stand."""
+    said = fields.get("identity")
+    if not isinstance(said, dict):
+        return
+    sides: dict[Place, Any] = {("identity", side): said[side] for side in ("source", "sink") if side in said}
+    for place, side in (sides or {("identity",): said}).items():
+        path = side.get("json") if isinstance(side, dict) else None
+        try:
+            parse_path(str(path))
+        except ValueError:
+            continue
+        yield place, str(path)
+
+
+def _refused_by_spark(
+    spark: SparkSession, fields: dict[str, Any], texts: dict[Place, str], paths: dict[Place, str]
+) -> Iterator[Mistake]:
+    inputs = record(spark.createDataFrame([], COLUMNS), "source")
+
+    one_row = spark.range(1)
+
+    def why(column: Column, frame: DataFrame = inputs) -> str | None:
+        try:
+            frame.select(column).collect()
+        except PySparkException as error:
+            return _clause(error)
+        return None
+
+    for at, text in texts.items():
+        name = at[-1]
+        refused = why(F.expr(text))
+        if refused is not None:
+            yield mistake(fields, at, f"Spark refuses {text!r}: {refused}")
+            continue
+        for pattern in patterns_of(parse_expression(text)):
+            # Without a row, Spark would not even read the pattern.
+            refused = why(F.lit("").rlike(pattern), one_row)
+            if refused is not None:
+                yield mistake(fields, at, f"Spark refuses the regular expression {pattern!r}: {refused}")
+        kind = inputs.select(F.expr(text).alias("given")).schema["given"].dataType
+        if name == "count" and not isinstance(kind, NumericType):
+            null = isinstance(kind, NullType)
+            remedy = "Name a number" if null else "Cast it, as in try_cast(... as int)"
+            what = "null" if null else kind.simpleString()
+            yield mistake(fields, at, f"{text!r} is of type {what}, and a count is a number. {remedy}")
+        if name == "value" and why(F.expr(text).cast("string")) is not None:
+            yield mistake(fields, at, f"{text!r} is of type {kind.simpleString()}, which cannot become text")
+    for place, path in paths.items():
+        refused = why(exact_text(F.col("value"), parse_path(path)))
+        if refused is not None:
+            yield mistake(fields, place, f"Spark refuses the path {path!r}: {refused}")
+
+
+def _clause(error: PySparkException) -> str:
+    """Spark's first sentence, without its codes."""
+    message = re.sub(r"^\[[A-Z_.]+\]\s*", "", str(error).strip().splitlines()[0])
+    return re.sub(r"\s*SQLSTATE: \w+.*$", "", message).rstrip(". ")

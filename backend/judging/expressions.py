@@ -1,0 +1,118 @@
+"""Spark SQL expressions that somebody else wrote: parsed on our side, and held to a list of functions.
+
+Spark runs code that an expression names (`reflect`, `java_method`), reads files and starts queries. So nothing reaches
+it that is not one plain expression over the columns of a record, of functions that compute and do nothing else. A
+function that is missing from the list is refused, not warned of.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.tokenizer_core import TokenType
+
+from topicproof.backend.judging.expression_limits import check_limits
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+"""Of a source record; key and value are text (validators/expected.py, `record`)."""
+
+_FUNCTIONS = """
+abs array array_contains array_distinct array_join array_max array_min array_position array_size array_sort ascii
+base64 bigint bin binary boolean bround btrim cardinality cast ceil ceiling char char_length character_length
+coalesce concat concat_ws contains conv crc32 date date_add date_diff date_format date_from_unix_date date_sub
+date_trunc datediff day dayofmonth dayofweek dayofyear decimal decode double element_at elt encode endswith exists
+exp filter find_in_set float floor forall format_number format_string from_json from_unixtime get get_json_object
+getbit greatest hash hex hour if ifnull initcap instr int isnan isnotnull isnull json_array_length json_object_keys
+lcase least left length levenshtein ln locate log log10 log2 lower lpad ltrim make_date map map_contains_key
+map_keys map_values md5 minute mod month named_struct nanvl negative nullif nvl nvl2 octet_length overlay parse_url
+pmod position positive pow power printf quarter regexp regexp_count regexp_extract regexp_extract_all regexp_instr
+regexp_like regexp_replace regexp_substr repeat replace reverse right rint rlike round rpad rtrim second sequence
+sha sha1 sha2 shiftleft shiftright sign signum size slice smallint soundex space split split_part sqrt startswith
+string struct substr substring substring_index timestamp timestamp_micros timestamp_millis timestamp_seconds tinyint
+to_binary to_char to_date to_json to_number to_timestamp to_unix_timestamp transform translate trim trunc try_add
+try_avg try_cast try_divide try_element_at try_multiply try_subtract try_to_binary try_to_number try_to_timestamp
+typeof ucase unbase64 unhex unix_date unix_micros unix_millis unix_seconds unix_timestamp upper url_decode
+url_encode weekday weekofyear xxhash64 year zip_with
+"""
+FUNCTIONS = frozenset(_FUNCTIONS.split())
+"""Deterministic, without effects, of one record alone."""
+
+_WORDS = "and or not in when then else case between like ilike is div as varchar escape any all some"
+_BEFORE_A_PARENTHESIS = frozenset(_WORDS.split())
+"""Words of the language, and of types, that are no function."""
+
+_OF_THE_MOMENT = ("current_", "session_", "localtimestamp")
+"""Words that Spark takes for functions even without parentheses."""
+
+_REFUSED: tuple[tuple[type, str], ...] = (
+    (exp.Query, "a query"),
+    (exp.Star, "a star"),
+    (exp.Window, "a window"),
+    (exp.AggFunc, "an aggregate"),
+    (exp.Alias, "an alias"),
+)
+
+
+LENGTH_MAX = 10_000
+"""Characters of an expression."""
+
+
+def check_expression(text: str) -> str:
+    """`text`, if Spark may be asked to compute it. Raises ValueError with one clause that says why not."""
+    parse_expression(text)
+    return text
+
+
+def parse_expression(text: str) -> exp.Expr:
+    """The expression as a tree, if Spark may be asked to compute it. Raises ValueError as `check_expression` does."""
+    if len(text) > LENGTH_MAX:
+        raise ValueError(f"the expression has {len(text):,} characters; {LENGTH_MAX:,} are allowed")
+    try:
+        return _parsed(text)
+    except RecursionError as error:
+        raise ValueError(f"the expression {text[:40]!r}... does not parse: it is nested too deeply") from error
+
+
+def _parsed(text: str) -> exp.Expr:
+    try:
+        tokens = sqlglot.tokenize(text, read="spark")
+        found = sqlglot.parse(f"SELECT {text}", read="spark")
+    except SqlglotError as error:
+        said = error.errors[0]["description"] if isinstance(error, ParseError) else str(error).splitlines()[0]
+        raise ValueError(f"the expression {text!r} does not parse: {said.rstrip('.')}") from error
+    select = found[0] if len(found) == 1 else None
+    if (
+        not isinstance(select, exp.Select)
+        or len(select.expressions) != 1
+        or [name for name, value in select.args.items() if value] != ["expressions"]
+        or any(token.comments or token.token_type in (TokenType.SEMICOLON, TokenType.HINT) for token in tokens)
+    ):
+        raise ValueError(f"{text!r} is not one plain expression")
+    for name, following, before in zip(tokens, tokens[1:], [None, *tokens], strict=False):
+        called = name.text.lower()
+        if following.token_type is not TokenType.L_PAREN or not called.replace("_", "a").isalnum():
+            continue
+        qualified = before is not None and before.token_type is TokenType.DOT
+        if qualified or called not in FUNCTIONS | _BEFORE_A_PARENTHESIS:
+            raise ValueError(f"the function {called} is not allowed in {text!r}")
+    for token in tokens:
+        if token.token_type is not TokenType.STRING and token.text.lower().startswith(_OF_THE_MOMENT):
+            raise ValueError(f"{token.text} is not allowed in {text!r}: it says something else the next time")
+    for node in select.expressions[0].walk():
+        for kind, name_of_kind in _REFUSED:
+            if isinstance(node, kind):
+                raise ValueError(f"{name_of_kind} is not allowed in {text!r}")
+    _check_columns(select.expressions[0], text)
+    check_limits(select.expressions[0])
+    return cast(exp.Expr, select.expressions[0])
+
+
+def _check_columns(expression: exp.Expression, text: str) -> None:
+    own = {one.name for function in expression.find_all(exp.Lambda) for one in function.expressions}
+    for column in expression.find_all(exp.Column):
+        first = column.parts[0].name
+        if first.lower() not in COLUMNS and first not in own:
+            raise ValueError(f"{text!r} names {first}, and a record has {', '.join(COLUMNS)}")

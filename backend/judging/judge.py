@@ -1,0 +1,280 @@
+"""From two topics to a report: what was taken, the ledger, the verdict, the evidence.
+
+Each stage is computed once and handed on; nothing after the readings asks Kafka again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from topicproof.backend.errors import SparkError
+from topicproof.backend.evidence.folder import REPORT, complete
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.kafka.log import fates
+from topicproof.backend.sink.journal import Entry, TaskStarted, TransactionEnded
+from topicproof.backend.services.spark import first_line
+from topicproof.backend.judging.spark_tuning import narrow, suit
+from topicproof.backend.judging.capture_store import (
+    COMMITTED,
+    EVIDENCE,
+    INPUTS,
+    UNCOMMITTED,
+    Question,
+    Readings,
+    Taken,
+    empty,
+    keep_taken,
+    write_text,
+)
+from topicproof.backend.judging.capture import take, take_folded, transactions_in
+from topicproof.validators.kinds import gap
+from topicproof.validators.ledger.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
+from topicproof.validators.expectation import MOVEMENT
+from topicproof.validators.finding import Bounds, Fate, Guarantee, Order
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded
+from topicproof.validators.ledger.build import build_ledger, proved_ledger
+from topicproof.validators.offsets import bound
+from topicproof.validators.lineage.packed import unpacked
+from topicproof.validators.polled import POLLED_COLUMNS, Polled
+from topicproof.validators.readings import COLUMNS, frame_of, gathered, keep
+from topicproof.validators.report import Report, judge
+from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
+from topicproof.validators.fast_path.proof import Folded, outcomes_of
+from topicproof.validators.source_log import SourceLog
+
+VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python", "plotly", "junitparser", "pyarrow")
+"""What reads, judges and renders."""
+
+
+def judge_topics(
+    spark: SparkSession,
+    bootstrap: str,
+    client: Mapping[str, str],
+    question: Question,
+    folder: Path,
+    papers: Mapping[str, Any] | None = None,
+    payloads: Payloads = Payloads.ALL,
+) -> Report:
+    """Judge a sink topic against its source, and write `report.json` and the evidence into `folder`.
+
+    `papers` go into the evidence as well, by file name: the plan, the contract. With `payloads` none the readings are
+    not kept as long as nothing is odd, which takes less than half the time; else the evidence has them whole, and
+    backend/evidence/copy.py takes out of it what is not wanted.
+    Raises ClusterError, TopicError, SparkError, EvidenceError.
+    """
+    evidence = folder / EVIDENCE
+    empty(evidence)
+    if payloads is Payloads.NONE and _provable(question):
+        try:
+            return conclude(spark, take_folded(spark, bootstrap, client, question), folder, papers, payloads)
+        except ReadingsNeeded:
+            empty(evidence)
+    report = conclude(spark, take(spark, bootstrap, client, question, evidence), folder, papers)
+    if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
+        # In order, everything below the last committed output was due when that one was read. What is still missing at
+        # a second look will not come.
+        due = {one.partition: one.lso for one in report.source.partitions}
+        empty(evidence)
+        second = take(spark, bootstrap, client, replace(question, due=due), evidence)
+        report = conclude(spark, second, folder, papers)
+    return report
+
+
+def _on_their_way(report: Report) -> bool:
+    """Whether outputs are missing that the topics' movement may still bring."""
+    return any(one.kind == gap.NAME and one.explained_by == MOVEMENT for one in report.findings)
+
+
+def conclude(
+    spark: SparkSession,
+    taken: Taken,
+    folder: Path,
+    papers: Mapping[str, Any] | None = None,
+    payloads: Payloads = Payloads.ALL,
+) -> Report:
+    """The report on what was taken, in `folder`; the readings are kept in its evidence already, if at all. `payloads`:
+    what these have. Raises ReadingsNeeded where folded ones do not tell enough."""
+    evidence = folder / EVIDENCE
+    keep_taken(taken, evidence)
+    report = judge_taken(spark, taken, evidence)
+    complete(evidence, report, papers or {}, payloads)
+    write_text(folder / REPORT, report.to_json())
+    return report
+
+
+def _provable(question: Question) -> bool:
+    """Whether what is asked can be proved from folded readings (validators/fast_path/proof.py)."""
+    simple = question.identity is Identity.LINEAGE and question.expected.count is None
+    return simple and question.order is Order.PER_SOURCE_PARTITION and question.agreed.value is None
+
+
+def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
+    """The verdict on what was taken, whether a moment ago or, from the evidence, long ago. Asks nobody but Spark; what
+    is computed on the way is kept in the folder `evidence`. Raises SparkError; ReadingsNeeded as `conclude`."""
+    question = taken.question
+    try:
+        ledger = ledger_of(spark, taken, evidence)
+        report = judge(
+            ledger,
+            question.guarantee,
+            require=question.agreed.require,
+            not_processed=question.not_processed + _not_due(taken, ledger.source_bounds),
+            run=question.run,
+            versions=versions(),
+        )
+        return replace(report, origin=taken.origin, notes=taken.notes)
+    except PySparkException as error:
+        raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in VERSIONS}
+
+
+def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
+    """Everything that is judged of what was taken. Raises PySparkException; ReadingsNeeded as `conclude`.
+
+    The judged range ends where outputs are due no longer. Topics that move, without anybody to tell what is due, are
+    counted twice: the first time shows how far the outputs reach.
+    """
+    question = taken.question
+    if question.due is not None:
+        told = replace(taken.circumstances, due_told=True)
+        return _ledger_of(spark, _due(replace(taken, circumstances=told), question.due), evidence)
+    ledger = _ledger_of(spark, taken, evidence)
+    if not taken.circumstances.moving:
+        return ledger
+    reached = _due(taken, {p.partition: ledger.after(p.partition) for p in question.source.partitions})
+    return ledger if reached.question.source == question.source else _ledger_of(spark, reached, evidence)
+
+
+def _due(taken: Taken, ends: Mapping[int, int]) -> Taken:
+    """The same, with a judged range that ends below these source offsets. By key the inputs beyond stay in the reading:
+    an output may be that of one of them."""
+    question = taken.question
+    cut = tuple(
+        replace(p, lso=max(p.start, min(p.lso, ends.get(p.partition, p.start)))) for p in question.source.partitions
+    )
+    source = replace(question.source, partitions=cut)
+    readings = taken.readings
+    if isinstance(readings, Readings) and question.identity is Identity.LINEAGE and source != question.source:
+        below = F.col("offset") < bound("partition", source, "lso")
+        readings = readings._replace(inputs=readings.inputs.where(below))
+    return replace(taken, question=replace(question, source=source), readings=readings)
+
+
+def _not_due(taken: Taken, judged: Bounds) -> int:
+    """How many inputs there are between the end of what is judged and that of what was taken."""
+    ends = {p.partition: p.lso for p in judged.partitions}
+    source, batches = taken.question.source, taken.source_batches
+    if batches is None or all(ends[p.partition] == p.lso for p in source.partitions):
+        return 0
+    ranges = fates.fate_ranges(batches, source)
+    return sum(
+        fates.records_between(ranges, p.partition, ends[p.partition], p.lso, [Fate.COMMITTED])
+        for p in source.partitions
+    )
+
+
+def _ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
+    repeats = taken.question.guarantee is Guarantee.AT_LEAST_ONCE
+    question, folder = taken.question, (evidence / "ledger").as_uri()
+    if isinstance(taken.readings, Folded):
+        # No record is looked at any more, only batches and transactions.
+        suit(spark, 0)
+        return proved_ledger(
+            *(spark, taken.readings, _accounts(spark, taken, 0), taken.sink, question.source, folder),
+            expected=question.expected,
+            agreed=replace(question.agreed, repeats=repeats),
+            doubts=taken.doubts,
+            circumstances=taken.circumstances,
+        )
+    suit(spark, taken.offsets)
+    narrow(spark, (taken.committed, taken.uncommitted, taken.inputs))
+    inputs = taken.inputs
+    if taken.source_packs is not None:
+        # What wrote the inputs is asked of each of them.
+        inputs = keep(unpacked(inputs, taken.source_packs), (evidence / "ledger" / "inputs").as_uri(), taken.offsets)
+    return build_ledger(
+        taken.committed,
+        taken.uncommitted,
+        inputs,
+        taken.sink,
+        question.source,
+        folder,
+        _accounts(spark, taken, taken.offsets),
+        identity=question.identity,
+        expected=question.expected,
+        order=question.order,
+        agreed=replace(question.agreed, repeats=repeats),
+        doubts=taken.doubts,
+        packs=taken.packs,
+        circumstances=taken.circumstances,
+    )
+
+
+def _accounts(spark: SparkSession, taken: Taken, offsets: int) -> Accounts:
+    """What witnesses beside the readings tell; `offsets`: how many records Spark is about to look at beside it."""
+    question = taken.question
+    return Accounts(
+        raw_log=None if taken.batches is None else _raw_log(spark, taken.batches, taken.sink, offsets),
+        declared=None if question.journal is None else _declared(spark, question.journal),
+        coordinator=taken.coordinator,
+        source_log=None if taken.source_batches is None else _source_log(spark, taken, taken.source_batches),
+        polled=None if question.polled is None else _polled(spark, question.polled),
+    )
+
+
+def _source_log(spark: SparkSession, taken: Taken, batches: pa.Table) -> SourceLog:
+    markers = None
+    if any(one.inside for one in taken.circumstances.source_removed.values()):
+        control = batches.filter(pc.is_valid(batches["control"]))
+        table = pa.table({"partition": control["partition"], "offset": control["base_offset"]})
+        markers = frame_of(spark, table, "partition int, offset long")
+    return SourceLog(taken.aborted, taken.pending, markers)
+
+
+def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int) -> RawLog:
+    transactions = transactions_in(batches, bounds)
+    both = frame_of(spark, batches, BATCH_COLUMNS), frame_of(spark, transactions, TRANSACTION_COLUMNS)
+    frames = [gathered(one, offsets) for one in both]
+    return RawLog(frames[0], frames[1], (batches, transactions))
+
+
+def _declared(spark: SparkSession, journal: Sequence[Entry]) -> Declared:
+    ended = [entry for entry in journal if isinstance(entry, TransactionEnded)]
+    columns = ("transactional_id", "sequence", "attempt", "task", "outcome", "reason")
+    rows = [tuple(getattr(entry, name) for name in columns) for entry in ended]
+    started = [entry for entry in journal if isinstance(entry, TaskStarted)]
+    rows += [(entry.transactional_id, entry.sequence, 0, entry.task, "STARTED", "") for entry in started]
+    table = pa.table(dict(zip(columns, zip(*rows, strict=True), strict=True))) if rows else None
+    ids = frozenset(row[0] for row in rows)
+    return Declared(frame_of(spark, table, DECLARED_COLUMNS), len(rows), ids, outcomes_of(rows))
+
+
+def _polled(spark: SparkSession, table: pa.Table) -> Polled:
+    widths = pc.subtract(table["last_offset"], table["first_offset"])
+    records = (pc.sum(widths).as_py() or 0) + table.num_rows
+    return Polled(frame_of(spark, table, POLLED_COLUMNS), records)
+
+
+def with_headers(taken: Taken, folder: Path) -> Taken:
+    """The same, with headers of its own for each record, kept in the folder; unchanged where no lineage is packed."""
+    readings = {COMMITTED: taken.committed, UNCOMMITTED: taken.uncommitted, INPUTS: taken.inputs}
+    narrow(taken.inputs.sparkSession, list(readings.values()))
+    for name, packs in ((COMMITTED, taken.packs), (UNCOMMITTED, taken.packs), (INPUTS, taken.source_packs)):
+        if packs is not None:
+            whole = unpacked(readings[name], packs)
+            readings[name] = keep(whole, (folder / f"{name}-unpacked").as_uri(), taken.offsets, COLUMNS)
+    return replace(taken, readings=Readings(*readings.values()), packs=None, source_packs=None)

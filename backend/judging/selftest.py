@@ -1,0 +1,115 @@
+"""The chain tests itself on a verdict's own evidence: what is injected into copies of the readings must be caught.
+
+Before a report is accepted this happens by itself (`before_signoff`), once for the evidence as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from topicproof.backend.errors import SelfTestError, SparkError, UsageError
+from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.judging.verify import evidence_hash, evidence_in
+from topicproof.backend.judging.judge import judge_taken, ledger_of, with_headers
+from topicproof.backend.services.keeper import services
+from topicproof.backend.settings import Settings
+from topicproof.backend.services.spark import first_line, spark_session
+from topicproof.backend.judging.capture_store import EVIDENCE, Taken, read_taken
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.readings import keep
+from topicproof.validators.report import Report
+from topicproof.validators.selftest import Caught, choose, compare, inject
+from topicproof.validators.fast_path.proof import Folded
+
+SCRATCH = "self-test"
+NOTHING_TO_INJECT_INTO = (
+    "no transaction has four committed outputs that differ, none of the kinds that would be injected is judged, or the "
+    "evidence was kept without payloads"
+)
+KEPT = "self-test.json"
+"""In a run's folder: what was caught, and in which evidence."""
+
+
+def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
+    """What was caught of each injection, for the report and the evidence in `folder`; which stay as they are. Nothing
+    when there is nothing to inject into: no transaction holds four committed outputs that can be told apart, the
+    contract requires none of the kinds that would be injected, or there are folded readings only.
+
+    Raises SelfTestError when an injection is not found exactly once; EvidenceError, SparkError.
+    """
+    evidence, scratch = folder / EVIDENCE, folder / SCRATCH
+    before = Report.from_json((folder / REPORT).read_text(encoding="utf-8"))
+    try:
+        taken = read_taken(spark, evidence)
+        if isinstance(taken.readings, Folded):
+            return ()
+        taken = with_headers(taken, scratch)
+        sink = _told_apart(ledger_of(spark, taken, scratch / "before").sink, taken)
+        injection = choose(sink, taken.question.expected, taken.question.order)
+        if injection is None:
+            return ()
+        injected = taken.kept._replace(
+            committed=keep(inject(taken.committed, injection), (scratch / "committed").as_uri(), taken.offsets),
+            uncommitted=keep(inject(taken.uncommitted, injection), (scratch / "uncommitted").as_uri(), taken.offsets),
+        )
+        copies = replace(taken, readings=injected)
+        caught = compare(before, judge_taken(spark, copies, scratch), injection)
+    except PySparkException as error:
+        raise SparkError(f"The self-test failed: {first_line(error)}") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    missed = [one for one in caught if one.found != 1]
+    if missed:
+        said = ", ".join(f"{one.kind} {one.found} times" for one in missed)
+        raise SelfTestError(f"The self-test failed: one of each was injected, and found was {said}. Trust no verdict.")
+    return caught
+
+
+def _told_apart(sink: DataFrame, taken: Taken) -> DataFrame:
+    """The sink's records; by key, only those whose key is nobody else's."""
+    if taken.question.identity is not Identity.KEY:
+        return sink
+    held = taken.committed.select("partition", "offset", taken.question.agreed.match.of_sink().alias("held"))
+    alone = held.groupBy("held").agg(F.count("*").alias("times"), F.first("partition").alias("partition"))
+    once = held.join(alone.where("times = 1").select("held"), "held", "left_semi")
+    return sink.join(once.select("partition", "offset"), ["partition", "offset"], "left_semi")
+
+
+def before_signoff(
+    settings: Settings, folder: Path, comment: str, say: Callable[[str], None] = lambda _text: None
+) -> list[str]:
+    """What must come before a report is accepted: the kinds that the chain catches on the evidence of a run's folder,
+    of several stages in each of them. Spark is started for it, unless that was done for this evidence before.
+
+    Raises UsageError where there is nothing to inject into and no comment says why it is accepted all the same;
+    SelfTestError, EvidenceError, SparkError, SetupError.
+    """
+    caught = _caught(settings, folder, say)
+    if not caught and not comment.strip():
+        raise UsageError(
+            f"The chain cannot test itself on {folder.name}: {NOTHING_TO_INJECT_INTO}. "
+            "Say in a comment why it is accepted all the same."
+        )
+    return caught
+
+
+def _caught(settings: Settings, folder: Path, say: Callable[[str], None]) -> list[str]:
+    kept, digest = folder / KEPT, evidence_hash(folder)
+    if kept.exists():
+        said = json.loads(kept.read_text(encoding="utf-8"))
+        if said["evidence"] == digest:
+            return list(said["caught"])
+    say("self-test: a duplicate, a gap, a swap and a torn transaction are injected into copies of the readings")
+    with services(settings, kafka=False, say=say) as up, spark_session(up.spark_remote) as spark:
+        found = [self_test(spark, evidence.parent) for evidence in evidence_in(folder)]
+    caught = list(dict.fromkeys(one.kind for each in found for one in each)) if all(found) else []
+    kept.write_text(json.dumps({"evidence": digest, "caught": caught}) + "\n", encoding="utf-8")
+    return caught

@@ -1,0 +1,52 @@
+"""Spark's settings, by how much it is about to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from topicproof.validators.readings import FEW_OFFSETS_MAX
+
+BYTES_AT_ONCE = 32 * 1024 * 1024
+ROWS_AT_ONCE = 4_096
+"""Spark's own default."""
+ARROW_ROWS, ROWS_FOLDED_AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch", 60_000
+"""Of what is folded, a record has neither key nor value: so many take some megabytes."""
+
+
+def suit(spark: SparkSession, offsets: int, folding: bool = False) -> None:
+    """Let Spark interpret its expressions where compiling them would take longer than all the records do, and hand over
+    more rows at once where these are folded."""
+    if folding:
+        spark.conf.set(ARROW_ROWS, ROWS_FOLDED_AT_ONCE)
+    else:
+        spark.conf.unset(ARROW_ROWS)
+    small = offsets <= FEW_OFFSETS_MAX
+    spark.conf.set("spark.sql.codegen.wholeStage", str(not small).lower())
+    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if small else "FALLBACK")
+    if small:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    else:
+        spark.conf.unset("spark.sql.shuffle.partitions")
+
+
+def narrow(spark: SparkSession, readings: Sequence[DataFrame]) -> None:
+    """Let Spark take fewer rows into memory at once where they are large: 4,096 of 10 MB each end the server.
+
+    How large says the footer of each file; one that is not on this machine is left to Spark's own measure."""
+    places = {urlsplit(name) for reading in readings for name in reading.inputFiles()}
+    files = [Path(unquote(place.path)) for place in places if place.scheme == "file"]
+    largest = max(map(_row_bytes, files), default=0)
+    rows = int(min(ROWS_AT_ONCE, max(1, BYTES_AT_ONCE // max(1, largest))))
+    spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", str(rows))
+
+
+def _row_bytes(file: Path) -> int:
+    """Of the group of rows with the largest ones, how large one is."""
+    footer = pq.read_metadata(file)
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    return max((one.total_byte_size // one.num_rows for one in groups if one.num_rows), default=0)

@@ -1,0 +1,108 @@
+"""Judging a database table that backend/sink/table.py wrote against its source topic: duplicates, gaps,
+order and rows without an input, by the validators that judge topics.
+
+A table has no aborted rows and no raw log, so its rows are both readings of one partition, in the order of their ids.
+They are read by this process: a table must fit into its memory. What the verdict rests on is kept as for a topic, and
+`topicproof verify` judges it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
+
+from topicproof.backend.errors import SinkError
+from topicproof.backend.judging.judge import conclude
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.origin import fetch_origin, topic_names
+from topicproof.backend.sink.table import LINEAGE, connect_database, rows_of, shown
+from topicproof.backend.settings import READ_COMMITTED, spark_source_options
+from topicproof.backend.judging.capture_store import (
+    COMMITTED,
+    EVIDENCE,
+    INPUTS,
+    UNCOMMITTED,
+    Question,
+    Readings,
+    Taken,
+    empty,
+)
+from topicproof.validators.contract_terms import Agreed
+from topicproof.validators.finding import Bounds, Guarantee, PartitionBounds, Witness
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, Lineage, format_lineage
+from topicproof.validators.readings import COLUMNS, keep, read
+from topicproof.validators.report import Report
+
+REQUIRED = ("duplicate", "gap", "order", "phantom")
+
+
+def judge_table(
+    spark: SparkSession,
+    cluster: Cluster,
+    url: str,
+    table: str,
+    source: Bounds,
+    folder: Path,
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+    run: str | None = None,
+    not_processed: int = 0,
+    papers: Mapping[str, Any] | None = None,
+) -> Report:
+    """The verdict on a table; report and evidence go into `folder`, as backend/judging/judge.py has it.
+
+    Raises SinkError when the table cannot be read, EvidenceError, SparkError.
+    """
+    evidence = folder / EVIDENCE
+    empty(evidence)
+    rows = read_table(url, table)
+    count = rows.num_rows
+    sink = Bounds(table, (PartitionBounds(0, 0, count, count),))
+    offsets = sink.offsets + source.offsets
+    reading = spark.createDataFrame(rows).selectExpr(*_typed()) if count else spark.createDataFrame([], COLUMNS)
+    committed, uncommitted = (keep(reading, (evidence / name).as_uri(), offsets) for name in (COMMITTED, UNCOMMITTED))
+    options = spark_source_options(cluster.bootstrap, cluster.client, READ_COMMITTED)
+    inputs = keep(read(spark, options, source, Witness.READ_COMMITTED), (evidence / INPUTS).as_uri(), offsets)
+    question = Question(
+        source=source,
+        sink=table,
+        guarantee=guarantee,
+        agreed=Agreed(require=REQUIRED),
+        run=run,
+        not_processed=not_processed,
+    )
+    origin = fetch_origin(cluster.bootstrap, cluster.client, topic_names(source))
+    readings = Readings(committed, uncommitted, inputs)
+    taken = Taken(question, sink, readings, batches=None, coordinator=None, origin=origin)
+    return conclude(spark, taken, folder, papers)
+
+
+def read_table(url: str, table: str) -> pa.Table:
+    """A table's rows as a reading: partition 0, and offsets that count them by id."""
+    engine, rows = connect_database(url), rows_of(table)
+    try:
+        with engine.connect() as connection:
+            found = connection.execute(select(rows).order_by(rows.c.id)).mappings().all()
+    except DBAPIError as error:
+        said = str(error.orig).splitlines()[0].rstrip(".")
+        raise SinkError(f"Table {table} of {shown(engine)} cannot be read: {said}.") from error
+    headers = [
+        [{"key": LINEAGE_HEADER, "value": format_lineage(Lineage(*(row[name] for name in LINEAGE)))}] for row in found
+    ]
+    return pa.table(
+        {
+            "offset": pa.array(range(len(found)), pa.int64()),
+            "key": pa.array([row["key"] for row in found], pa.binary()),
+            "value": pa.array([row["value"] for row in found], pa.binary()),
+            "headers": pa.array(headers, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        }
+    )
+
+
+def _typed() -> tuple[str, ...]:
+    return "cast(0 as int) as partition", "offset", "cast(null as timestamp) as timestamp", "key", "value", "headers"

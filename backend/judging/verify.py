@@ -1,0 +1,163 @@
+"""Evidence, judged again from its folder alone: no Kafka, no history, only Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from topicproof.backend.errors import EvidenceError, SparkError
+from topicproof.backend.evidence.cluster_check import compare_with_cluster
+from topicproof.backend.evidence.derived import (
+    asked_contradictions,
+    file_contradictions,
+    manifest_contradictions,
+    other_versions,
+    report_contradictions,
+)
+from topicproof.backend.evidence.findings import gather
+from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.evidence.manifest import (
+    MANIFEST,
+    Difference,
+    Manifest,
+    Payloads,
+    differences,
+    manifest_hash,
+    read_manifest,
+)
+from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
+from topicproof.backend.judging.judge import judge_taken
+from topicproof.backend.services.spark import first_line
+from topicproof.backend.judging.capture_store import EVIDENCE, read_taken
+from topicproof.validators.ledger.ledger import ReadingsNeeded
+from topicproof.validators.report import Report
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What became of verifying a folder."""
+
+    folder: Path
+    manifest: Manifest
+    hash: str
+    """Of the manifest, as a sign-off names it."""
+    differences: tuple[Difference, ...]
+    """Files that are not what was written. Then nothing is judged."""
+    said: Report | None
+    """The report in the folder."""
+    found: Report | None
+    """The report of judging again."""
+    contradictions: tuple[str, ...]
+    """Where the report does not say what judging again finds, in sentences that begin with the file."""
+    forged: tuple[str, ...] = ()
+    """Where another file does not say what it must by the report, the question and the rows found again."""
+    unsettled: tuple[str, ...] = ()
+    """What could not be compared, in sentences."""
+    notes: tuple[str, ...] = ()
+    """What differs without contradicting anything."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether the copy lacks what records said, so that a contradiction may come from that alone."""
+        return self.manifest.payloads is not Payloads.ALL
+
+    @property
+    def exit_code(self) -> int:
+        """The verdict's, warnings included, if the evidence is what it says; 4 if it is not. 3 if a masked copy does
+        not suffice, or if a file cannot be compared."""
+        if self.differences or self.found is None or self.forged:
+            return FORGED
+        if self.contradictions:
+            return UNJUDGED if self.masked else FORGED
+        return worst([code_of(self.found), UNJUDGED if self.unsettled else 0])
+
+
+def evidence_in(folder: Path) -> list[Path]:
+    """The evidence in a folder: itself, or what is in the folder of a run, of which several stages have each their own,
+    end to end first. Raises EvidenceError when there is none."""
+    if (folder / MANIFEST).is_file():
+        return [folder]
+    patterns = (f"{EVIDENCE}/{MANIFEST}", f"*/*/{EVIDENCE}/{MANIFEST}")
+    found = [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
+    if not found:
+        raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.")
+    return found
+
+
+def evidence_hash(folder: Path) -> str | None:
+    """What a sign-off names: the hash of the one manifest, or of all of them together; None where there is none."""
+    try:
+        found = evidence_in(folder)
+    except EvidenceError:
+        return None
+    if len(found) == 1:
+        return manifest_hash(found[0])
+    lines = "".join(f"{manifest_hash(one)}  {one.relative_to(folder)}\n" for one in found)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def read_report(evidence: Path) -> Report:
+    """Raises EvidenceError."""
+    path = evidence / REPORT
+    try:
+        return Report.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvidenceError(f"The report {path} cannot be read: {error}") from error
+
+
+def unchanged(evidence: Path) -> Verified:
+    """Only the files are looked at: see `verify`."""
+    found = tuple(differences(evidence))
+    return Verified(evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ())
+
+
+def verify(
+    spark: SparkSession, evidence: Path, bootstrap: str | None = None, client: Mapping[str, str] | None = None
+) -> Verified:
+    """Hold every file against the manifest; if all are what they were, judge again and derive the other files again.
+    With the address of the cluster, ask it for its id, the topics' ids and what is left of the raw logs, and compare.
+
+    Raises EvidenceError when the folder cannot be read, SparkError, ClusterError.
+    """
+    looked = unchanged(evidence)
+    if looked.differences:
+        return looked
+    said, manifest = read_report(evidence), looked.manifest
+    taken = read_taken(spark, evidence)
+    with tempfile.TemporaryDirectory(prefix="topicproof-verify-") as name:
+        scratch = Path(name)
+        try:
+            found = judge_taken(spark, taken, scratch)
+        except ReadingsNeeded as error:
+            raise EvidenceError(
+                f"What {evidence} holds of the readings does not prove the report again, and the records are not in "
+                "it: it was kept without payloads. Judge the topics again."
+            ) from error
+        text = (evidence / REPORT).read_text(encoding="utf-8")
+        contradictions = report_contradictions(text, said, found)
+        forged = asked_contradictions(evidence, taken.question)
+        others = other_versions(said)
+        rendered: list[str] = []
+        if not contradictions:
+            # The files are rendered from the report, so that one that is wrong says nothing of them.
+            forged += manifest_contradictions(manifest, found)
+            places = gather(scratch / "ledger", scratch)
+            try:
+                rendered = file_contradictions(spark, evidence, manifest, said, places, scratch)
+            except PySparkException as error:
+                raise SparkError(f"Spark could not compare the findings: {first_line(error)}") from error
+    asked = compare_with_cluster(bootstrap, client or {}, taken) if bootstrap is not None else ((), ())
+    unsettled = [f"{one} This version may render it otherwise than the report's." for one in rendered if others]
+    told = "The report was written with other versions, so that its sentences are not compared"
+    notes = [f"{told}: {', '.join(others)}."] if others else []
+    forged += [] if others else rendered
+    return Verified(
+        *(evidence, manifest, looked.hash, (), said, found, tuple(contradictions)),
+        *((*forged, *asked[0]), (*unsettled, *asked[1]), tuple(notes)),
+    )

@@ -1,0 +1,159 @@
+"""What a cluster and a topic are made of: brokers, topics, leaders, settings. No record is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka.admin import ConfigResource
+from kafka.errors import KafkaError
+
+from topicproof.backend.kafka.cluster import INTERNAL_TOPICS
+from topicproof.backend.kafka.log.rawlog import Connection, connect
+
+VERDICT_SETTINGS = (
+    "cleanup.policy",
+    "compression.type",
+    "delete.retention.ms",
+    "max.message.bytes",
+    "message.timestamp.type",
+    "min.insync.replicas",
+    "retention.bytes",
+    "retention.ms",
+    "unclean.leader.election.enable",
+)
+"""Settings that decide what a topic still holds, or how safe it is: a verdict depends on them."""
+
+
+@dataclass(frozen=True)
+class Broker:
+    """One broker as clients reach it."""
+
+    broker: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True)
+class TopicShape:
+    """A topic's name and how it is spread."""
+
+    topic: str
+    partitions: int
+    replicas: int
+    """Of its partition with the fewest."""
+    out_of_sync: int
+    """Partitions that lack an in-sync replica."""
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """The cluster, without Kafka's own topics."""
+
+    cluster: str
+    brokers: tuple[Broker, ...]
+    controller: int | None
+    """The leader of the metadata quorum; None when the cluster does not say, as before KRaft."""
+    topics: tuple[TopicShape, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a partition lies."""
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One configuration of a topic."""
+
+    name: str
+    value: str
+    """Empty for one that is secret."""
+    source: str
+    """Where the value is set, in Kafka's words: DYNAMIC_TOPIC_CONFIG, DEFAULT_CONFIG and so on."""
+
+    @property
+    def default(self) -> bool:
+        return self.source == "DEFAULT_CONFIG"
+
+
+def describe_cluster(bootstrap: str, client: Mapping[str, str]) -> ClusterView:
+    """Raises ClusterError."""
+    with connect(bootstrap, client) as kafka:
+        told = kafka.patiently(kafka.admin.describe_cluster)
+        topics = kafka.patiently(kafka.admin.describe_topics)
+        controller = _controller(kafka)
+    return ClusterView(
+        cluster=told["cluster_id"],
+        brokers=tuple(
+            Broker(each["broker_id"], each["host"], each["port"], each["rack"])
+            for each in sorted(told["brokers"], key=lambda each: each["broker_id"])
+        ),
+        controller=controller,
+        topics=tuple(
+            TopicShape(
+                each["name"],
+                len(each["partitions"]),
+                min((len(p["replica_nodes"]) for p in each["partitions"]), default=0),
+                sum(len(p["isr_nodes"]) < len(p["replica_nodes"]) for p in each["partitions"]),
+            )
+            for each in sorted(topics, key=lambda each: each["name"])
+            if each["name"] not in INTERNAL_TOPICS
+        ),
+    )
+
+
+def describe_topic(
+    bootstrap: str, client: Mapping[str, str], topic: str
+) -> tuple[tuple[Placement, ...], tuple[Setting, ...]]:
+    """Where its partitions lie, and its settings: those that are not the default first, then by name.
+
+    Raises TopicError for a missing topic, ClusterError.
+    """
+    with connect(bootstrap, client) as kafka:
+        kafka.leaders(topic)
+        (told,) = kafka.patiently(lambda: kafka.admin.describe_topics([topic]))
+        answer = kafka.patiently(
+            lambda: kafka.admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
+        )
+    placements = tuple(
+        Placement(p["partition_index"], p["leader_id"], tuple(p["replica_nodes"]), tuple(p["isr_nodes"]))
+        for p in sorted(told["partitions"], key=lambda p: p["partition_index"])
+    )
+    settings = [
+        Setting(name, "" if each["is_sensitive"] else str(each["value"] or ""), each["config_source"])
+        for name, each in answer["topic"][topic].items()
+    ]
+    return placements, tuple(sorted(settings, key=lambda one: (one.default, one.name)))
+
+
+def cleanup_policy(kafka: Connection, topic: str) -> str:
+    """What Kafka removes from a topic, such as `delete after 7 days`; empty where we may not ask."""
+    try:
+        answer = kafka.patiently(
+            lambda: kafka.admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
+        )
+    except KafkaError:
+        return ""
+    known = {name: str(each["value"]) for name, each in answer["topic"][topic].items()}
+    said = [known.get("cleanup.policy", "")]
+    for name, unit, noun in (("retention.ms", 86_400_000, "days"), ("retention.bytes", 1_000_000, "MB")):
+        if "delete" in said[0] and int(known.get(name, -1)) >= 0:
+            said.append(f"after {int(known[name]) / unit:,.4g} {noun}")
+    return " ".join(said)
+
+
+def _controller(kafka: Connection) -> int | None:
+    """A broker names any broker as the controller since KRaft; the quorum knows."""
+    try:
+        told = kafka.patiently(kafka.admin.describe_metadata_quorum)
+        leader: int = told["topics"][0]["partitions"][0]["leader_id"]
+    except (KafkaError, LookupError):
+        return None
+    return leader

@@ -1,0 +1,256 @@
+"""A topic at a glance: what `topicproof inspect` prints. Asked once, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import pandas as pd
+import pyarrow as pa
+from kafka.errors import KafkaError
+
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.coordination.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers
+from topicproof.backend.kafka.log.fates import (
+    ABORTED,
+    COMMITTED,
+    OPEN,
+    UNEXPLAINED,
+    balance,
+    fate_ranges,
+    total,
+    transactions,
+)
+from topicproof.backend.kafka.coordination.lag import GroupLag, ask_group_lags
+from topicproof.backend.kafka.log.rawlog import Connection, cluster_error, connect
+from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
+from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
+from topicproof.backend.kafka.coordination.transaction_state import StateEntry, read_states
+from topicproof.backend.kafka.coordination.unstable import ask_unstable_offsets
+from topicproof.validators.coordinator import OpenTransaction, UnstableOffset
+from topicproof.validators.finding import Bounds, Fate
+
+LAST_TRANSACTIONS = 10
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class PartitionView:
+    """One partition's bounds and balance."""
+
+    partition: int
+    start: int
+    lso: int
+    hw: int
+    fates: Mapping[Fate, int]
+    """Offsets by fate; sums to hw - start."""
+
+
+@dataclass(frozen=True)
+class TransactionView:
+    """One transaction on one partition, as the raw log shows it. Times are in ms since 1970."""
+
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_offset: int
+    records: int
+    bytes: int
+    first_timestamp: int
+    last_timestamp: int
+    outcome: str
+    """COMMITTED, ABORTED, OPEN, or UNEXPLAINED: no marker although it lies below the last stable offset."""
+    marker_offset: int | None
+    marker_timestamp: int | None
+    marker_epoch: int | None
+    """The epoch after the data's for Java clients, fences and timeouts (KIP-890)."""
+    transactional_id: str | None
+    """By a coordinator that still knows the producer, or by the coordinators' log."""
+    reason: str | None
+    """Why it was aborted (`reasons`): declared, timeout, fenced, operator; None: it was not, or not proven."""
+
+
+@dataclass(frozen=True)
+class TransactionsView:
+    """The transactions that have data in the bounds, counted per partition that they touch."""
+
+    committed: int
+    aborted: int
+    open: int
+    unexplained: int
+    records_committed: int
+    """Records inside committed transactions; those outside of any are not among them."""
+    records_aborted: int
+    aborted_by: Mapping[str, int]
+    """The aborted ones by reason; those whose reason is not known are not among them."""
+    last: tuple[TransactionView, ...]
+    """The last few to begin, the latest first."""
+
+
+@dataclass(frozen=True)
+class ProducerView:
+    """A producer that a partition's leader remembers. `open_from` is the start of its open transaction."""
+
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    open_from: int | None
+    transactional_id: str | None
+    state: str | None
+
+
+@dataclass(frozen=True)
+class TopicView:
+    """What a topic holds, and what stands in the way of its readers."""
+
+    topic: str
+    taken_at: datetime
+    """UTC, just after the bounds were taken."""
+    bounds: Bounds
+    fates: Mapping[Fate, int]
+    """Offsets by fate over all partitions; sums to `bounds.offsets`."""
+    outside: int
+    """Records that are in no transaction."""
+    partitions: tuple[PartitionView, ...]
+    transactions: TransactionsView
+    open: tuple[OpenTransaction, ...]
+    producers: tuple[ProducerView, ...]
+    lags: tuple[GroupLag, ...]
+    unstable: tuple[UnstableOffset, ...]
+    """Offsets of groups that an open transaction holds."""
+    not_heard: tuple[str, ...]
+    """Questions that the cluster did not answer, each with its reason: their part of the view is empty, not 0."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For `json.dumps`: fates in lower case, times in ISO 8601, every sentence included."""
+        told = asdict(self)
+        told["taken_at"] = self.taken_at.isoformat()
+        told["offsets"] = self.bounds.offsets
+        told["bounds"] = [asdict(p) for p in self.bounds.partitions]
+        told["fates"] = _lower(self.fates)
+        told["partitions"] = [asdict(p) | {"fates": _lower(p.fates)} for p in self.partitions]
+        told["open"] = [
+            asdict(each) | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why} for each in self.open
+        ]
+        told["unstable"] = [asdict(each) | {"stuck": each.stuck, "why": each.why} for each in self.unstable]
+        told["lags"] = [
+            asdict(lag)
+            | {
+                "visible": lag.visible,
+                "uncommitted": lag.uncommitted,
+                "withheld": lag.withheld,
+                "subtraction": lag.subtraction,
+                "stuck": lag.stuck,
+            }
+            for lag in self.lags
+        ]
+        return told
+
+
+def inspect_topic(bootstrap: str, client: Mapping[str, str], topic: str, check_crc: bool = False) -> TopicView:
+    """Look at a topic once. The log must be readable; what the coordinators do not answer is listed as not heard.
+
+    `check_crc` holds every batch against its checksum. Raises TopicError for a missing topic, ClusterError when no
+    broker answers or a batch is corrupt.
+    """
+    with connect(bootstrap, client) as kafka:
+        bounds = kafka.bounds(topic)
+        taken_at = datetime.now(UTC)
+        batches = kafka.scan(topic, bounds, check_crc=check_crc)
+        ranges = fate_ranges(batches, bounds)
+        not_heard: list[str] = []
+
+        def hear(what: str, ask: Callable[[], Answer], nothing: Answer) -> Answer:
+            try:
+                return ask()
+            except KafkaError as error:
+                not_heard.append(f"{what}: {cluster_error(bootstrap, error)}")
+            except ClusterError as error:
+                not_heard.append(f"{what}: {error}")
+            return nothing
+
+        none_open: tuple[OpenTransaction, ...] = ()
+        no_lags: tuple[GroupLag, ...] = ()
+        none_unstable: tuple[int, tuple[UnstableOffset, ...]] = (0, ())
+        no_states: tuple[StateEntry, ...] = ()
+        opened = hear("open transactions", lambda: ask_open_transactions(kafka, topic, bounds, ranges), none_open)
+        writers = hear("producers", lambda: ask_producers(kafka, topic), pd.DataFrame(columns=list(PRODUCER_COLUMNS)))
+        lags = hear("consumer groups", lambda: ask_group_lags(kafka, topic, bounds, ranges, opened), no_lags)
+        partitions = [p.partition for p in bounds.partitions]
+        unstable = hear("unstable offsets", lambda: ask_unstable_offsets(kafka, topic, partitions), none_unstable)[1]
+        ended = transactions(batches, bounds)
+        names = dict(zip(writers["producer_id"], writers["transactional_id"], strict=True))
+        states = hear("the coordinators' log", lambda: _states(kafka, ended, names), no_states)
+    counts = balance(ranges, bounds)
+    plain = ranges[~ranges["transactional"] & ranges["control"].isna()]
+    return TopicView(
+        topic=topic,
+        taken_at=taken_at,
+        bounds=bounds,
+        fates=total(counts),
+        outside=int(plain["records"].sum()),
+        partitions=tuple(
+            PartitionView(p.partition, p.start, p.lso, p.hw, total(counts.loc[[p.partition]]))
+            for p in bounds.partitions
+        ),
+        transactions=summary(
+            ended.assign(
+                transactional_id=ended["producer_id"].map(transactional_ids(states) | _known(names)).astype(object),
+                reason=pd.Series(abort_reasons(topic, ended, states), ended.index, dtype=object),
+            )
+        ),
+        open=opened,
+        producers=tuple(ProducerView(**row) for row in _rows(writers)),
+        lags=lags,
+        unstable=unstable,
+        not_heard=tuple(not_heard),
+    )
+
+
+def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsView:
+    """The table of `fates.transactions`, with `transactional_id` and `reason`, counted, with the last few to begin."""
+    number = found["outcome"].value_counts()
+    records = found.groupby("outcome")["records"].sum()
+    latest = found.sort_values(["first_timestamp", "first_offset"], ascending=False, kind="stable").head(last)
+    return TransactionsView(
+        committed=int(number.get(COMMITTED, 0)),
+        aborted=int(number.get(ABORTED, 0)),
+        open=int(number.get(OPEN, 0)),
+        unexplained=int(number.get(UNEXPLAINED, 0)),
+        records_committed=int(records.get(COMMITTED, 0)),
+        records_aborted=int(records.get(ABORTED, 0)),
+        aborted_by={str(reason): int(count) for reason, count in found["reason"].value_counts().items()},
+        last=tuple(TransactionView(**row) for row in _rows(latest)),
+    )
+
+
+def _states(kafka: Connection, ended: pd.DataFrame, names: Mapping[int, str | None]) -> tuple[StateEntry, ...]:
+    """What the coordinators' log holds of the producers of these transactions; of all, where a name is not known."""
+    wanted = {names.get(producer_id) for producer_id in ended["producer_id"].unique()}
+    if not wanted:
+        return ()
+    known = {name for name in wanted if name is not None}
+    return read_states(
+        kafka.bootstrap, kafka.client, kafka.bounds(STATE_TOPIC), known if len(known) == len(wanted) else None
+    )
+
+
+def _known(names: Mapping[int, str | None]) -> dict[int, str]:
+    return {producer_id: name for producer_id, name in names.items() if name is not None}
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table with null as None."""
+    rows: list[dict[str, Any]] = pa.Table.from_pandas(frame, preserve_index=False).to_pylist()
+    return rows
+
+
+def _lower(fates: Mapping[Fate, int]) -> dict[str, int]:
+    return {fate.value.lower(): count for fate, count in fates.items()}

@@ -1,0 +1,342 @@
+"""Records of a topic for somebody who looks around: a bounded search that says where it stopped, and the newest ones.
+
+What a record's offset became is told by the raw log's ranges, so one reading at read_uncommitted is enough, and a
+search for a fate skips what has another one without reading it.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pandas as pd
+import pyarrow as pa
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from topicproof.backend import settings
+from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka.cluster import cluster_error
+from topicproof.backend.kafka.browse.records import Headers, headers_of
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
+
+GROUP = "topicproof-browse"
+"""Nothing is committed under this name, so the cluster keeps nothing of it."""
+FOUND_MAX = 200
+SCAN_OFFSETS_MAX = 200_000
+SCAN_BYTES_MAX = 64_000_000
+SCAN_S_MAX = 10.0
+KEPT_BYTES_MAX = 1_000_000
+"""Of one key, value or header: what is longer is cut, and can be fetched alone."""
+LATEST_S_MAX = 5.0
+LATEST_KEPT_BYTES_MAX = 1_000
+"""Of one key, value or header among the newest records: they are many, read again and again, and only listed."""
+DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
+"""What a record can be; a marker is none, and nothing is left of what is gone."""
+POLL_S = 0.1
+TOLD_EVERY = 5_000
+SKIPPED_MIN = 2_000
+"""A stretch of other fates is skipped by a new fetch when it is at least so long; reading on is quicker otherwise."""
+
+
+class Stop(StrEnum):
+    """Why a search ended."""
+
+    END = "END"
+    FOUND = "FOUND"
+    OFFSETS = "OFFSETS"
+    BYTES = "BYTES"
+    TIME = "TIME"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is searched for: bytes that must occur, without regard to case in ASCII. Empty: anything fits."""
+
+    key: bytes = b""
+    value: bytes = b""
+    header: bytes = b""
+    """In `name=value` of any one header."""
+    fates: tuple[Fate, ...] = ()
+
+    def fits(self, message: Message) -> bool:
+        return (
+            _occurs(self.key, message.key())
+            and _occurs(self.value, message.value())
+            and (
+                not self.header
+                or any(_occurs(self.header, _header_bytes(name, value)) for name, value in headers_of(message))
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """A record, with its key, value and headers cut where they are very long: `KEPT_BYTES_MAX` in a search."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    size: int
+    """Bytes of key, value and headers, uncut and uncompressed."""
+    fate: Fate
+    producer_id: int | None
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found between `first` and `reached`, and where to go on."""
+
+    rows: tuple[Row, ...]
+    first: int
+    reached: int
+    """Every record below was looked at; a search that goes on begins here."""
+    end: int
+    """Where the partition ends, by the bounds."""
+    stop: Stop
+
+
+def search(
+    bootstrap: str,
+    client: Mapping[str, str],
+    bounds: Bounds,
+    ranges: pd.DataFrame,
+    partition: int,
+    first: int,
+    wanted: Wanted,
+    told: Callable[[int, int], None] = lambda _offsets, _found: None,
+) -> Search:
+    """The records of a partition from `first` on that fit, up to `FOUND_MAX` or until one of the other limits.
+
+    `ranges` are the `fates.fate_ranges` of `bounds`. `told` hears from time to time how many offsets are behind it and
+    how many records were found. Raises TopicError when the partition is missing or its records were deleted meanwhile,
+    ClusterError when nothing comes in time.
+    """
+    p = _of(bounds, partition)
+    fates = _Fates(ranges, partition)
+    at = first = min(max(first, p.start), p.hw)
+    spans, last = _bounded(fates.spans(first, p.hw, wanted.fates), p.hw)
+    rows: list[Row] = []
+    size = read = 0
+    deadline = time.monotonic() + SCAN_S_MAX
+    with _consumer(bootstrap, client, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
+        for low, high in spans:
+            consumer.assign([TopicPartition(bounds.topic, partition, low)])
+            at = low
+            while at < high:
+                message = _next(consumer)
+                if message is None:
+                    if time.monotonic() > deadline:
+                        return _out_of_time(bounds.topic, partition, rows, first, at, p.hw)
+                    continue
+                offset = message.offset() or 0
+                if message.error() is not None or offset >= high:
+                    at = high
+                    continue
+                at = offset + 1
+                size += len(message)
+                if fates.of(offset)[0] in (wanted.fates or DATA_FATES) and wanted.fits(message):
+                    rows.append(_row(message, fates))
+                if len(rows) == FOUND_MAX:
+                    return Search(tuple(rows), first, at, p.hw, Stop.END if at == p.hw else Stop.FOUND)
+                if size > SCAN_BYTES_MAX:
+                    return Search(tuple(rows), first, at, p.hw, Stop.BYTES)
+                read += 1
+                if read % TOLD_EVERY == 0:
+                    told(at - first, len(rows))
+                    if time.monotonic() > deadline:
+                        return Search(tuple(rows), first, at, p.hw, Stop.TIME)
+    return Search(tuple(rows), first, last, p.hw, Stop.END if last == p.hw else Stop.OFFSETS)
+
+
+def offset_at(bootstrap: str, client: Mapping[str, str], bounds: Bounds, partition: int, timestamp_ms: int) -> int:
+    """The first offset whose record is of that time or later; the high watermark when there is none.
+
+    Raises TopicError for a missing partition, ClusterError when the broker does not answer.
+    """
+    p = _of(bounds, partition)
+    with _consumer(bootstrap, client, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
+        (found,) = consumer.offsets_for_times(
+            [TopicPartition(bounds.topic, partition, timestamp_ms)], timeout=settings.REQUEST_TIMEOUT_MS / 1000
+        )
+    if found.error is not None:
+        raise ClusterError(f"{bounds.topic}-{partition} could not be asked for a time: {found.error.str()}.")
+    return p.hw if found.offset == OFFSET_END else min(max(found.offset, p.start), p.hw)
+
+
+def latest(
+    bootstrap: str,
+    client: Mapping[str, str],
+    bounds: Bounds,
+    ranges: pd.DataFrame,
+    isolation: str,
+    count: int,
+    kept: int = LATEST_KEPT_BYTES_MAX,
+    seconds: float = LATEST_S_MAX,
+) -> tuple[Row, ...]:
+    """The newest records of all partitions that a consumer at this level gets, by time, the newest first.
+
+    Each key, value and header is cut to `kept` bytes, and they must come within `seconds`. `ranges` are the
+    `fates.fate_ranges` of `bounds`. Raises as `search` does.
+    """
+    committed = isolation == settings.READ_COMMITTED
+    wanted = (Fate.COMMITTED,) if committed else DATA_FATES
+    by_partition = {p.partition: _Fates(ranges, p.partition) for p in bounds.partitions}
+    starts, ends = {}, {}
+    for p in bounds.partitions:
+        end = p.lso if committed else p.hw
+        low = by_partition[p.partition].last(wanted, count)
+        if low is not None and low < end:
+            starts[p.partition], ends[p.partition] = low, end
+    rows: list[Row] = []
+    deadline = time.monotonic() + seconds
+    with _consumer(bootstrap, client, bounds.topic, isolation) as consumer:
+        consumer.assign([TopicPartition(bounds.topic, partition, low) for partition, low in starts.items()])
+        while ends and time.monotonic() < deadline:
+            message = _next(consumer)
+            if message is None:
+                continue
+            partition, offset = message.partition() or 0, message.offset() or 0
+            if message.error() is not None or offset >= ends.get(partition, 0):
+                ends.pop(partition, None)
+                continue
+            rows.append(_row(message, by_partition[partition], kept))
+    if ends:
+        raise ClusterError(
+            f"The newest records of {bounds.topic} did not come within {seconds:.0f} s from "
+            f"{len(ends)} of its partitions. Check that its brokers answer."
+        )
+    return tuple(sorted(rows, key=lambda row: (row.timestamp_ms, row.offset), reverse=True)[:count])
+
+
+class _Fates:
+    """The ranges of one partition, to be asked offset by offset."""
+
+    def __init__(self, ranges: pd.DataFrame, partition: int) -> None:
+        own = pa.Table.from_pandas(ranges[ranges["partition"] == partition], preserve_index=False)
+        self.lows: list[int] = own["first_offset"].to_pylist()
+        self.highs: list[int] = own["last_offset"].to_pylist()
+        self.fates: list[Fate] = [Fate(fate) for fate in own["fate"].to_pylist()]
+        self.records: list[int] = own["records"].to_pylist()
+        self.producers: list[int | None] = own["producer_id"].to_pylist()
+
+    def of(self, offset: int) -> tuple[Fate, int | None]:
+        """Fate and producer id of an offset."""
+        row = bisect_right(self.lows, offset) - 1
+        return self.fates[row], self.producers[row]
+
+    def spans(self, first: int, end: int, wanted: Sequence[Fate]) -> list[tuple[int, int]]:
+        """Where within [first, end) records of these fates may be; everything, when none are named."""
+        if not wanted:
+            return [(first, end)] if first < end else []
+        found: list[tuple[int, int]] = []
+        for low, high, fate, records in zip(self.lows, self.highs, self.fates, self.records, strict=True):
+            span = max(low, first), min(high + 1, end)
+            if fate not in wanted or not records or span[0] >= span[1]:
+                continue
+            if found and span[0] - found[-1][1] < SKIPPED_MIN:
+                span = found.pop()[0], span[1]
+            found.append(span)
+        return found
+
+    def last(self, wanted: Sequence[Fate], count: int) -> int | None:
+        """Where the last so many records of these fates begin, by whole ranges but for the first; None: there are
+        none."""
+        low = None
+        for row in range(len(self.lows) - 1, -1, -1):
+            if self.fates[row] in wanted and self.records[row]:
+                low = max(self.lows[row], self.highs[row] + 1 - count)
+                count -= self.records[row]
+                if count <= 0:
+                    break
+        return low
+
+
+@contextmanager
+def _consumer(bootstrap: str, client: Mapping[str, str], topic: str, isolation: str) -> Iterator[Consumer]:
+    consumer = Consumer(settings.consumer_config(bootstrap, client, GROUP, isolation))
+    try:
+        yield consumer
+    except KafkaException as error:
+        raise cluster_error(error, bootstrap, f"reading {topic}") from error
+    finally:
+        consumer.close()
+
+
+def _next(consumer: Consumer) -> Message | None:
+    """The next record, or the end of a partition (a message with that error); None when nothing came."""
+    message = consumer.poll(POLL_S)
+    error = None if message is None else message.error()
+    if message is None or error is None or error.code() == KafkaError._PARTITION_EOF:
+        return message
+    if error.code() == KafkaError._AUTO_OFFSET_RESET:
+        raise TopicError(
+            f"Records of {message.topic()}-{message.partition()} were deleted after the bounds were taken. "
+            "Take new bounds."
+        )
+    if error.retriable():
+        return None
+    raise KafkaException(error)
+
+
+def _bounded(spans: Sequence[tuple[int, int]], end: int) -> tuple[list[tuple[int, int]], int]:
+    """As much of the spans as one search may read, and where that ends."""
+    room = SCAN_OFFSETS_MAX
+    kept = []
+    for low, high in spans:
+        kept.append((low, min(high, low + room)))
+        room -= high - low
+        if room < 0:
+            return kept, kept[-1][1]
+    return kept, end
+
+
+def _out_of_time(topic: str, partition: int, rows: Sequence[Row], first: int, at: int, end: int) -> Search:
+    if at == first:
+        raise ClusterError(
+            f"{topic}-{partition} gave nothing from offset {first} on within {SCAN_S_MAX:.0f} s. "
+            "Check that its broker answers, and try again."
+        )
+    return Search(tuple(rows), first, at, end, Stop.TIME)
+
+
+def _of(bounds: Bounds, partition: int) -> PartitionBounds:
+    for p in bounds.partitions:
+        if p.partition == partition:
+            return p
+    raise TopicError(f"Topic {bounds.topic} has no partition {partition}; it has {len(bounds.partitions)}.")
+
+
+def _row(message: Message, fates: _Fates, kept: int = KEPT_BYTES_MAX) -> Row:
+    headers = headers_of(message)
+    key, value = _bytes(message.key()), _bytes(message.value())
+    fate, producer = fates.of(message.offset() or 0)
+    return Row(
+        partition=message.partition() or 0,
+        offset=message.offset() or 0,
+        timestamp_ms=message.timestamp()[1],
+        key=key and key[:kept],
+        value=value and value[:kept],
+        headers=tuple((name, one and one[:kept]) for name, one in headers),
+        size=len(key or b"") + len(value or b"") + sum(len(name) + len(one or b"") for name, one in headers),
+        fate=fate,
+        producer_id=producer,
+    )
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _header_bytes(name: str, value: bytes | None) -> bytes:
+    return name.encode() + b"=" + (value or b"")
+
+
+def _occurs(wanted: bytes, found: str | bytes | None) -> bool:
+    return not wanted or wanted.lower() in (_bytes(found) or b"").lower()

@@ -1,0 +1,228 @@
+"""An operator ends an open transaction. First a plan that says what is lost, then, if it is wanted, the deed.
+
+A hanging transaction gets an ABORT marker written to its partition (WriteTxnMarkers, KIP-664): no coordinator knows it,
+so none can contradict. An ordinary open one must never be ended that way, because its coordinator might still commit it
+on its other partitions: it is ended by taking its transactional id over, so that its coordinator aborts it everywhere
+and its producer is fenced. One that its coordinator has decided already is left alone: its marker is on the way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+from kafka import TopicPartition
+from kafka.admin._transactions import AbortTransactionSpec
+from kafka.errors import InvalidProducerEpochError, InvalidTxnStateError, TransactionCoordinatorFencedError
+
+from topicproof.backend.errors import ClusterError, UsageError
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
+from topicproof.backend.kafka.log.fates import fate_ranges
+from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.validators.coordinator import PREPARED, OpenTransaction
+from topicproof.validators.finding import Bounds, PartitionBounds
+
+MOVE_S = 10.0
+"""How long to wait for the partition to show that the transaction ended."""
+MOVE_STEP_S = 0.05
+
+
+@dataclass(frozen=True)
+class AbortPlan:
+    """What an abort would do, as it looks now."""
+
+    topic: str
+    found: OpenTransaction
+    bytes: int
+    """Of its own record batches here, as stored."""
+    last_offset: int
+    """Of its own last record here."""
+    bounds: PartitionBounds
+    next_stable: int
+    """Where the last stable offset will be: at the next open transaction, else at the end."""
+
+    @property
+    def released(self) -> int:
+        """Records of others that become readable or settle, at most: some may wait behind the next open one."""
+        return self.found.withheld - self.found.records
+
+    @property
+    def whose(self) -> str:
+        """Who wrote it, for a person."""
+        name = f"transactional id {self.found.transactional_id}, " if self.found.transactional_id else ""
+        return f"{name}producer {self.found.producer_id}, epoch {self.found.producer_epoch}"
+
+    @property
+    def lost(self) -> str:
+        """One sentence: what no read_committed consumer will ever get."""
+        count = self.found.records
+        return (
+            f"Lost for every read_committed consumer: {_records(count)} ({self.bytes:,} bytes as stored) at offsets "
+            f"{self.found.start_offset:,} to {self.last_offset:,} of {self.topic}-{self.found.partition}, "
+            f"written by {self.whose}."
+        )
+
+    @property
+    def gained(self) -> str:
+        """One sentence: what is withheld no longer."""
+        moves = f"The last stable offset moves from {self.bounds.lso:,} to {self.next_stable:,} or beyond"
+        if self.next_stable <= self.bounds.lso:
+            moves = f"The last stable offset stays at {self.bounds.lso:,}, where an earlier transaction is open"
+        return f"{moves}; {_records(self.released)} of others wait behind it."
+
+    @property
+    def means(self) -> str:
+        """One sentence: how it is done, and whom else it touches."""
+        if self.found.hanging:
+            return "An ABORT marker is written to this partition; no coordinator knows the transaction."
+        return (
+            f"Its coordinator aborts {self.found.transactional_id} on all its partitions, and its producer is fenced: "
+            "if it is alive, its next call fails."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For `json.dumps`, every sentence included."""
+        sentences = {name: getattr(self, name) for name in ("lost", "gained", "means")}
+        return asdict(self) | sentences | {"released": self.released}
+
+
+def plan_abort(
+    bootstrap: str,
+    client: Mapping[str, str],
+    topic: str,
+    partition: int,
+    offset: int | None = None,
+    producer_id: int | None = None,
+    open_too: bool = False,
+) -> AbortPlan:
+    """What aborting the transaction that begins at `offset`, or is of `producer_id`, would do. Changes nothing.
+
+    Raises UsageError when there is no such open transaction, and when it is not hanging, unless `open_too`; also then
+    for one that its coordinator has decided. Raises TopicError and ClusterError as `open_transactions` does.
+    """
+    with connect(bootstrap, client) as kafka:
+        return _plan(kafka, topic, partition, offset, producer_id, open_too)
+
+
+def abort(bootstrap: str, client: Mapping[str, str], plan: AbortPlan) -> PartitionBounds:
+    """Do it, if it is still the same transaction; the partition's bounds when it has ended.
+
+    Raises UsageError when it ended by itself since it was planned, ClusterError when the broker refuses or the
+    partition does not show the end in time.
+    """
+    found = plan.found
+    with connect(bootstrap, client) as kafka:
+        _plan(kafka, plan.topic, found.partition, found.start_offset, found.producer_id, open_too=not found.hanging)
+        if found.hanging:
+            _write_marker(kafka, plan)
+        else:
+            assert found.transactional_id is not None, "a coordinator knows every transaction that is not hanging"
+            Cluster(bootstrap, client).settle([found.transactional_id])
+        return _ended(kafka, plan)
+
+
+def _plan(
+    kafka: Connection, topic: str, partition: int, offset: int | None, producer_id: int | None, open_too: bool
+) -> AbortPlan:
+    bounds = kafka.bounds(topic)
+    p = next((one for one in bounds.partitions if one.partition == partition), None)
+    if p is None:
+        raise UsageError(f"Topic {topic} has no partition {partition}; it has {len(bounds.partitions)}.")
+    behind = Bounds(topic, (PartitionBounds(partition, p.lso, p.lso, p.hw),))
+    batches = kafka.scan(topic, behind)
+    opened = [
+        one
+        for one in ask_open_transactions(kafka, topic, behind, fate_ranges(batches, behind))
+        if one.partition == partition
+    ]
+    found = _chosen(opened, f"{topic}-{partition}", offset, producer_id)
+    _require_abortable(found, open_too)
+    own = batches.filter(
+        (pc.field("producer_id") == found.producer_id)
+        & (pc.field("base_offset") >= found.start_offset)
+        & pc.field("control").is_null()
+    )
+    return AbortPlan(
+        topic=topic,
+        found=found,
+        bytes=pc.sum(own["size"]).as_py() or 0,
+        last_offset=pc.max(own["last_offset"]).as_py() or found.start_offset,
+        bounds=p,
+        next_stable=min((one.start_offset for one in opened if one != found), default=p.hw),
+    )
+
+
+def _chosen(opened: list[OpenTransaction], place: str, offset: int | None, producer_id: int | None) -> OpenTransaction:
+    if offset is None and producer_id is None:
+        raise UsageError("Say which transaction: the offset where it begins, or --producer-id.")
+    for one in opened:
+        if offset in (None, one.start_offset) and producer_id in (None, one.producer_id):
+            return one
+    what = "" if offset is None else f" from offset {offset:,} on"
+    what += "" if producer_id is None else f" by producer {producer_id}"
+    there = "; ".join(f"offset {one.start_offset:,} by producer {one.producer_id}" for one in opened)
+    raise UsageError(
+        f"{place} has no open transaction{what}. " + (f"Open there: {there}." if there else "None is open there.")
+    )
+
+
+def _require_abortable(found: OpenTransaction, open_too: bool) -> None:
+    if found.hanging:
+        return
+    if found.state in PREPARED:
+        raise UsageError(
+            f"{found.transactional_id} is decided ({found.state}): its coordinator writes the marker by itself, and "
+            "another one would tear it. If that takes long, look at the brokers that lead its partitions."
+        )
+    if not open_too:
+        raise UsageError(
+            f"This one is not hanging. {found.why} Its coordinator aborts it by itself after its timeout; "
+            "to abort it now and fence its producer, say --open-too."
+        )
+
+
+def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
+    found = plan.found
+    spec = AbortTransactionSpec(
+        TopicPartition(plan.topic, found.partition),
+        found.producer_id,
+        found.producer_epoch,
+        # As Java's tool does: not below what the partition has seen, or the leader takes it for a fenced coordinator.
+        max(0, found.coordinator_epoch),
+    )
+    try:
+        kafka.patiently(lambda: kafka.admin.abort_transaction(spec))
+    except (InvalidProducerEpochError, InvalidTxnStateError, TransactionCoordinatorFencedError) as error:
+        raise ClusterError(
+            f"The leader of {plan.topic}-{found.partition} refused the marker ({type(error).__name__}): producer "
+            f"{found.producer_id} has moved on. Look again: topicproof inspect {plan.topic}"
+        ) from error
+
+
+def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
+    """The partition's bounds once the transaction is no longer open there and the last stable offset has moved on."""
+    found = plan.found
+    place = TopicPartition(plan.topic, found.partition)
+    deadline = time.monotonic() + MOVE_S
+    while True:
+        state = kafka.patiently(lambda: kafka.admin.describe_producers([place]))[place]
+        (bounds,) = [one for one in kafka.bounds(plan.topic).partitions if one.partition == found.partition]
+        begun = {(one.producer_id, one.current_transaction_start_offset) for one in state.active_producers}
+        ended = (found.producer_id, found.start_offset) not in begun
+        # The last stable offset follows the high watermark, so the replicas come first.
+        if ended and bounds.lso >= min(plan.next_stable, bounds.hw):
+            return bounds
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"The abort was taken, but {plan.topic}-{found.partition} does not show it after {MOVE_S:.0f} s. "
+                f"Look again: topicproof inspect {plan.topic}"
+            )
+        time.sleep(MOVE_STEP_S)
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count:,} records"

@@ -1,0 +1,256 @@
+"""Open transactions and producers of a topic, asked of the partitions and of the transaction coordinators (KIP-664).
+
+The search starts from the partitions: each leader knows which producers have a transaction open there and since which
+offset. What a coordinator says is joined to that. A transaction that a partition holds open and no coordinator knows
+for it is hanging: nothing will ever end it but an operator, and until then every read_committed reader stops there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pandas as pd
+from kafka import TopicPartition
+from kafka.errors import KafkaError, TransactionalIdNotFoundError
+
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.log.fates import fate_ranges, records_between
+from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
+from topicproof.backend.kafka.coordination.transaction_state import read_states
+from topicproof.validators.coordinator import PREPARED, STUCK_MS
+from topicproof.validators.coordinator import OpenTransaction as OpenTransaction
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
+
+PRODUCER_COLUMNS = (
+    "partition",
+    "producer_id",
+    "producer_epoch",
+    "last_sequence",
+    "last_timestamp",
+    "coordinator_epoch",
+    "open_from",
+    "transactional_id",
+    "state",
+)
+DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
+
+
+@dataclass(frozen=True)
+class _Producer:
+    """A producer as one partition's leader remembers it."""
+
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    open_from: int | None
+
+
+@dataclass(frozen=True)
+class _Transaction:
+    """A transactional id as its coordinator describes it."""
+
+    transactional_id: str
+    state: str
+    began_ms: int
+    timeout_ms: int
+    partitions: frozenset[tuple[str, int]]
+
+
+def open_transactions(
+    bootstrap: str,
+    client: Mapping[str, str],
+    topic: str,
+    bounds: Bounds | None = None,
+    ranges: pd.DataFrame | None = None,
+) -> tuple[OpenTransaction, ...]:
+    """The transactions open on the topic now, by partition and start.
+
+    `ranges` are the `fates.fate_ranges` of `bounds`, in which the withheld records are counted; without them, what lies
+    behind the open transactions is scanned. Raises TopicError for a missing topic, ClusterError when the brokers do
+    not answer or are too old for the question (before Kafka 3.0).
+    """
+    with connect(bootstrap, client) as kafka:
+        return ask_open_transactions(kafka, topic, bounds, ranges)
+
+
+def producers(bootstrap: str, client: Mapping[str, str], topic: str) -> pd.DataFrame:
+    """One row (`PRODUCER_COLUMNS`) per partition and producer that its leader remembers.
+
+    `open_from` is the first offset of its open transaction, else null; `transactional_id` and `state` are the
+    coordinator's, null for a producer that is only idempotent. Raises as `open_transactions` does.
+    """
+    with connect(bootstrap, client) as kafka:
+        return ask_producers(kafka, topic)
+
+
+def ask_open_transactions(
+    kafka: Connection, topic: str, bounds: Bounds | None = None, ranges: pd.DataFrame | None = None
+) -> tuple[OpenTransaction, ...]:
+    """See `open_transactions`."""
+    found = [each for each in _on_partitions(kafka, topic) if each.open_from is not None]
+    if not found:
+        return ()
+    transactions = _of_coordinators(kafka, {each.producer_id for each in found})
+    if any(_told(transactions, topic, each) is None for each in found):
+        # It may have ended between the two questions. Only one that is open since the same offset still, hangs.
+        still = {(each.partition, each.producer_id, each.open_from) for each in _on_partitions(kafka, topic)}
+        found = [
+            each
+            for each in found
+            if _told(transactions, topic, each) or (each.partition, each.producer_id, each.open_from) in still
+        ]
+    bounds = kafka.bounds(topic) if bounds is None else bounds
+    if ranges is None:
+        behind = _behind(bounds, found)
+        ranges = fate_ranges(kafka.scan(topic, behind), behind)
+    ends = {p.partition: p.hw for p in bounds.partitions}
+    decided = _decided(kafka, transactions.values(), int(time.time() * 1000))
+    now_ms = int(time.time() * 1000)
+    opened = (
+        open_transaction(
+            each,
+            transactions.get(each.producer_id),
+            (topic, each.partition),
+            _own_records(ranges, each),
+            records_between(ranges, each.partition, each.open_from or 0, ends.get(each.partition, 0), DATA_FATES),
+            now_ms,
+        )
+        for each in found
+    )
+    return tuple(replace(each, decided_ms=decided.get(each.transactional_id or "")) for each in opened)
+
+
+def ask_producers(kafka: Connection, topic: str) -> pd.DataFrame:
+    """See `producers`."""
+    found = _on_partitions(kafka, topic)
+    listed = kafka.patiently(kafka.admin.list_transactions) if found else {}
+    known = {each.producer_id: each for of_broker in listed.values() for each in of_broker}
+    rows = [
+        {
+            **vars(each),
+            "transactional_id": known[each.producer_id].transactional_id if each.producer_id in known else None,
+            "state": known[each.producer_id].state.value if each.producer_id in known else None,
+        }
+        for each in found
+    ]
+    return pd.DataFrame(rows, columns=list(PRODUCER_COLUMNS)).astype({"open_from": "Int64"})
+
+
+def open_transaction(
+    producer: _Producer,
+    transaction: _Transaction | None,
+    place: tuple[str, int],
+    records: int,
+    withheld: int,
+    now_ms: int,
+) -> OpenTransaction:
+    """What the partition and the coordinator say, joined; it hangs unless the coordinator knows it at this place."""
+    hanging = transaction is None or place not in transaction.partitions
+    began = producer.last_timestamp if transaction is None or hanging else transaction.began_ms
+    return OpenTransaction(
+        partition=producer.partition,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        coordinator_epoch=producer.coordinator_epoch,
+        start_offset=producer.open_from or 0,
+        transactional_id=transaction.transactional_id if transaction else None,
+        state=transaction.state if transaction else None,
+        # The coordinator's clock may be ahead of ours.
+        age_ms=max(0, now_ms - began),
+        timeout_ms=transaction.timeout_ms if transaction and not hanging else None,
+        records=records,
+        withheld=withheld,
+        hanging=hanging,
+    )
+
+
+def _own_records(ranges: pd.DataFrame, producer: _Producer) -> int:
+    """Data records of the producer's open transaction."""
+    own = ranges[
+        (ranges["partition"] == producer.partition)
+        & (ranges["producer_id"] == producer.producer_id)
+        & (ranges["first_offset"] >= (producer.open_from or 0))
+    ]
+    return int(own["records"].sum())
+
+
+def _told(transactions: Mapping[int, _Transaction], topic: str, producer: _Producer) -> _Transaction | None:
+    """What a coordinator knows of the producer's transaction on this very partition."""
+    found = transactions.get(producer.producer_id)
+    return found if found is not None and (topic, producer.partition) in found.partitions else None
+
+
+def _on_partitions(kafka: Connection, topic: str) -> list[_Producer]:
+    places = [TopicPartition(topic, partition) for partition in kafka.leaders(topic)]
+    answer = kafka.patiently(lambda: kafka.admin.describe_producers(places))
+    return [
+        _Producer(
+            place.partition,
+            each.producer_id,
+            each.producer_epoch,
+            each.last_sequence,
+            each.last_timestamp,
+            each.coordinator_epoch,
+            each.current_transaction_start_offset if each.current_transaction_start_offset >= 0 else None,
+        )
+        for place, state in sorted(answer.items())
+        for each in sorted(state.active_producers, key=lambda each: (each.current_transaction_start_offset, each))
+    ]
+
+
+def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[int, _Transaction]:
+    """The transactions of these producers, by producer id."""
+    listed = kafka.patiently(lambda: kafka.admin.list_transactions(producer_id_filters=sorted(producer_ids)))
+    found = {}
+    for name in {each.transactional_id for of_broker in listed.values() for each in of_broker}:
+        # It may have expired since it was listed.
+        with suppress(TransactionalIdNotFoundError):
+            told = kafka.patiently(partial(kafka.admin.describe_transactions, [name]))[name]
+            found[told.producer_id] = _Transaction(
+                name,
+                told.state.value,
+                told.transaction_start_time_ms,
+                told.transaction_timeout_ms,
+                frozenset((place.topic, place.partition) for place in told.topic_partitions),
+            )
+    return found
+
+
+def _decided(kafka: Connection, transactions: Collection[_Transaction], now_ms: int) -> dict[str, int]:
+    """How many ms ago the decided ones were decided, by transactional id: only the coordinators' log tells.
+
+    It is read only for those that may be stuck; that it may not be read leaves their own age to judge by.
+    """
+    names = {
+        each.transactional_id for each in transactions if each.state in PREPARED and now_ms - each.began_ms > STUCK_MS
+    }
+    if not names:
+        return {}
+    try:
+        states = read_states(kafka.bootstrap, kafka.client, kafka.bounds(STATE_TOPIC), names)
+    except (KafkaError, ClusterError):
+        return {}
+    return {each.transactional_id: max(0, now_ms - each.updated_ms) for each in states if each.state in PREPARED}
+
+
+def _behind(bounds: Bounds, found: Collection[_Producer]) -> Bounds:
+    """The bounds from the first open transaction of each partition on; partitions without one are left out."""
+    first: dict[int, int] = {}
+    for each in found:
+        first[each.partition] = min(first.get(each.partition, each.open_from or 0), each.open_from or 0)
+    return Bounds(
+        bounds.topic,
+        tuple(
+            PartitionBounds(p.partition, max(p.start, first[p.partition]), max(p.start, first[p.partition]), p.hw)
+            for p in bounds.partitions
+            if p.partition in first and first[p.partition] < p.hw
+        ),
+    )

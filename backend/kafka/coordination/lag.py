@@ -1,0 +1,186 @@
+"""What each consumer group still has to read, counted in records instead of subtracted in offsets.
+
+High watermark minus committed offset counts markers, aborted records, holes, and what an open transaction withholds:
+on a transactional topic it may never reach 0. Here the records are counted from batch headers, at both levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+from kafka import TopicPartition
+
+from topicproof.backend.kafka.log.fates import records_between
+from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
+
+DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """One group on one partition."""
+
+    partition: int
+    committed: int
+    """The offset that the group would read next."""
+    visible: int
+    """Records it can read now at read_committed: committed ones from there to the LSO."""
+    uncommitted: int
+    """Records it can read now at read_uncommitted: all data from there to the high watermark."""
+    withheld: int
+    """Records from there on that lie at or above the LSO."""
+    subtraction: int
+    """High watermark minus committed offset: the number that other tools show."""
+    exact: bool
+    """False where the committed offset lies inside a batch that compaction thinned out: then one batch is estimated."""
+    stuck: bool
+    """Nothing is left below the LSO, and an open transaction withholds the rest."""
+    stuck_behind: str | None
+    """Who holds the LSO back, if that was asked: a transactional id, or the producer of a hanging transaction."""
+    why: str
+    """One sentence for a person."""
+
+
+@dataclass(frozen=True)
+class GroupLag:
+    """One group that has committed offsets on the topic."""
+
+    group: str
+    state: str
+    """The group's state in Kafka's words: Stable, Empty, Dead; empty for a broker that does not say."""
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def visible(self) -> int:
+        return sum(p.visible for p in self.partitions)
+
+    @property
+    def uncommitted(self) -> int:
+        return sum(p.uncommitted for p in self.partitions)
+
+    @property
+    def withheld(self) -> int:
+        return sum(p.withheld for p in self.partitions)
+
+    @property
+    def subtraction(self) -> int:
+        return sum(p.subtraction for p in self.partitions)
+
+    @property
+    def stuck(self) -> bool:
+        """It waits for an open transaction on some partition, and has nothing to read on any."""
+        return self.visible == 0 and any(p.stuck for p in self.partitions)
+
+
+def group_lags(
+    bootstrap: str,
+    client: Mapping[str, str],
+    topic: str,
+    bounds: Bounds,
+    ranges: pd.DataFrame,
+    opened: Collection[OpenTransaction] = (),
+) -> tuple[GroupLag, ...]:
+    """The lag of every group with a committed offset on the topic, by name.
+
+    `ranges` are the `fates.fate_ranges` of `bounds`; `opened` are the transactions that are open on the topic, if they
+    are known: then a group that is stuck behind one is told which. Raises ClusterError when the brokers do not answer.
+    """
+    with connect(bootstrap, client) as kafka:
+        return ask_group_lags(kafka, topic, bounds, ranges, opened)
+
+
+def ask_group_lags(
+    kafka: Connection,
+    topic: str,
+    bounds: Bounds,
+    ranges: pd.DataFrame,
+    opened: Collection[OpenTransaction] = (),
+) -> tuple[GroupLag, ...]:
+    """See `group_lags`."""
+    states = ask_groups(kafka)
+    names = sorted(states)
+    if not names:
+        return ()
+    places = [TopicPartition(topic, p.partition) for p in bounds.partitions]
+    answers = kafka.patiently(lambda: kafka.admin.list_group_offsets(dict.fromkeys(names, places)))
+    found = []
+    for name in names:
+        committed = {place.partition: each.offset for place, each in answers[name].items() if each.offset >= 0}
+        lags = [
+            partition_lag(p, committed[p.partition], ranges, _blocker(p, opened))
+            for p in bounds.partitions
+            if p.partition in committed
+        ]
+        if lags:
+            found.append(GroupLag(name, states[name], tuple(lags)))
+    return tuple(found)
+
+
+def ask_groups(kafka: Connection) -> dict[str, str]:
+    """The state of every group that commits offsets, by name; empty for a broker that does not say."""
+    listed = kafka.patiently(kafka.admin.list_groups)
+    # Share groups (KIP-932) have no committed offset.
+    return {
+        each["group_id"]: str(each.get("group_state", ""))
+        for each in listed
+        if str(each.get("group_type", "")).lower() != "share"
+    }
+
+
+def partition_lag(
+    p: PartitionBounds, committed: int, ranges: pd.DataFrame, blocker: OpenTransaction | None = None
+) -> PartitionLag:
+    """The lag of a group that would read `committed` next; `blocker` holds the LSO, if it is known. Pure."""
+    visible = records_between(ranges, p.partition, committed, p.lso, [Fate.COMMITTED])
+    uncommitted = records_between(ranges, p.partition, committed, p.hw, DATA_FATES)
+    withheld = records_between(ranges, p.partition, max(committed, p.lso), p.hw, DATA_FATES)
+    own = ranges[(ranges["partition"] == p.partition) & (ranges["records"] > 0)]
+    across = own[(own["first_offset"] < committed) & (own["last_offset"] >= committed)]
+    span = across["last_offset"] - across["first_offset"] + 1
+    stuck = visible == 0 and withheld > 0
+    return PartitionLag(
+        partition=p.partition,
+        committed=committed,
+        visible=visible,
+        uncommitted=uncommitted,
+        withheld=withheld,
+        subtraction=p.hw - committed,
+        exact=bool((across["records"] == span).all()),
+        stuck=stuck,
+        stuck_behind=blocker.name if stuck and blocker else None,
+        why=_why(p, committed, visible, withheld, blocker),
+    )
+
+
+def _blocker(p: PartitionBounds, opened: Collection[OpenTransaction]) -> OpenTransaction | None:
+    """The transaction that begins at the partition's LSO."""
+    return next((each for each in opened if (each.partition, each.start_offset) == (p.partition, p.lso)), None)
+
+
+def _why(p: PartitionBounds, committed: int, visible: int, withheld: int, blocker: OpenTransaction | None) -> str:
+    if committed > p.hw:
+        return f"The committed offset {committed:,} lies behind the end of the log ({p.hw:,}): was the topic made anew?"
+    deleted = f"{p.start - committed:,} offsets were deleted before it read them. " if committed < p.start else ""
+    who = "an open transaction"
+    if blocker:
+        who = f"the {'hanging' if blocker.hanging else 'open'} transaction of {blocker.name}"
+    behind = f"{who} from offset {p.lso:,} on withholds {_records(withheld)}"
+    if visible:
+        rest = f"; {behind}" if withheld else ""
+        return f"{deleted}{_records(visible)} to read{rest}."
+    if withheld:
+        return f"{deleted}Stuck: nothing is left below the last stable offset, and {behind}."
+    last = p.hw - max(committed, p.start)
+    if last:
+        return (
+            f"{deleted}Nothing is left to read: the last {last:,} offsets hold only markers, aborted records or holes."
+        )
+    return f"{deleted}Nothing is left to read."
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count:,} records"

@@ -1,0 +1,104 @@
+"""Why a transaction was aborted, and under which name it ran: the raw log's transactions beside the coordinators' log.
+
+`declared`: its producer said so. `timeout`: its coordinator ended it because nobody did in time. `fenced`: another
+producer took its transactional id over. `operator`: no coordinator decided so. Where nothing proves one of them, the
+reason is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+from topicproof.backend.kafka.log.fates import ABORTED
+from topicproof.backend.kafka.coordination.transaction_state import StateEntry
+
+DECLARED, TIMEOUT, FENCED, OPERATOR = "declared", "timeout", "fenced", "operator"
+CLOCKS_MS = 1_000
+"""By how much the clock of a partition's leader may be behind the coordinator's."""
+EPOCH_BUMPS = 2
+"""The transaction version whose clients get a new epoch with every end (KIP-890)."""
+
+
+class _Abort(NamedTuple):
+    """A decision to abort, and what its transactional id did right before and once the abort was complete."""
+
+    before: StateEntry | None
+    decided: StateEntry
+    complete_ms: int | None
+    after: StateEntry | None
+
+
+def transactional_ids(states: Iterable[StateEntry]) -> dict[int, str]:
+    """Transactional id by producer id, replaced producer ids included."""
+    found: dict[int, str] = {}
+    for each in states:
+        found[each.producer_id] = each.transactional_id
+        if each.previous_producer_id >= 0:
+            found.setdefault(each.previous_producer_id, each.transactional_id)
+    return found
+
+
+def abort_reasons(topic: str, transactions: pd.DataFrame, states: Sequence[StateEntry]) -> list[str | None]:
+    """The reason of every row of `fates.transactions`; None where it was not aborted, or nothing proves a reason.
+
+    `states` are the coordinators' entries, in order for each transactional id. A marker of the data's own epoch was
+    asked for by the producer (transaction version 1): fences and timeouts always raise it. An operator's marker has it
+    too, but no decision behind it. Compaction keeps the later entries of an id, so where the log knows the producer
+    from before the marker, a decision that is not there was never made.
+    """
+    decided: dict[int, list[_Abort]] = {}
+    for each in _aborts(states):
+        decided.setdefault(each.decided.producer_id, []).append(each)
+    known_since: dict[int, int] = {}
+    for entry in states:
+        known_since.setdefault(entry.producer_id, entry.updated_ms)
+    rows: list[dict[str, Any]] = pa.Table.from_pandas(transactions, preserve_index=False).to_pylist()
+    return [_reason(topic, row, decided, known_since) if row["outcome"] == ABORTED else None for row in rows]
+
+
+def _aborts(states: Sequence[StateEntry]) -> list[_Abort]:
+    before: dict[str, StateEntry] = {}
+    open_ends: dict[str, int] = {}
+    found: list[_Abort] = []
+    for entry in states:
+        name = entry.transactional_id
+        if entry.state == "PrepareAbort":
+            open_ends[name] = len(found)
+            found.append(_Abort(before.get(name), entry, None, None))
+        elif entry.state == "CompleteAbort" and name in open_ends:
+            found[open_ends[name]] = found[open_ends[name]]._replace(complete_ms=entry.updated_ms)
+        elif name in open_ends:
+            number = open_ends.pop(name)
+            found[number] = found[number]._replace(after=entry)
+        before[name] = entry
+    return found
+
+
+def _reason(
+    topic: str, row: Mapping[str, Any], decided: Mapping[int, list[_Abort]], known_since: Mapping[int, int]
+) -> str | None:
+    marker_ms = row["marker_timestamp"]
+    behind = [
+        each
+        for each in decided.get(row["producer_id"], ())
+        if (topic, row["partition"]) in each.decided.partitions
+        and each.decided.updated_ms <= marker_ms + CLOCKS_MS
+        and (each.complete_ms is None or marker_ms <= each.complete_ms + CLOCKS_MS)
+    ]
+    same_epoch = row["marker_epoch"] == row["producer_epoch"]
+    if not behind and known_since.get(row["producer_id"], marker_ms + 1) <= marker_ms:
+        return OPERATOR
+    if same_epoch or not behind:
+        return DECLARED if same_epoch else None
+    before, entry, _, after = max(behind, key=lambda each: each.decided.updated_ms)
+    if entry.updated_ms - entry.began_ms >= entry.timeout_ms:
+        return TIMEOUT
+    # A fence writes its own version into the decision; the client's is in what was written while it went on.
+    if before is not None and before.state == "Ongoing" and (before.client_version or 0) < EPOCH_BUMPS:
+        return FENCED
+    # Here every end raises the epoch. A fence is followed by its successor's Empty; so is an abort before a restart.
+    return DECLARED if after is None or after.state == "Ongoing" else None

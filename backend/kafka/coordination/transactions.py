@@ -1,0 +1,106 @@
+"""A whole cluster: every transactional id that its coordinators know, and what is open on any topic.
+
+What is open is asked of the partitions first, as in `coordinator`, so that hanging transactions are among it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kafka import TopicPartition
+from kafka.errors import TransactionalIdNotFoundError
+from kafka.protocol.metadata import MetadataRequest
+
+from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
+from topicproof.backend.kafka.log.rawlog import METADATA_VERSION_MIN, Connection, connect
+from topicproof.validators.coordinator import PREPARED, OpenTransaction
+
+UNDER_WAY = ("Ongoing", *PREPARED, "PrepareEpochFence")
+
+
+@dataclass(frozen=True)
+class TransactionalId:
+    """One transactional id, as its coordinator describes it."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int | None
+    """This and what follows is None, or empty, while no transaction is under way."""
+    timeout_ms: int | None
+    age_ms: int | None
+    partitions: tuple[tuple[str, int], ...]
+    """Where its transaction has written to; offsets that it carries are on `__consumer_offsets`."""
+
+
+@dataclass(frozen=True)
+class TransactionsOfCluster:
+    """What is open, and who may open something."""
+
+    open: Mapping[str, tuple[OpenTransaction, ...]]
+    """By topic, Kafka's own topics included; those with nothing open are left out."""
+    ids: tuple[TransactionalId, ...]
+    """Those under way first, the oldest first; then by name."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For `json.dumps`, every sentence included."""
+        opened = [
+            {"topic": topic} | asdict(each) | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why}
+            for topic, found in self.open.items()
+            for each in found
+        ]
+        return {"open": opened, "ids": [asdict(each) for each in self.ids]}
+
+
+def cluster_transactions(bootstrap: str, client: Mapping[str, str]) -> TransactionsOfCluster:
+    """Ask every partition and every coordinator once.
+
+    Raises ClusterError when the brokers do not answer, or are too old for the question (before Kafka 3.0).
+    """
+    with connect(bootstrap, client) as kafka:
+        topics = sorted(kafka.patiently(lambda: _topics_with_open(kafka)))
+        opened = {topic: ask_open_transactions(kafka, topic) for topic in topics}
+        return TransactionsOfCluster({topic: found for topic, found in opened.items() if found}, _ids(kafka))
+
+
+def _topics_with_open(kafka: Connection) -> set[str]:
+    (answer,) = kafka.send({None: MetadataRequest(topics=None, min_version=METADATA_VERSION_MIN)}).values()
+    places = [
+        TopicPartition(topic.name, partition.partition_index)
+        for topic in answer.topics
+        for partition in topic.partitions
+        if partition.leader_id >= 0
+    ]
+    found = kafka.admin.describe_producers(places)
+    return {
+        place.topic
+        for place, state in found.items()
+        if any(each.current_transaction_start_offset >= 0 for each in state.active_producers)
+    }
+
+
+def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
+    listed = kafka.patiently(kafka.admin.list_transactions)
+    found = [_described(kafka, each) for of_broker in listed.values() for each in of_broker]
+    return tuple(sorted(found, key=lambda each: (each.age_ms is None, -(each.age_ms or 0), each.transactional_id)))
+
+
+def _described(kafka: Connection, listed: Any) -> TransactionalId:
+    """Only those under way are described: a cluster may know many thousands that are not."""
+    name, state = listed.transactional_id, listed.state.value
+    if state in UNDER_WAY:
+        # It may have expired since it was listed.
+        with suppress(TransactionalIdNotFoundError):
+            told = kafka.patiently(lambda: kafka.admin.describe_transactions([name]))[name]
+            # It may have ended since it was listed.
+            if told.transaction_start_time_ms >= 0:
+                age_ms = max(0, int(time.time() * 1000) - told.transaction_start_time_ms)
+                places = tuple(sorted((place.topic, place.partition) for place in told.topic_partitions))
+                state = told.state.value
+                timeout_ms, epoch = told.transaction_timeout_ms, told.producer_epoch
+                return TransactionalId(name, state, told.producer_id, epoch, timeout_ms, age_ms, places)
+    return TransactionalId(name, state, listed.producer_id, None, None, None, ())

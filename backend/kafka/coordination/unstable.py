@@ -1,0 +1,89 @@
+"""Offsets of consumer groups that an open transaction holds (KIP-447): asked for with the wish that they be stable.
+
+A consumer that takes such a partition over cannot start, because nobody knows yet where. That is over with the
+transaction, so the transactions that are open on the group's partition of `__consumer_offsets` are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from kafka.errors import UnstableOffsetCommitError, for_code
+from kafka.protocol.consumer import OffsetFetchRequest
+
+from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
+from topicproof.backend.kafka.coordination.lag import ask_groups
+from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.coordination.transaction_state import partition_of
+from topicproof.validators.coordinator import UnstableOffset
+
+TOPIC = "__consumer_offsets"
+VERSION_MIN, VERSION_MAX = 8, 9
+"""From 8 on one request asks for many groups (KIP-709); from 10 on it names topics by id only."""
+
+
+def unstable_offsets(bootstrap: str, client: Mapping[str, str], topic: str) -> tuple[int, tuple[UnstableOffset, ...]]:
+    """How many offsets groups have on the topic, and those that are unstable now, by group and partition.
+
+    Raises TopicError for a missing topic, ClusterError when the brokers do not answer or are older than Kafka 3.0.
+    """
+    with connect(bootstrap, client) as kafka:
+        return ask_unstable_offsets(kafka, topic, sorted(kafka.leaders(topic)))
+
+
+def ask_unstable_offsets(
+    kafka: Connection, topic: str, partitions: Collection[int]
+) -> tuple[int, tuple[UnstableOffset, ...]]:
+    """See `unstable_offsets`."""
+    groups = sorted(ask_groups(kafka))
+    if not groups:
+        return 0, ()
+    stable, unstable = kafka.patiently(lambda: _offsets(kafka, topic, partitions, groups))
+    if not unstable:
+        return stable, ()
+    holders = ask_open_transactions(kafka, TOPIC)
+    count = len(kafka.leaders(TOPIC))
+    found = [
+        UnstableOffset(
+            group,
+            topic,
+            partition,
+            tuple(each for each in holders if each.partition == partition_of(group, count)),
+        )
+        for group, partition in sorted(unstable)
+    ]
+    # Without a holder it has ended between the two questions.
+    return stable + len(unstable), tuple(each for each in found if each.holders)
+
+
+def _offsets(
+    kafka: Connection, topic: str, partitions: Collection[int], groups: Collection[str]
+) -> tuple[int, set[tuple[str, int]]]:
+    """How many offsets are stable, and the groups and partitions of those that are not."""
+    ask = OffsetFetchRequest.OffsetFetchRequestGroup
+    by_coordinator: dict[int | None, list[str]] = {}
+    for group, node in kafka.net._manager.run(kafka.admin._find_coordinator_ids, list(groups)).items():
+        by_coordinator.setdefault(node, []).append(group)
+    wanted = [ask.OffsetFetchRequestTopics(name=topic, partition_indexes=list(partitions))]
+    requests = {
+        node: OffsetFetchRequest(
+            groups=[ask(group_id=name, topics=wanted) for name in names],
+            require_stable=True,
+            min_version=VERSION_MIN,
+            max_version=VERSION_MAX,
+        )
+        for node, names in by_coordinator.items()
+    }
+    stable, unstable = 0, set()
+    for answer in kafka.send(requests).values():
+        for group in answer.groups:
+            if group.error_code:
+                raise for_code(group.error_code)(f"offsets of group {group.group_id}")
+            for one in group.topics[0].partitions:
+                error = for_code(one.error_code)
+                if error is UnstableOffsetCommitError:
+                    unstable.add((group.group_id, one.partition_index))
+                elif one.error_code:
+                    raise error(f"offset of group {group.group_id} on {topic}-{one.partition_index}")
+                stable += one.committed_offset >= 0
+    return stable, unstable

@@ -1,0 +1,447 @@
+"""What became of every offset, folded from batch headers. Pure: tables in, tables out; nothing here talks to Kafka.
+
+The fold: per partition and producer id, in offset order, data since the previous marker belongs to the next marker.
+Epochs are never compared, because the marker of a Java client, of a fence and of a timeout carries the data's
+epoch + 1 (KIP-890). A control batch whose kind compaction has erased ends no transaction.
+
+`batches` is the table of `rawlog.scan`, read within the same `bounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from topicproof.validators.finding import Bounds, Fate
+
+COMMITTED, ABORTED, OPEN, UNEXPLAINED = "COMMITTED", "ABORTED", "OPEN", "UNEXPLAINED"
+"""A transaction's outcomes. UNEXPLAINED: it has no marker although it lies below the last stable offset."""
+SPLIT = "SPLIT"
+"""A transaction over several partitions that was committed on one of them and aborted on another."""
+
+FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.GONE, Fate.UNEXPLAINED)
+"""What the raw log can tell, in the order in which the balance is written."""
+
+WORST_FIRST = (Fate.UNEXPLAINED, Fate.ABORTED, Fate.PENDING, Fate.COMMITTED, Fate.GONE, Fate.MARKER)
+"""Which fate colours a bin of several offsets. The first three are what somebody looks for, so one of them shows
+however many committed records surround it. Markers end every transaction and compaction leaves gaps everywhere: if
+either came before COMMITTED, a healthy topic would show nothing else. They show where a bin holds nothing else, which
+at one offset a bin is everywhere they are."""
+
+TRANSACTION_COLUMNS = (
+    "partition",
+    "producer_id",
+    "producer_epoch",
+    "first_offset",
+    "last_offset",
+    "records",
+    "bytes",
+    "first_timestamp",
+    "last_timestamp",
+    "outcome",
+    "marker_offset",
+    "marker_timestamp",
+    "marker_epoch",
+)
+OVER_PARTITIONS_COLUMNS = (
+    "producer_id",
+    "producer_epoch",
+    "partitions",
+    "first_offset_by_partition",
+    "last_offset_by_partition",
+    "records",
+    "bytes",
+    "begin_ms",
+    "end_ms",
+    "outcome",
+)
+RANGE_COLUMNS = (
+    "partition",
+    "first_offset",
+    "last_offset",
+    "fate",
+    "records",
+    "producer_id",
+    "transactional",
+    "control",
+    "transaction",
+)
+
+_MARKER_OUTCOME = {"COMMIT": COMMITTED, "ABORT": ABORTED}
+_NONE = -1
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+def transactions(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
+    """One row (`TRANSACTION_COLUMNS`) per transaction and partition that has data in the bounds, by first offset.
+
+    `records` and `bytes` are the data's (bytes as stored, so compressed); `producer_epoch` is the data's last;
+    timestamps are in ms; `marker_offset`, `marker_timestamp` and `marker_epoch` are nullable Int64. The index is what
+    the column `transaction` of `fate_ranges` refers to.
+    """
+    return _fold(batches, bounds)[1]
+
+
+def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
+    """One row (`OVER_PARTITIONS_COLUMNS`) per transaction of the topic, by begin; from the table of `transactions`.
+
+    `partitions`, `first_offset_by_partition` and `last_offset_by_partition` are tuples of one order, by partition.
+    `begin_ms` is the first timestamp of its data, `end_ms` that of its last marker, a nullable Int64: null unless it
+    has ended everywhere.
+
+    The parts of a transaction have one producer id and epoch. A marker of the next epoch (KIP-890: a Java client's, a
+    fence's, a timeout's) was the last of its epoch, so its parts belong together. Otherwise one epoch holds many
+    transactions (librdkafka), and time decides: the coordinator lets a transaction write only when every marker of the
+    one before is written, and markers of one transaction are written at nearly one time. So in the order of markers a
+    part begins the next transaction if its partition has a part already, or if it was begun nearer to the first of the
+    markers than its own marker is to it (or after it). A part without a marker joins ended ones only if their data were
+    made at one time: it may have been left hanging long before.
+
+    Headers alone cannot tell apart for certain two transactions of one epoch that share no partition. A commit returns
+    before its markers are written, so the next data may be made some ms before them; timestamps may be of the writer's
+    choice, and clocks may differ. Then two may be taken as one, and called SPLIT if they ended differently, or one as
+    two. And nothing tells of parts in other topics, or of those that were deleted or compacted away.
+    """
+    order = transactions.assign(marker=transactions["marker_timestamp"].astype("Float64").fillna(np.inf).astype(float))
+    order = order.sort_values(["producer_id", "producer_epoch", "marker", "partition"], kind="stable")
+    rows = order.assign(number=_numbers(order)).sort_values(["number", "partition"], kind="stable")
+    own = rows.groupby("number")
+    found = pd.DataFrame(
+        {
+            "producer_id": own["producer_id"].first(),
+            "producer_epoch": own["producer_epoch"].first(),
+            "records": own["records"].sum(),
+            "bytes": own["bytes"].sum(),
+            "begin_ms": own["first_timestamp"].min(),
+            "end_ms": own["marker_timestamp"].max().where(own["marker_timestamp"].count() == own.size()),
+            "outcome": _outcomes(rows),
+        }
+    )
+    cuts = np.flatnonzero(np.diff(rows["number"].to_numpy())) + 1
+    for name, values in (
+        ("partitions", rows["partition"]),
+        ("first_offset_by_partition", rows["first_offset"]),
+        ("last_offset_by_partition", rows["last_offset"]),
+    ):
+        parts = np.split(values.to_numpy(), cuts) if len(rows) else []
+        found[name] = pd.Series([tuple(part.tolist()) for part in parts], found.index, dtype=object)
+    found = found.sort_values(["begin_ms", "producer_id"], kind="stable", ignore_index=True)
+    return found[list(OVER_PARTITIONS_COLUMNS)]
+
+
+def fate_ranges(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
+    """Ranges (`RANGE_COLUMNS`) that cover [start, hw) of every partition without a gap, in offset order.
+
+    `first_offset` and `last_offset` are inclusive. `records` counts the data records: 0 for markers and for what is
+    gone, and less than the span for a batch that compaction has thinned out; which of its offsets remain cannot be
+    told from headers, and the rest counts as gone (`balance`). `producer_id` is null where there is no producer.
+    `control` is COMMIT, ABORT or OTHER for a control batch, also for a pending one, else null. `transaction` is the
+    row of `transactions`, for data and for the marker that ends it, else null.
+    """
+    rows, ended = _fold(batches, bounds)
+    return _merged(_ranges(rows, ended, bounds))
+
+
+def balance(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
+    """Offsets by fate: one row a partition (the index), one column a fate of `FATES`; sums to hw - start.
+
+    Raises AssertionError when it does not: then the ranges are not those of the bounds.
+    """
+    row = {p.partition: number for number, p in enumerate(bounds.partitions)}
+    counts = np.zeros((len(row), len(FATES)), np.int64)
+    partition = ranges["partition"].map(row).to_numpy(np.int64)
+    span = (ranges["last_offset"] - ranges["first_offset"] + 1).to_numpy(np.int64)
+    kept = _kept(ranges, span)
+    np.add.at(counts, (partition, _codes(ranges["fate"])), kept)
+    np.add.at(counts[:, FATES.index(Fate.GONE)], partition, span - kept)
+    for p, offsets in zip(bounds.partitions, counts.sum(axis=1), strict=True):
+        assert offsets == p.hw - p.start, f"partition {p.partition}: {offsets} fates for {p.hw - p.start} offsets"
+    return pd.DataFrame(counts, pd.Index(row, name="partition"), list(FATES))
+
+
+def total(counts: pd.DataFrame) -> dict[Fate, int]:
+    """A balance summed over its partitions."""
+    return {fate: int(counts[fate].sum()) for fate in FATES}
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The overview strip: a row of bins for every partition, all on one axis of offsets."""
+
+    partitions: tuple[int, ...]
+    edges: Ints
+    """Bin i covers the offsets [edges[i], edges[i + 1]); every bin has the same width."""
+    counts: Ints
+    """Offsets, indexed by partition row, bin and fate (the order of `FATES`)."""
+    worst: npt.NDArray[np.int8]
+    """Per partition row and bin, the index into `FATES` of the worst fate inside; -1 where the partition has none."""
+
+
+def bins(ranges: pd.DataFrame, bounds: Bounds, columns: int, window: tuple[int, int] | None = None) -> Bins:
+    """At most `columns` bins over `window` ([first, end) in offsets), or over all that the bounds hold.
+
+    The worst fate wins (`WORST_FIRST`), never the most frequent one. Inside a batch that compaction has thinned out,
+    its records are taken as evenly spread.
+    """
+    first = min((p.start for p in bounds.partitions), default=0) if window is None else window[0]
+    end = max((p.hw for p in bounds.partitions), default=0) if window is None else window[1]
+    width = max(1, -(-(end - first) // columns))
+    edges = first + width * np.arange(-(-max(end - first, 0) // width) + 1, dtype=np.int64)
+    counts = np.zeros((len(bounds.partitions), len(edges) - 1, len(FATES)), np.int64)
+    codes = _codes(ranges["fate"])
+    partition = ranges["partition"].to_numpy()
+    for row, p in enumerate(bounds.partitions):
+        of = slice(*np.searchsorted(partition, [p.partition, p.partition + 1]))
+        if p.hw > p.start:
+            counts[row] = np.diff(_before(ranges.iloc[of], codes[of], np.clip(edges, p.start, p.hw)), axis=0)
+    order = [FATES.index(fate) for fate in WORST_FIRST]
+    present = counts[:, :, order] > 0
+    worst = np.where(present.any(axis=2), np.asarray(order)[present.argmax(axis=2)], -1).astype(np.int8)
+    return Bins(tuple(p.partition for p in bounds.partitions), edges, counts, worst)
+
+
+def records_between(ranges: pd.DataFrame, partition: int, first: int, end: int, fates: Sequence[Fate]) -> int:
+    """Data records of these fates at the offsets [first, end) of a partition.
+
+    Exact, except in a thinned-out batch across `first` or `end`, whose records are taken as evenly spread.
+    """
+    own = ranges[(ranges["partition"] == partition) & ranges["fate"].isin(list(fates))]
+    low, high, records = (own[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records"))
+    span = high - low + 1
+    inside = np.clip(np.minimum(high + 1, end) - np.maximum(low, first), 0, None)
+    return int((records * inside // span).sum())
+
+
+def _before(own: pd.DataFrame, codes: npt.NDArray[np.int8], at: Ints) -> Ints:
+    """How many offsets of each fate lie below each of `at`; the ranges are one partition's, without a gap."""
+    low = own["first_offset"].to_numpy(np.int64)
+    span = own["last_offset"].to_numpy(np.int64) + 1 - low
+    kept = _kept(own, span)
+    gone = FATES.index(Fate.GONE)
+    below = np.zeros((len(low) + 1, len(FATES)), np.int64)
+    np.add.at(below, (np.arange(1, len(low) + 1), codes), kept)
+    below[1:, gone] += span - kept
+    below = below.cumsum(axis=0)
+    row = np.searchsorted(low, at, side="right") - 1
+    into = np.minimum(at - low[row], span[row])
+    part = kept[row] * into // span[row]
+    found = np.asarray(below[row], np.int64)
+    np.add.at(found, (np.arange(len(at)), codes[row]), part)
+    found[:, gone] += into - part
+    return found
+
+
+def _kept(ranges: pd.DataFrame, span: Ints) -> Ints:
+    """How many offsets of each range have the range's fate; the others are gone.
+
+    Fewer than the span only where data was thinned out. At or above the LSO an offset is pending whatever it holds.
+    """
+    data = ranges["fate"].isin([Fate.COMMITTED, Fate.ABORTED, Fate.UNEXPLAINED]).to_numpy(bool)
+    return np.where(data, ranges["records"].to_numpy(np.int64), span)
+
+
+def _codes(fates: pd.Series[Any]) -> npt.NDArray[np.int8]:
+    """Each fate as its index in FATES."""
+    return np.asarray(pd.Categorical(fates, categories=list(FATES)).codes, np.int8)
+
+
+def _fold(batches: pa.Table, bounds: Bounds) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The batches, each with the row number of its transaction (-1: none), and the transactions."""
+    rows: pd.DataFrame = batches.to_pandas()
+    rows = rows.sort_values(["partition", "base_offset"], kind="stable", ignore_index=True)
+    rows["transaction"] = np.int64(_NONE)
+    ends = rows["control"].isin(list(_MARKER_OUTCOME)).to_numpy(bool)
+    in_one = rows["transactional"].to_numpy(bool) & (rows["control"].isna().to_numpy(bool) | ends)
+    fold = rows[in_one].sort_values(["partition", "producer_id", "base_offset"], kind="stable")
+    ends = ends[fold.index]
+    partition, producer = fold["partition"].to_numpy(), fold["producer_id"].to_numpy()
+    starts = np.ones(len(fold), bool)
+    starts[1:] = (partition[1:] != partition[:-1]) | (producer[1:] != producer[:-1]) | ends[:-1]
+    number = np.cumsum(starts) - 1
+    data = ~ends & (fold["count"].to_numpy() > 0)
+    has_data = np.bincount(number[data], minlength=int(starts.sum())) > 0
+    found = _transactions(fold.assign(number=number), data, ends, has_data)
+    unstable = found["first_offset"].to_numpy() >= _lso(found["partition"], bounds)
+    found.loc[(found["outcome"] == OPEN) & ~unstable, "outcome"] = UNEXPLAINED
+    found = found.sort_values(["partition", "first_offset"], kind="stable")
+    renumbered = np.full(len(has_data), _NONE, np.int64)
+    renumbered[found.index] = np.arange(len(found))
+    rows.loc[fold.index, "transaction"] = renumbered[number]
+    return rows, found.reset_index(drop=True)[list(TRANSACTION_COLUMNS)]
+
+
+def _transactions(fold: pd.DataFrame, data: Flags, ends: Flags, has_data: Flags) -> pd.DataFrame:
+    """The transactions that have data, indexed by their number in the fold."""
+    own = fold[data].groupby("number")
+    found = pd.DataFrame(
+        {
+            "partition": own["partition"].first(),
+            "producer_id": own["producer_id"].first(),
+            "producer_epoch": own["producer_epoch"].last(),
+            "first_offset": own["base_offset"].first(),
+            "last_offset": own["last_offset"].last(),
+            "records": own["count"].sum(),
+            "bytes": own["size"].sum(),
+            "first_timestamp": own["first_timestamp"].min(),
+            "last_timestamp": own["max_timestamp"].max(),
+        }
+    ).astype({"records": np.int64, "bytes": np.int64})
+    marker = fold[ends].set_index("number")
+    marker = marker[has_data[marker.index]]
+    found["outcome"] = marker["control"].map(_MARKER_OUTCOME).reindex(found.index).fillna(OPEN)
+    found["marker_offset"] = marker["base_offset"].astype("Int64")
+    found["marker_timestamp"] = marker["max_timestamp"].astype("Int64")
+    found["marker_epoch"] = marker["producer_epoch"].astype("Int64")
+    return found
+
+
+def _numbers(order: pd.DataFrame) -> list[int]:
+    """Which transaction each part belongs to; the parts come by producer id, epoch and marker."""
+    # A part's data are older than its marker. Where their timestamps say otherwise, the writer's clock is ahead.
+    ahead = (order["last_timestamp"] - order["marker"]).clip(lower=0)
+    ahead = ahead.groupby([order["producer_id"], order["producer_epoch"]]).transform("max")
+    numbers: list[int] = []
+    last_of_epoch = (order["marker_epoch"] > order["producer_epoch"]).fillna(False)
+    number, of, seen, complete = _NONE, None, set[int](), False
+    first_marker, oldest, newest = np.inf, np.inf, -np.inf
+    for producer, epoch, partition, first, last, marker, ends_epoch in zip(
+        order["producer_id"],
+        order["producer_epoch"],
+        order["partition"],
+        order["first_timestamp"] - ahead,
+        order["last_timestamp"] - ahead,
+        order["marker"],
+        last_of_epoch,
+        strict=True,
+    ):
+        if marker == np.inf > first_marker:
+            apart = first > newest or last < oldest or last > first_marker
+        else:
+            apart = marker - first_marker > first_marker - first
+        if of != (producer, epoch) or partition in seen or (apart and not complete):
+            number, of, seen = number + 1, (producer, epoch), set()
+            first_marker, oldest, newest = marker, first, last
+        seen.add(partition)
+        oldest, newest = min(oldest, first), max(newest, last)
+        complete = bool(ends_epoch)
+        numbers.append(number)
+    return numbers
+
+
+def _outcomes(rows: pd.DataFrame) -> pd.Series[Any]:
+    """The outcome of each number; where its partitions differ, what is not known yet comes before what is."""
+    has = {name: (rows["outcome"] == name).groupby(rows["number"]).any() for name in _MARKER_OUTCOME.values()}
+    waits = {name: (rows["outcome"] == name).groupby(rows["number"]).any() for name in (OPEN, UNEXPLAINED)}
+    found = np.select(
+        [has[COMMITTED] & has[ABORTED], waits[UNEXPLAINED], waits[OPEN], has[ABORTED]],
+        [SPLIT, UNEXPLAINED, OPEN, ABORTED],
+        COMMITTED,
+    )
+    return pd.Series(found, has[COMMITTED].index, dtype=object)
+
+
+def _lso(partitions: pd.Series[int], bounds: Bounds) -> Ints:
+    """The last stable offset of each row's partition."""
+    of = {p.partition: p.lso for p in bounds.partitions}
+    return np.asarray(partitions.map(of), np.int64)
+
+
+def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
+    """Batches and the gaps between them, cut at the last stable offset, each with its fate."""
+    own = pd.DataFrame(
+        {
+            "partition": rows["partition"].astype(np.int64),
+            "first_offset": rows["base_offset"],
+            "last_offset": rows["last_offset"],
+            "records": rows["count"].astype(np.int64).where(rows["control"].isna(), 0),
+            "producer_id": rows["producer_id"].astype("Int64").mask(rows["producer_id"] < 0),
+            "transactional": rows["transactional"],
+            "control": rows["control"],
+            "transaction": rows["transaction"].astype("Int64").mask(rows["transaction"] < 0),
+            "empty": rows["count"] == 0,
+        }
+    )
+    ranges = _cut_at_lso(pd.concat([own, _gaps(own, bounds)], ignore_index=True), bounds)
+    ranges = ranges.sort_values(["partition", "first_offset"], kind="stable", ignore_index=True)
+    outcome = ranges["transaction"].map(found["outcome"])
+    ranges["fate"] = np.select(
+        [
+            ranges["first_offset"].to_numpy() >= _lso(ranges["partition"], bounds),
+            ranges["empty"],
+            ranges["control"].notna(),
+            ~ranges["transactional"].astype(bool) | (outcome == COMMITTED),
+            outcome == ABORTED,
+        ],
+        [Fate.PENDING, Fate.GONE, Fate.MARKER, Fate.COMMITTED, Fate.ABORTED],
+        Fate.UNEXPLAINED,
+    )
+    return ranges
+
+
+def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
+    """The offsets of [start, hw) that lie in no batch, as empty ranges."""
+    partition = [p.partition for p in bounds.partitions]
+    # What lies before the start and behind the end stands in as a batch, so that a gap is always between two.
+    edges = pd.DataFrame(
+        {
+            "partition": partition * 2,
+            "first_offset": [p.start for p in bounds.partitions] + [p.hw for p in bounds.partitions],
+            "last_offset": [p.start - 1 for p in bounds.partitions] + [p.hw for p in bounds.partitions],
+        }
+    )
+    both = pd.concat([own[["partition", "first_offset", "last_offset"]], edges])
+    both = both.sort_values(["partition", "first_offset", "last_offset"], kind="stable")
+    low = both["last_offset"].to_numpy()[:-1] + 1
+    high = both["first_offset"].to_numpy()[1:] - 1
+    same = both["partition"].to_numpy()[1:] == both["partition"].to_numpy()[:-1]
+    gap = same & (high >= low)
+    return pd.DataFrame(
+        {
+            "partition": both["partition"].to_numpy()[1:][gap],
+            "first_offset": low[gap],
+            "last_offset": high[gap],
+            "records": 0,
+            "producer_id": pd.array([pd.NA] * int(gap.sum()), dtype="Int64"),
+            "transactional": False,
+            "control": pd.Series([None] * int(gap.sum()), dtype=object),
+            "transaction": pd.array([pd.NA] * int(gap.sum()), dtype="Int64"),
+            "empty": True,
+        }
+    )
+
+
+def _cut_at_lso(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
+    """No range lies on both sides of the last stable offset. (A gap may; a batch only if the bounds were chosen.)"""
+    lso = _lso(ranges["partition"], bounds)
+    low, high, records = (ranges[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records"))
+    across = (low < lso) & (high >= lso)
+    below = np.where(across, records * (lso - low) // (high + 1 - low), records)
+    upper = ranges[across].assign(first_offset=lso[across], records=(records - below)[across])
+    lower = ranges.assign(last_offset=np.where(across, lso - 1, high), records=below)
+    return pd.concat([lower, upper], ignore_index=True)
+
+
+def _merged(ranges: pd.DataFrame) -> pd.DataFrame:
+    """Neighbours that say the same become one range. Thinned-out ranges stay alone: their gaps must not spread."""
+    whole = (ranges["last_offset"] - ranges["first_offset"] + 1) == ranges["records"]
+    alone = ranges["control"].notna() | (~whole & (ranges["records"] > 0))
+    begins = alone.to_numpy(bool).copy()
+    begins[1:] |= begins[:-1]
+    begins[:1] = True
+    for name in ("partition", "fate", "producer_id", "transactional", "transaction"):
+        values = ranges[name].fillna(_NONE).to_numpy()
+        begins[1:] |= values[1:] != values[:-1]
+    begins[1:] |= whole.to_numpy(bool)[1:] != whole.to_numpy(bool)[:-1]
+    group = np.cumsum(begins)
+    merged = ranges.groupby(group, sort=False).agg(
+        dict.fromkeys(RANGE_COLUMNS, "first") | {"last_offset": "last", "records": "sum"}
+    )
+    return merged.reset_index(drop=True)[list(RANGE_COLUMNS)]

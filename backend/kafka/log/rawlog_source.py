@@ -1,0 +1,133 @@
+"""The raw log as a batch data source for Spark, for topics too large for one process.
+
+    spark.dataSource.register(KafkaRawLog)
+    batches = spark.read.format("kafka-raw-log").options(**options).load()
+
+Its rows are those of `rawlog.scan`, with the columns `topicproof.validators.ledger.balance.BATCH_COLUMNS`; it does not sort them. A task
+reads a range of one partition's offsets, and a batch belongs to the range that it begins in, so that it comes whole and
+once however the topic is split.
+
+Options:
+
+- the address and any other client property, in librdkafka's names with `kafka.` before them
+- `topic`
+- `bounds`: offsets as JSON, `{"0": [start, end]}` with the end exclusive. Without it, whatever the topic holds when
+  Spark plans the query; so two queries over one frame may differ on a topic that grows.
+- `offsetsPerTask` (1000000): how many offsets one task reads. Its rows are kept in memory until it ends.
+- `checkCrc` (false): hold every batch against its checksum (`batches.require_crc`)
+
+Spark's Python workers import this module by name: on a cluster this project must be on their PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
+from topicproof.backend.settings import clients_of_spark_options
+from topicproof.validators.ledger.balance import BATCH_COLUMNS
+from topicproof.validators.finding import Bounds, PartitionBounds
+
+FORMAT = "kafka-raw-log"
+OFFSETS_PER_TASK = 1_000_000
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The options of the source, checked. Raises UsageError naming the option."""
+
+    bootstrap: str
+    client: Mapping[str, str]
+    topic: str
+    bounds: Bounds | None
+    offsets_per_task: int
+    check_crc: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        given = {name.lower(): value for name, value in options.items()}
+        known = {name.lower() for name in _OPTIONS}
+        unknown = [name for name in given if name not in known and not name.startswith("kafka.")]
+        if unknown:
+            raise UsageError(f"{FORMAT}: unknown option {unknown[0]}. Known: {', '.join(_OPTIONS)}, kafka.*")
+        if not given.get("topic"):
+            raise UsageError(f"{FORMAT}: the option topic is missing.")
+        bootstrap, client = clients_of_spark_options(given)
+        per_task = given.get("offsetspertask", str(OFFSETS_PER_TASK))
+        if not per_task.isdecimal() or int(per_task) < 1:
+            raise UsageError(f"{FORMAT}: offsetsPerTask is {per_task}; it must be a number of at least 1.")
+        check_crc = given.get("checkcrc", "false").lower()
+        if check_crc not in ("true", "false"):
+            raise UsageError(f"{FORMAT}: checkCrc is {check_crc}; it must be true or false.")
+        bounds = _parse_bounds(given["topic"], given["bounds"]) if "bounds" in given else None
+        return cls(bootstrap, client, given["topic"], bounds, int(per_task), check_crc == "true")
+
+
+_OPTIONS = ("topic", "bounds", "offsetsPerTask", "checkCrc")
+
+
+@dataclass(frozen=True)
+class Slice(InputPartition):
+    """What one task reads: the batches of a partition that begin at the offsets [first, end)."""
+
+    partition: PartitionBounds
+    first: int
+    end: int
+
+
+class KafkaRawLog(DataSource):
+    """Registered with `spark.dataSource.register`; the module's docstring has the options and an example."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return BATCH_COLUMNS
+
+    def reader(self, schema: StructType) -> RawLogReader:  # noqa: ARG002
+        return RawLogReader(SourceOptions.parse(self.options))
+
+
+class RawLogReader(DataSourceReader):
+    def __init__(self, options: SourceOptions) -> None:
+        self.source = options
+
+    def partitions(self) -> list[InputPartition]:
+        source = self.source
+        bounds = source.bounds or fetch_bounds(source.bootstrap, source.client, source.topic)
+        return [
+            Slice(p, first, min(first + source.offsets_per_task, p.hw))
+            for p in bounds.partitions
+            for first in range(p.start, p.hw, source.offsets_per_task)
+        ]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        # An empty topic has no slice, and Spark then asks for the one partition that it takes every source to have.
+        if not isinstance(partition, Slice):
+            return
+        source, whole = self.source, partition.partition
+        part = PartitionBounds(whole.partition, partition.first, min(whole.lso, partition.end), partition.end)
+        with connect(source.bootstrap, source.client) as kafka:
+            rows = kafka.scan(
+                source.topic,
+                Bounds(source.topic, (part,)),
+                check_crc=source.check_crc,
+                part_of=Bounds(source.topic, (whole,)),
+            )
+        yield from rows.to_batches()
+
+
+def _parse_bounds(topic: str, text: str) -> Bounds:
+    try:
+        spans = {int(partition): (int(start), int(end)) for partition, (start, end) in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f'{FORMAT}: bounds is {text}; it must be JSON such as {{"0": [0, 1000]}}.') from error
+    return Bounds(topic, tuple(PartitionBounds(p, start, end, end) for p, (start, end) in sorted(spans.items())))

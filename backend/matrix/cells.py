@@ -1,0 +1,235 @@
+"""The matrix: every guarantee against every fault, each cell a real small run, judged from its sink.
+
+backend/matrix/table.py says what theory expects of each cell. A cell is a surprise when its sink shows damage that was
+not expected, or lacks damage that was; when its verdict is not that of its guarantee; or when nothing proves that its
+fault fired: an experiment in which nothing went wrong shows nothing.
+
+The last result of every cell is in the home, in `matrix/results.json`: a list of objects with the fields of `Result`
+(`read_results` gives them). A cell that agrees leaves no run behind; `run` of a surprise can still be looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from topicproof.backend.errors import EvidenceError, TopicproofError, UsageError
+from topicproof.backend.faults.attempts import fill_with_attempts
+from topicproof.backend.faults.brokers import how_many
+from topicproof.backend.history.store import History
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.matrix.reader import judge_deduplicated
+from topicproof.backend.matrix.table import KINDS, Cell, Damage, Trial
+from topicproof.backend.sink.journal import read_journal
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+from topicproof.validators.expectation import EXEMPT
+from topicproof.validators.finding import Outcome
+from topicproof.validators.report import Report
+
+RESULTS = "matrix/results.json"
+"""In the home."""
+AT_ONCE = 2
+"""How many cells run at a time: a cell waits about as long as it works."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one cell showed."""
+
+    guarantee: str
+    fault: str
+    plan: Mapping[str, Any]
+    run: str
+    verdict: str
+    found: Mapping[str, int]
+    """Damage and its count, where there is any."""
+    expected: str
+    fired: str | None
+    """What proves that the fault fired."""
+    surprises: tuple[str, ...]
+    """Empty: the cell agrees with the table."""
+    took_s: float
+
+    @property
+    def says(self) -> str:
+        """The damage in words: `200 duplicates`, or `exact`."""
+        return _says(self.found)
+
+
+def run_cells(
+    settings: Settings,
+    services: Services,
+    wanted: Iterable[Cell],
+    stop: threading.Event,
+    ended: Callable[[Result], None],
+    at_once: int = AT_ONCE,
+) -> None:
+    """Run these cells until `stop`, so many at a time, and keep each result in the home as soon as it is there. Those
+    that strike brokers have them to themselves.
+
+    A cell that agrees leaves nothing behind; the run of a surprise stays, to be looked at. Raises UsageError for a
+    cluster with too few brokers.
+    """
+    cells, history = list(wanted), History(settings)
+    cluster = Cluster(services.bootstrap, settings.client)
+    needed = max((cell.brokers for cell in cells), default=1)
+    if needed > 1 and (there := how_many(cluster)) < needed:
+        raise UsageError(
+            f"The embedded Kafka of {settings.home} runs with {there} of the {needed} brokers that these cells need. "
+            "Stop what uses it, or set TOPICPROOF_HOME to another folder."
+        )
+    known = {(one.guarantee, one.fault): one for one in read_results(settings)}
+    lock = threading.Lock()
+
+    def run_one(cell: Cell) -> None:
+        result = None if stop.is_set() else _run(settings, services, history, cluster, cell, stop)
+        if result is None:
+            return
+        with lock:
+            known[cell.guarantee, cell.fault] = result
+            _write_results(settings, list(known.values()))
+            ended(result)
+
+    alone = [cell for cell in cells if cell.brokers > 1]
+    for together, workers in (([cell for cell in cells if cell.brokers == 1], at_once), (alone, 1)):
+        with ThreadPoolExecutor(workers) as pool:
+            waiting = [pool.submit(run_one, cell) for cell in together]
+            try:
+                for one in waiting:
+                    one.result()
+            finally:
+                for one in waiting:
+                    one.cancel()
+
+
+def kept(settings: Settings, wanted: Iterable[Cell]) -> list[Result]:
+    """The results in the home that answer these cells as they are planned now."""
+    results = {(one.guarantee, one.fault): one for one in read_results(settings)}
+    found = [(cell, results.get((cell.guarantee, cell.fault))) for cell in wanted]
+    return [one for cell, one in found if one is not None and one.plan == cell.plan]
+
+
+def read_results(settings: Settings) -> list[Result]:
+    """What the home knows of earlier cells. Raises UsageError when it cannot be read."""
+    path = settings.home / RESULTS
+    try:
+        given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        return [Result(**{**one, "surprises": tuple(one["surprises"])}) for one in given]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{path} does not hold the results of a matrix. Delete it and run the matrix anew.") from error
+
+
+def surprises(
+    cell: Cell, found: Mapping[Damage, int], verdict: Outcome, why: str, error: str | None, fired: str | None
+) -> list[str]:
+    """Where a cell differs from what theory expects, one sentence each. `why` is the verdict's sentence, `error` what
+    the run failed with, `fired` what proves the fault."""
+    said = []
+    if fired is None:
+        said.append("nothing shows that the fault fired")
+    if error is not None and not cell.refused:
+        said.append(f"the run failed: {error}")
+    if error is None and cell.refused:
+        said.append("the sink went on, where it should have refused to")
+    if verdict is not _verdict(cell, found):
+        said.append(f"the verdict is {verdict}: {why}")
+    for damage in Damage:
+        if found.get(damage, 0) and damage not in cell.must | cell.may:
+            said.append(f"{found[damage]:,} {damage}, where none were expected")
+        if not found.get(damage, 0) and damage in cell.must:
+            said.append(f"no {damage}, which were expected")
+    return said
+
+
+def _verdict(cell: Cell, found: Mapping[Damage, int]) -> Outcome:
+    """What the verdict must be when this was found: what the guarantee allows does not break it."""
+    allowed = EXEMPT[cell.promised]
+    broken = any(found.get(damage) for damage, kind in KINDS.items() if kind not in allowed)
+    return Outcome.VIOLATED if broken else Outcome.HOLDS
+
+
+def _run(
+    settings: Settings, services: Services, history: History, cluster: Cluster, cell: Cell, stop: threading.Event
+) -> Result | None:
+    """None when it was stopped before its end."""
+    began = time.monotonic()
+    plan, source = dict(cell.plan), None
+    if cell.attempts:
+        source = f"matrix-{secrets.token_hex(3)}"
+        cluster.create_topic(source, plan["partitions"])
+        fill_with_attempts(cluster, source, plan["records"], plan["per_transaction"])
+        plan["source"] = {**plan["source"], "topic": source}
+    run = create(settings, services, history, make_plan(plan))
+    context = make_context(settings, services, history, run, stop)
+    report: Report | None = None
+    found: Mapping[Damage, int] = {}
+    fired = None
+    try:
+        report = execute(context)
+    except TopicproofError as error:
+        said = [f"the run failed before it could be judged: {error}"]
+    if report is not None and not stop.is_set():
+        entries = read_journal(services.bootstrap, settings.client, context.names.journal)
+        fired = cell.proof(Trial(entries, report, len(report.source.partitions)))
+        found = _damage(report)
+        if cell.deduplicated:
+            fired = fired and f"{fired}; a reader who keeps everything finds {_says(found)}"
+            report = judge_deduplicated(services.spark_remote, context.folder)
+            found = {**_damage(report), **{one: found[one] for one in found if one is Damage.HIDDEN}}
+        said = surprises(cell, found, report.verdict, report.why, history.get(run.id).error, fired)
+    if stop.is_set() or not said:
+        clean(settings, services, history, run.id)
+        if source is not None:
+            cluster.delete_topics([source])
+    if stop.is_set():
+        return None
+    return Result(
+        guarantee=cell.guarantee,
+        fault=cell.fault,
+        plan=cell.plan,
+        run=run.id,
+        verdict=report.verdict if report is not None else Outcome.UNKNOWN,
+        found={damage.value: count for damage, count in found.items()},
+        expected=_expected(cell),
+        fired=fired,
+        surprises=tuple(said),
+        took_s=round(time.monotonic() - began, 1),
+    )
+
+
+def _damage(report: Report) -> dict[Damage, int]:
+    primary = {finding.kind: finding.primary for finding in report.findings}
+    found = {damage: primary.get(kind, 0) for damage, kind in KINDS.items()}
+    found[Damage.HIDDEN] = report.fates["aborted"] or 0
+    return {damage: count for damage, count in found.items() if count}
+
+
+def _says(found: Mapping[Damage, int] | Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {damage}" for damage, count in found.items()) or "exact"
+
+
+def _expected(cell: Cell) -> str:
+    allowed = [damage for damage in Damage if damage in cell.must | cell.may]
+    words = [damage.value if damage in cell.must else f"perhaps {damage}" for damage in allowed]
+    return ", ".join([*(["refused"] if cell.refused else []), *words]) or "exact"
+
+
+def _write_results(settings: Settings, results: Sequence[Result]) -> None:
+    """All or nothing: a process killed while it writes leaves the file as it was."""
+    path = settings.home / RESULTS
+    fresh = path.with_suffix(".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(json.dumps([asdict(one) for one in results], indent=1), encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise EvidenceError(f"The results of the matrix cannot be kept in {path}: {error.strerror}.") from error

@@ -1,0 +1,463 @@
+"""The matrix as data: what theory expects of every guarantee under every fault, and what shows that a fault fired.
+
+A column is a promise: a guarantee and how its producer keeps it. A row is a trouble: a fault, and what it does to each
+promise. What no guarantee but exactly-once can fence is an expectation of the table, never an exception made later.
+
+Two columns are at-least-once with something behind it that drops repeats, so that theory expects no damage of them
+where at-least-once has duplicates:
+
+- `at_least_once-upsert` writes into a table (SQLite) by lineage: what is written again replaces itself.
+- `at_least_once-deduplicated` is the topic of `at_least_once` as a reader sees it who keeps the first record of every
+  lineage (source topic, partition, offset and output index: the header that the sink writes) and drops the others.
+  Several producers that wrote the same inputs in order leave an order that keeping the first restores, because the
+  offset of an input is committed only after its output is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.faults.fault import Step
+from topicproof.backend.sink.journal import (
+    Declared,
+    Entry,
+    FaultFired,
+    FaultTold,
+    TaskStarted,
+    Told,
+    TransactionEnded,
+)
+from topicproof.validators.finding import Guarantee
+from topicproof.validators.report import Report
+
+SIZE: Mapping[str, Any] = {"records": 600, "partitions": 2, "per_transaction": 100, "seed": 3}
+"""Of every cell: three transactions or more in each of two partitions, so that one follows whatever is struck."""
+BROKERS = 3
+"""How many brokers a cluster must have in which one fails and the others go on."""
+
+
+class Damage(StrEnum):
+    """What a sink can show. `HIDDEN` is no harm: records of aborted transactions, which read_committed withholds."""
+
+    DUPLICATES = "duplicates"
+    GAPS = "gaps"
+    INVERSIONS = "inversions"
+    PHANTOMS = "phantoms"
+    ABORTED_INPUTS = "aborted-inputs"
+    """Outputs of inputs that were aborted."""
+    HIDDEN = "hidden"
+
+
+KINDS: Mapping[Damage, str] = {
+    Damage.DUPLICATES: "duplicate",
+    Damage.GAPS: "gap",
+    Damage.INVERSIONS: "order",
+    Damage.PHANTOMS: "phantom",
+    Damage.ABORTED_INPUTS: "aborted_input",
+}
+"""Which finding counts which damage; only rows that no other kind explains."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A column of the matrix: a guarantee and how its producer keeps it."""
+
+    name: str
+    plan: Mapping[str, Any]
+    like: str | None = None
+    """Another promise, of which it expects the same without repeats: something behind the sink drops them."""
+    under: frozenset[str] = frozenset()
+    """Where `like` is said: the troubles under which it is tried."""
+    deduplicated: bool = False
+    """Whether the sink is judged as a reader sees it who drops repeats."""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE if self.deduplicated else Guarantee(self.plan["guarantee"])
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What has happened in a cell: the witnesses of its proof."""
+
+    entries: Sequence[Entry]
+    """The run's journal."""
+    report: Report
+    partitions: int
+    """Of the source: a fault inside the worker fires once in each."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A row of the matrix: a fault, and what theory expects of each promise under it."""
+
+    name: str
+    title: str
+    plan: Mapping[str, Any]
+    proof: Callable[[Trial], str | None]
+    """How it shows that the fault fired; None where nothing shows it."""
+    expected: tuple[str | None, ...]
+    """One per promise that is like no other: names of damages, each of which must be found; with a question mark it may
+    be. None: there is nothing to strike. `refused`: the sink must refuse to go on, and leave the rest."""
+    attempts: bool = False
+    """Whether the source is one in which every transaction was aborted once before it was committed."""
+    brokers: int = 1
+    """How many the cluster must have; more than one: those of the embedded Kafka, since they are to be struck."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    guarantee: str
+    """The promise's name."""
+    fault: str
+    plan: Mapping[str, Any]
+    promised: Guarantee
+    must: frozenset[Damage]
+    may: frozenset[Damage]
+    refused: bool
+    proof: Callable[[Trial], str | None] = field(repr=False)
+    attempts: bool = False
+    deduplicated: bool = False
+    brokers: int = 1
+
+
+_LIKE = "at_least_once"
+_REPEATS = frozenset({"abort", "crash-producing", "crash-produced", "crash-offset-sent", "error-produced", "zombie"})
+"""Troubles under which at-least-once repeats inputs, and one under which it may only just not."""
+
+PROMISES: tuple[Promise, ...] = (
+    Promise("exactly_once", {"guarantee": "exactly_once"}),
+    Promise("at_least_once", {"guarantee": "at_least_once"}),
+    Promise("at_least_once-plain", {"guarantee": "at_least_once", "idempotence": False}),
+    Promise("at_most_once", {"guarantee": "at_most_once"}),
+    Promise("at_most_once-unacknowledged", {"guarantee": "at_most_once", "acks": "0"}),
+    Promise(
+        "at_least_once-upsert",
+        {"scenario": "table", "guarantee": "at_least_once"},
+        like=_LIKE,
+        under=_REPEATS | {"none"},
+    ),
+    Promise(
+        "at_least_once-deduplicated",
+        {"guarantee": "at_least_once"},
+        like=_LIKE,
+        under=_REPEATS | {"none", "produce-unanswered", "isolated"},
+        deduplicated=True,
+    ),
+)
+"""Those that are like no other first: the order of `expected` below."""
+
+
+def _quiet(trial: Trial) -> str | None:
+    """Nothing was to happen, and nothing did."""
+    loud = [entry for entry in trial.entries if isinstance(entry, FaultFired) or _is(entry, Declared.ABORTED)]
+    return None if loud else "no fault fired and no transaction was aborted"
+
+
+def _aborted(trial: Trial) -> str | None:
+    declared = sum(_is(entry, Declared.ABORTED) for entry in trial.entries)
+    return f"the journal declares {declared} aborted transactions" if declared else None
+
+
+def _taken_over(trial: Trial) -> str | None:
+    """The fault claimed itself in every partition, and another task took each of them over."""
+    for number, fired in enumerate(trial.entries):
+        if isinstance(fired, FaultFired) and not any(
+            isinstance(later, TaskStarted)
+            and later.source_partition == fired.source_partition
+            and later.task != fired.task
+            for later in trial.entries[number:]
+        ):
+            return None
+    struck = {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
+    if len(struck) < trial.partitions:
+        return None
+    return f"it fired in {len(struck)} partitions, and another task took each of them over"
+
+
+def _fenced(trial: Trial) -> str | None:
+    """As above; and where there are transactions, who was replaced was told so."""
+    taken = _taken_over(trial)
+    ended = [entry for entry in trial.entries if isinstance(entry, TransactionEnded)]
+    fenced = {entry.source_partition for entry in ended if entry.outcome is Declared.FENCED}
+    if taken is None or trial.report.guarantee is not Guarantee.EXACTLY_ONCE:
+        return taken
+    return f"{taken}; the journal declares it fenced" if len(fenced) == trial.partitions else None
+
+
+def _claimed(trial: Trial) -> str | None:
+    struck = {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
+    return f"it fired in {len(struck)} partitions" if struck else None
+
+
+def _told(what: Told) -> Callable[[Trial], str | None]:
+    """What the run's own process says it did."""
+
+    def proof(trial: Trial) -> str | None:
+        said = [entry.said for entry in trial.entries if isinstance(entry, FaultTold) and entry.what is what]
+        # A retry repeats an entry where the journal's own leader was struck.
+        return "; ".join(dict.fromkeys(said)) or None
+
+    return proof
+
+
+def _attempted(trial: Trial) -> str | None:
+    """The source holds more than its records and one marker for each of the transactions that wrote them."""
+    held = sum(p.lso - p.start for p in trial.report.source.partitions)
+    aborted = held - trial.report.source_records
+    return f"{aborted} of {held} offsets of the source are no committed records" if aborted > held / 3 else None
+
+
+def _is(entry: Entry, outcome: Declared) -> bool:
+    return isinstance(entry, TransactionEnded) and entry.outcome is outcome
+
+
+def _at_each_step(kind: str, does: str, expected: Mapping[Step, tuple[str | None, ...]]) -> Iterator[Trouble]:
+    """A fault inside the worker, once at each step of the second transaction."""
+    for step in (one for one in Step if one in expected):
+        name = f"{kind}-{step}".replace("_", "-")
+        plan = {"faults": [f"{kind}@transaction=2,step={step}"]}
+        yield Trouble(name, f"{does} {_WHEN[step]}", plan, _taken_over, expected[step])
+
+
+_WHEN: Mapping[Step, str] = {
+    Step.BEGUN: "before it has produced",
+    Step.PRODUCING: "with half of its records in the log",
+    Step.PRODUCED: "with all of its records in the log",
+    Step.OFFSET_SENT: "with its source offset handed over",
+    Step.COMMITTING: "with its commit sent and the answer not heard",
+    Step.COMMITTED: "after the commit, before anybody is told",
+}
+_WORKER_LOST: Mapping[Step, tuple[str, ...]] = {
+    Step.BEGUN: ("", "", "", "", ""),
+    Step.PRODUCING: ("hidden", "duplicates", "duplicates", "gaps", "gaps"),
+    Step.PRODUCED: ("hidden", "duplicates", "duplicates", "", ""),
+    Step.OFFSET_SENT: ("hidden", "", "", "gaps", "gaps"),
+    Step.COMMITTED: ("", "", "", "", ""),
+}
+"""Exactly-once: the transaction that was under way is aborted, and its records are hidden. At-least-once repeats what
+was in the log before its offset was; at-most-once loses what was not in the log after its offset was."""
+
+_NO_TRANSACTIONS = (None, None, None, None)
+
+
+def _network(request: str, how: str, *expected: str | None, **plan: Any) -> Trouble:
+    """A request of the second transaction, hurt on its way."""
+    fault = f"network@transaction=2,request={request},how={how}"
+    title = f"a request ({request}) is {how}"
+    return Trouble(f"{request}-{how}", title, {"faults": [fault], **plan}, _told(Told.STRUCK), expected)
+
+
+def _broker(role: str, how: str) -> Trouble:
+    """The broker that leads a role's partition, in the second transaction. Without transactions what died with it may
+    be repeated or lost; whether it is depends on the moment."""
+    keeps = {"source": "leads the source", "sink": "leads the sink", "offsets": "keeps the group's offsets"}
+    says = {
+        "kill": "is killed and comes back",
+        "pause": "stands still for a while",
+        "isolate": "is cut off from its peers until they have replaced it",
+    }
+    # A controller misses a broker after 9 s without a heartbeat (broker.session.timeout.ms), and where it was the one
+    # that is cut off, another must be elected first: 13 s were seen.
+    seconds = ",seconds=16" if how == "isolate" else ""
+    others = ("duplicates?", None, "gaps?", None) if how == "kill" and role in keeps else _NO_TRANSACTIONS
+    return Trouble(
+        f"broker-{role}-{how}",
+        f"the broker that {keeps.get(role, 'keeps the transactions')} {says[how]}",
+        {"faults": [f"broker@transaction=2,role={role},how={how}{seconds}"]},
+        _told(Told.DONE),
+        ("hidden?", *others),
+        brokers=BROKERS,
+    )
+
+
+TABLE: tuple[Trouble, ...] = (
+    Trouble("none", "nothing goes wrong", {}, _quiet, ("", "", "", "", "")),
+    Trouble(
+        "abort",
+        "transactions fail by a draw of the seed",
+        {"abort_probability": 0.4},
+        _aborted,
+        ("hidden", "duplicates", "duplicates", "gaps", "gaps"),
+    ),
+    *_at_each_step("crash", "the worker is killed", {**_WORKER_LOST, Step.COMMITTING: ("hidden?", *_NO_TRANSACTIONS)}),
+    *_at_each_step("error", "the worker's code fails", _WORKER_LOST),
+    Trouble(
+        "zombie",
+        "the worker stands still while its successor begins, and goes on",
+        {"faults": ["zombie@transaction=2"]},
+        _fenced,
+        # Nothing fences a zombie without transactions: it goes on with what it has, beside its successor.
+        ("hidden", "duplicates inversions?", "duplicates inversions?", "duplicates?", "duplicates?"),
+    ),
+    Trouble(
+        "hijack",
+        "another process takes the transactional id over",
+        {"faults": ["hijack@transaction=2"]},
+        _fenced,
+        ("hidden", *_NO_TRANSACTIONS),
+    ),
+    Trouble(
+        "refused",
+        "the broker refuses a record",
+        {"faults": ["refused@transaction=2"]},
+        _aborted,
+        ("hidden?", *_NO_TRANSACTIONS),
+    ),
+    *(
+        Trouble(
+            f"offsets-{how}",
+            f"the group's offset is {how} behind the sink's back",
+            {"faults": [f"offsets@transaction=2,how={how}"]},
+            _claimed,
+            ("refused",) * 5,
+        )
+        for how in ("rewound", "forwarded", "deleted")
+    ),
+    _network("produce", "unanswered", "", "", "duplicates", "", ""),
+    _network("produce", "lost", "", "", "", "", "gaps"),
+    _network("partitions", "unanswered", "", *_NO_TRANSACTIONS),
+    _network("offset", "unanswered", "", *("duplicates?",) * 2, *("gaps?",) * 2),
+    _network("end", "unanswered", "", *_NO_TRANSACTIONS),
+    _network("end", "late", "", *_NO_TRANSACTIONS),
+    # Several requests in flight need a transaction of several batches.
+    _network(
+        *("produce", "overtaken", "hidden?", "", "inversions", "", "inversions"),
+        records=60_000,
+        partitions=1,
+        per_transaction=30_000,
+    ),
+    Trouble(
+        "isolated",
+        "the worker is cut off from the brokers for a moment",
+        {"faults": ["isolated@transaction=2,seconds=3"]},
+        _told(Told.HEALED),
+        ("", "", "", "", ""),
+    ),
+    Trouble(
+        "isolated-expired",
+        "the worker is cut off from the brokers until they have aborted its transaction",
+        {"faults": ["isolated@transaction=2,seconds=20"], "transaction_timeout_ms": 2_000},
+        _told(Told.HEALED),
+        ("hidden", *_NO_TRANSACTIONS),
+    ),
+    Trouble(
+        "open",
+        "a foreign transaction is left open in the sink, and aborted",
+        {"faults": ["open@transaction=2,seconds=1"]},
+        _told(Told.HEALED),
+        ("hidden", "hidden", "hidden", "hidden", "hidden"),
+    ),
+    Trouble(
+        "open-expired",
+        "a foreign transaction is left open in the sink until the coordinator aborts it",
+        {"faults": ["open@transaction=2,end=expiry,seconds=2"]},
+        _told(Told.HEALED),
+        ("hidden", *_NO_TRANSACTIONS),
+    ),
+    Trouble(
+        "uncommitted",
+        "a source full of aborted attempts is read read_uncommitted",
+        {"source": {"isolation": "read_uncommitted"}},
+        _attempted,
+        ("aborted-inputs",) * 5,
+        attempts=True,
+    ),
+    *(
+        _broker(role, how)
+        for how in ("kill", "pause", "isolate")
+        for role in ("source", "sink", "transactions", "offsets")
+    ),
+)
+
+SMALL = frozenset(
+    {
+        ("exactly_once", "none"),
+        ("exactly_once", "abort"),
+        ("exactly_once", "crash-produced"),
+        ("at_least_once", "crash-produced"),
+        ("at_least_once-deduplicated", "crash-produced"),
+        ("at_most_once", "crash-offset-sent"),
+    }
+)
+"""The cells of a first look: the three guarantees, each with what it is known for, and a reader who drops repeats."""
+
+
+def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS) -> list[Cell]:
+    """The cells of the matrix, row by row; of `only` (`guarantee=NAME,fault=NAME`) those that any of them fits.
+
+    A name fits those that begin with it too: `fault=crash` is every crash. What needs more than `brokers` is left out.
+    Raises UsageError for a name that fits none, and when nothing is left.
+    """
+    found = [
+        _cell(promise, trouble, expected)
+        for promise in PROMISES
+        for trouble in TABLE
+        if (expected := _expected_of(promise, trouble)) is not None
+        and (not small or (promise.name, trouble.name) in SMALL)
+    ]
+    wanted = [_filter(text) for text in only]
+    chosen = [cell for cell in found if not wanted or any(_fits(cell, one) for one in wanted)]
+    possible = [cell for cell in chosen if cell.brokers <= brokers]
+    if chosen and not possible:
+        raise UsageError(
+            f"These cells strike brokers, and need {BROKERS} of the embedded Kafka. Add --brokers {BROKERS} and leave "
+            "--bootstrap away."
+        )
+    return possible
+
+
+def _expected_of(promise: Promise, trouble: Trouble) -> str | None:
+    """What theory expects, in the words of `Trouble.expected`; None: nothing to try."""
+    own = [one.name for one in PROMISES if one.like is None]
+    if promise.like is None:
+        return trouble.expected[own.index(promise.name)]
+    if trouble.name not in promise.under:
+        return None
+    expected = (trouble.expected[own.index(promise.like)] or "").split()
+    dropped = {Damage.DUPLICATES.value, Damage.INVERSIONS.value}
+    return " ".join(word for word in expected if word.removesuffix("?") not in dropped)
+
+
+def _cell(promise: Promise, trouble: Trouble, expected: str) -> Cell:
+    words = set(expected.split())
+    refused = "refused" in words
+    words -= {"refused"}
+    return Cell(
+        promise.name,
+        trouble.name,
+        {**SIZE, **promise.plan, **trouble.plan},
+        promise.guarantee,
+        frozenset(Damage(word) for word in words if not word.endswith("?")),
+        frozenset(Damage(word[:-1]) for word in words if word.endswith("?")),
+        refused,
+        trouble.proof,
+        trouble.attempts,
+        promise.deduplicated,
+        trouble.brokers,
+    )
+
+
+def _filter(text: str) -> dict[str, str]:
+    known = {"guarantee": [one.name for one in PROMISES], "fault": [one.name for one in TABLE]}
+    wanted = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name not in known:
+            raise UsageError(f"--only {text}: expected guarantee=NAME, fault=NAME or both with a comma between.")
+        if not any(_begins(one, value) for one in known[name]):
+            raise UsageError(f"--only {text}: there is no {name} {value!r}. Known: {', '.join(known[name])}.")
+        wanted[name] = value
+    return wanted
+
+
+def _fits(cell: Cell, wanted: Mapping[str, str]) -> bool:
+    return all(_begins(getattr(cell, name), value) for name, value in wanted.items())
+
+
+def _begins(name: str, value: str) -> bool:
+    return name == value or name.startswith(f"{value}-")

@@ -1,0 +1,162 @@
+"""How payments come to be in a topic twice: three real causes, as fills of the scenario totals.
+
+None of them breaks a promise of Kafka: an idempotent producer repeats nothing within its own life, and a transaction
+would have repeated these records as faithfully. They are repeated before the first offset is committed anywhere, so
+that exactly-once totals add them twice, and only the payments' ids can tell.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator, Set
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from confluent_kafka import Producer
+from sqlalchemy import Column, Integer, MetaData, String, Table, insert, select
+from sqlalchemy.exc import DBAPIError
+
+from topicproof.backend.errors import ClusterError, SinkError
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.sink.table import connect_database, said, shown
+from topicproof.backend.runs.fill import TIMEOUT_S, fill
+from topicproof.backend.runs.totals import account, payment
+from topicproof.backend.settings import idempotent_producer_config
+
+HOST = "127.0.0.1"
+LOST_EVERY = 7
+"""Every so many answers of the ingest server are lost on their way."""
+POSTS_MAX = 5
+"""How often the client posts a payment before it gives up."""
+ACCEPTED = 204
+
+
+class Cause(StrEnum):
+    """Why payments are in the source twice."""
+
+    INGEST = "ingest"
+    """A client posts payments to an HTTP server that appends them, and posts again where an answer was lost."""
+    RESTART = "restart"
+    """An idempotent filler dies half-way and starts again from the beginning: to the brokers it is another producer."""
+    TRANSFER = "transfer"
+    """A transfer copies a table of a database, dies half-way before it noted how far it was, and reads it from its
+    starting point again."""
+
+
+@dataclass(frozen=True)
+class Twice:
+    """What a fill of this kind must know."""
+
+    cluster: Cluster
+    topic: str
+    records: int
+    database: str
+    """Where a transfer finds the payments: they are put into a table that is called like the topic."""
+    stopped: Callable[[], bool] = lambda: False
+    filled: Callable[[int], None] = lambda _count: None
+    present: Set[int] = frozenset()
+    """Payments that an earlier, killed fill already wrote."""
+
+
+def fill_twice(cause: Cause, twice: Twice) -> None:
+    """Fill payments 0 to records - 1 into a topic, some of them twice. Raises ClusterError, SinkError."""
+    {Cause.INGEST: _ingest, Cause.RESTART: _restart, Cause.TRANSFER: _transfer}[cause](twice)
+
+
+def _restart(twice: Twice) -> None:
+    for count in (twice.records // 2, twice.records):
+        _fill(twice, count, payment)
+
+
+def _transfer(twice: Twice) -> None:
+    table = table_of(twice.topic)
+    engine = connect_database(twice.database)
+    numbered = [{"number": number, "body": payment(number).decode()} for number in range(twice.records)]
+    try:
+        table.create(engine, checkfirst=True)
+        with engine.begin() as connection:
+            if connection.execute(select(table.c.number).limit(1)).first() is None:
+                connection.execute(insert(table), numbered)
+        for count in (twice.records // 2, twice.records):
+            with engine.connect() as connection:
+                rows = connection.execute(select(table).order_by(table.c.number).limit(count))
+                bodies = {row.number: row.body.encode() for row in rows}
+            _fill(twice, count, bodies.__getitem__)
+    except DBAPIError as error:
+        raise SinkError(f"{shown(engine)}: {said(error)}.") from error
+
+
+def table_of(topic: str) -> Table:
+    """The table that a transfer copies into a topic."""
+    return Table(topic, MetaData(), Column("number", Integer, primary_key=True), Column("body", String, nullable=False))
+
+
+def _fill(twice: Twice, count: int, value: Callable[[int], bytes]) -> None:
+    """One life of a producer."""
+    fill(
+        *(twice.cluster, twice.topic, count, None, twice.stopped, twice.filled, twice.present),
+        value=value,
+        key=account,
+    )
+
+
+def _ingest(twice: Twice) -> None:
+    count = len(twice.present)
+    with _ingest_server(twice.cluster, twice.topic) as port:
+        for number in range(twice.records):
+            if twice.stopped():
+                return
+            if number in twice.present:
+                continue
+            # Where no answer came the client cannot know, and posts again: at least once.
+            if not any(_posted(port, payment(number)) for _post in range(POSTS_MAX)):
+                raise ClusterError(f"The ingest server did not accept payment {number} in {POSTS_MAX} posts.")
+            count += 1
+            twice.filled(count)
+
+
+def _posted(port: int, body: bytes) -> bool:
+    """Whether the server said that it has it."""
+    with closing(http.client.HTTPConnection(HOST, port, timeout=TIMEOUT_S)) as connection:
+        try:
+            connection.request("POST", "/payments", body)
+            return connection.getresponse().status == ACCEPTED
+        except (http.client.RemoteDisconnected, ConnectionResetError, TimeoutError):
+            return False
+
+
+@contextmanager
+def _ingest_server(cluster: Cluster, topic: str) -> Iterator[int]:
+    """Appends what is posted, and answers when the brokers have it; gives its port."""
+    producer = Producer(idempotent_producer_config(cluster.bootstrap, cluster.client) | {"linger.ms": 0})
+    count = 0
+
+    class Ingest(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            nonlocal count
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            producer.produce(topic, body, json.loads(body)["account"])
+            if producer.flush(TIMEOUT_S):
+                return
+            count += 1
+            if count % LOST_EVERY:
+                self.send_response(ACCEPTED)
+                self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Not on the terminal."""
+
+    server = ThreadingHTTPServer((HOST, 0), Ingest)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        producer.close()

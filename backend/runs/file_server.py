@@ -1,0 +1,154 @@
+"""Files of payments over HTTP, for demo and tests: a real server on loopback that counts what it is asked for.
+
+File N is CSV when N is even and JSON lines when it is odd. Of every hundred files five are bad, each in a way of its
+own. Every request but those of the judge is a line in a log, so that the count survives a killed run.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from topicproof.backend.errors import SetupError
+from topicproof.backend.runs.files_again import AGENT
+
+HOST = "127.0.0.1"
+PAYMENTS_MAX = 20
+OVERSIZED_BYTES = 64_000_000
+"""What an oversized file says it holds, and goes on sending until nobody listens."""
+
+
+class Bad(StrEnum):
+    """The ways in which a file can be bad."""
+
+    MISSING = "missing"
+    SLOW = "slow"
+    """Its first half comes at once and the rest never."""
+    HALF_SENT = "half-sent"
+    """The connection ends before the length that was announced."""
+    OVERSIZED = "oversized"
+    MALFORMED = "malformed"
+    """Its last payment has no amount."""
+
+
+def bad(number: int) -> Bad | None:
+    """In which way a file is bad; None for a good one."""
+    return list(Bad)[number // 20 % len(Bad)] if number % 20 == 13 else None
+
+
+def name(number: int) -> str:
+    return f"{number:06}.{'jsonl' if number % 2 else 'csv'}"
+
+
+def payments(number: int) -> list[dict[str, Any]]:
+    """What file N holds: 1 to 20 payments, the same ones whenever it is asked for."""
+    drawn = random.Random(number)
+    return [
+        {
+            "id": f"{number}-{index}",
+            "account": f"account-{drawn.randrange(50):02}",
+            "amount": f"{drawn.randrange(1, 100_000) / 100:.2f}",
+        }
+        for index in range(drawn.randint(1, PAYMENTS_MAX))
+    ]
+
+
+def content(number: int) -> bytes:
+    rows = payments(number)
+    if bad(number) is Bad.MALFORMED:
+        del rows[-1]["amount"]
+    if number % 2:
+        return "".join(json.dumps(row) + "\n" for row in rows).encode()
+    return "\n".join(["id,account,amount", *(",".join(row.values()) for row in rows), ""]).encode()
+
+
+class FileServer(ThreadingHTTPServer):
+    """Serves on `HOST` and `port`; what is asked for is appended to `log`. Raises SetupError when the port is taken."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, port: int, log: Path) -> None:
+        self.log = log
+        self.lock = threading.Lock()
+        self.closing = threading.Event()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            raise SetupError(
+                f"The files of the run are served on port {port} of {HOST}, which is not free ({error.strerror}). "
+                "End what listens there, or start a new run."
+            ) from error
+
+    def heard(self, path: str) -> None:
+        with self.lock, self.log.open("a", encoding="utf-8") as lines:
+            lines.write(path + "\n")
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle, as ours does from an oversized file, is no error of the server's."""
+
+
+def requests(log: Path) -> Counter[str]:
+    """How often each path was asked for."""
+    try:
+        return Counter(log.read_text(encoding="utf-8").splitlines())
+    except FileNotFoundError:
+        return Counter()
+
+
+@contextmanager
+def serving(port: int, log: Path) -> Iterator[FileServer]:
+    """The server for the length of the block; port 0 takes a free one."""
+    with FileServer(port, log) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="files", daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.closing.set()
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FileServer
+
+    def do_GET(self) -> None:
+        if self.headers["User-Agent"] != AGENT:
+            self.server.heard(self.path)
+        stem = self.path.removeprefix("/").partition(".")[0]
+        if not (stem.isdigit() and self.path == f"/{name(int(stem))}") or bad(int(stem)) is Bad.MISSING:
+            self.send_error(404)
+            return
+        number = int(stem)
+        body, way = content(number), bad(number)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-ndjson" if number % 2 else "text/csv")
+        self.send_header("Content-Length", str(OVERSIZED_BYTES if way is Bad.OVERSIZED else len(body)))
+        self.end_headers()
+        match way:
+            case Bad.HALF_SENT:
+                self.wfile.write(body[: len(body) // 2])
+                self.close_connection = True
+            case Bad.SLOW:
+                self.wfile.write(body[: len(body) // 2])
+                self.wfile.flush()
+                self.server.closing.wait()
+            case Bad.OVERSIZED:
+                while not self.server.closing.is_set():
+                    self.wfile.write(b"x" * 65_536)
+            case _:
+                self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent: the log of requests says it."""

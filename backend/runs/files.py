@@ -1,0 +1,195 @@
+"""Files: a source record names a URL; its file is downloaded inside the Spark task and becomes one output a payment.
+
+The work stays in the task that holds the row: no shuffle, one row in and one row out. A file that cannot be had or
+read becomes one output to the dead letters, with its reason in a header, so that its source offset is committed with
+it and the pipeline goes on. A file's outputs are those of one input, and so are committed all or none.
+
+Downloads are side effects: a task that Spark runs again downloads again. Their output is exactly-once, they are not.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from topicproof.backend.runs.limits import Limits
+
+REASON_HEADER = "topicproof-reason"
+"""Says, on a dead letter, why it is one."""
+
+AT_ONCE = 8
+"""Downloads at the same time within one task; as many files are handed on at a time."""
+
+FIELDS = ("id", "account", "amount")
+_AMOUNT = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+
+ROWS = (
+    "topic string, partition int, offset long, "
+    "outputs array<struct<key: binary, value: binary, "
+    "headers: array<struct<key: string, value: binary>>, topic: string>>"
+)
+_ARROW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        (
+            "outputs",
+            pa.list_(
+                pa.struct(
+                    [
+                        ("key", pa.binary()),
+                        ("value", pa.binary()),
+                        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+                        ("topic", pa.string()),
+                    ]
+                )
+            ),
+        ),
+    ]
+)
+
+
+class BadFile(Exception):
+    """A file that is a dead letter; says why."""
+
+
+class _Again(BadFile):
+    """Worth another attempt."""
+
+
+def with_payments(rows: DataFrame, limits: Limits, dead_letters: str) -> DataFrame:
+    """Rows of the source -> rows for the sink, by downloads within the tasks."""
+    wanted = rows.select("topic", "partition", "offset", "value")
+    return wanted.mapInArrow(partial(_rows, limits, dead_letters), ROWS)
+
+
+def _rows(limits: Limits, dead_letters: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # No proxy of the environment: it would be asked for hosts that are not allowed.
+    with httpx.Client(timeout=limits.timeout_s, trust_env=False) as client, ThreadPoolExecutor(AT_ONCE) as pool:
+        for batch in batches:
+            for first in range(0, batch.num_rows, AT_ONCE):
+                some = batch.slice(first, AT_ONCE).to_pylist()
+                made = pool.map(lambda row: outputs(client, limits, dead_letters, row["value"]), some)
+                rows = [{**row, "outputs": one} for row, one in zip(some, made, strict=True)]
+                yield pa.RecordBatch.from_pylist(rows, _ARROW)
+
+
+def outputs(client: httpx.Client, limits: Limits, dead_letters: str, value: bytes | None) -> list[dict[str, Any]]:
+    """One output a payment, keyed by the URL; or one dead letter."""
+    try:
+        url = (value or b"").decode()
+        found = parse(url, download(client, limits, url))
+    except (BadFile, UnicodeDecodeError) as error:
+        why = "malformed: the URL is not text" if isinstance(error, UnicodeDecodeError) else str(error)
+        header = {"key": REASON_HEADER, "value": why.encode()}
+        return [{"key": value, "value": value, "headers": [header], "topic": dead_letters}]
+    return [{"key": value, "value": json.dumps(one).encode()} for one in found]
+
+
+def download(client: httpx.Client, limits: Limits, url: str) -> bytes:
+    """Raises BadFile when it cannot be had within the limits."""
+    require_allowed(limits, url)
+    retrying = Retrying(
+        retry=retry_if_exception_type(_Again),
+        stop=stop_after_attempt(limits.attempts),
+        wait=wait_exponential(0.1, max=2),
+        reraise=True,
+    )
+    return retrying(_download, client, limits, url)
+
+
+def require_allowed(limits: Limits, url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError as error:
+        raise BadFile(f"malformed: not a URL ({error})") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise BadFile("malformed: not a URL of http or https")
+    if host not in limits.hosts:
+        raise BadFile(f"refused: host {host} is not allowed")
+
+
+def _download(client: httpx.Client, limits: Limits, url: str) -> bytes:
+    deadline = time.monotonic() + limits.timeout_s
+    found = bytearray()
+    try:
+        with client.stream("GET", url) as answer:
+            if answer.status_code >= 500:
+                raise _Again(f"missing: the server answered {answer.status_code}")
+            if answer.status_code != 200:
+                raise BadFile(f"missing: the server answered {answer.status_code}")
+            if int(answer.headers.get("Content-Length", "0")) > limits.bytes_max:
+                raise BadFile(f"oversized: more than {limits.bytes_max:,} bytes")
+            # Unpacked: a small answer may be a large file.
+            for piece in answer.iter_bytes():
+                found += piece
+                if len(found) > limits.bytes_max:
+                    raise BadFile(f"oversized: more than {limits.bytes_max:,} bytes")
+                if time.monotonic() > deadline:
+                    raise _Again(f"slow: not there after {limits.timeout_s:g} s")
+    except httpx.TimeoutException as error:
+        raise _Again(f"slow: not there after {limits.timeout_s:g} s") from error
+    except httpx.RemoteProtocolError as error:
+        raise _Again("half-sent: the connection ended in the middle") from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise _Again(f"missing: {type(error).__name__}") from error
+    return bytes(found)
+
+
+def parse(url: str, body: bytes) -> list[dict[str, str]]:
+    """Payments of a CSV file or of JSON lines, told by the end of the URL's path. Raises BadFile."""
+    path = urlsplit(url).path
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadFile("malformed: not UTF-8 text") from error
+    if path.endswith(".csv"):
+        return [_payment(number, row) for number, row in enumerate(_csv(text), 1)]
+    if path.endswith(".jsonl"):
+        return [_payment(number, row) for number, row in enumerate(_json_lines(text), 1)]
+    raise BadFile("malformed: the URL ends in neither .csv nor .jsonl")
+
+
+def _csv(text: str) -> Iterator[Any]:
+    rows = csv.DictReader(io.StringIO(text), strict=True)
+    if tuple(rows.fieldnames or ()) != FIELDS:
+        raise BadFile(f"malformed: the first line is not {','.join(FIELDS)}")
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise BadFile(f"malformed: {error}") from error
+
+
+def _json_lines(text: str) -> Iterator[Any]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise BadFile(f"malformed: line {number} is not JSON") from error
+
+
+def _payment(number: int, row: Any) -> dict[str, str]:
+    """A payment's three fields as text. Raises BadFile unless they are there, and nothing else is."""
+    if not isinstance(row, dict) or set(row) != set(FIELDS) or not all(isinstance(one, str) for one in row.values()):
+        raise BadFile(f"malformed: payment {number} has not exactly {', '.join(FIELDS)}, each a text")
+    if not _AMOUNT.fullmatch(row["amount"]):
+        raise BadFile(f"malformed: the amount of payment {number} is no number")
+    if not row["id"] or not row["account"]:
+        raise BadFile(f"malformed: payment {number} lacks its id or its account")
+    return {name: row[name] for name in FIELDS}

@@ -1,0 +1,94 @@
+"""A second look at files, for the judge: how many outputs each should have had.
+
+Shares no code with files.py but the limits: another HTTP client and other parsers, so that the two can contradict each
+other. A file that can be read counts its payments, any other one counts 1, its dead letter.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+import urllib.request
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException, HTTPResponse
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv, json
+
+from topicproof.backend.runs.limits import Limits
+
+AT_ONCE = 16
+AGENT = "topicproof-judge"
+"""Names the second look to the server: its requests are no side effects of the pipeline."""
+PIECE = 65_536
+_COLUMNS = pa.schema([("id", pa.string()), ("account", pa.string()), ("amount", pa.string())])
+_URL = re.compile(r"https?://(\[[^\]]+\]|[^/:@?#]+)(:\d+)?(/[^?#]*)?")
+
+
+class _Unmoved(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_given: Any) -> None:
+        """Not followed: the answer counts as what it is, not a 200."""
+
+
+def counts(limits: Limits, urls: Iterable[bytes | None]) -> list[int]:
+    """The number of outputs of each."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Unmoved())
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda url: _count(opener, limits, url), urls))
+
+
+def _count(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | None) -> int:
+    looks = (_look(opener, limits, url) for _ in range(limits.attempts))
+    return next((found for found in looks if found is not None), 1)
+
+
+def _look(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | None) -> int | None:
+    """None for a dead letter."""
+    try:
+        text = (url or b"").decode()
+        parts = _URL.match(text)
+        if parts is None or parts.group(1).strip("[]").lower() not in limits.hosts:
+            return None
+        request = urllib.request.Request(text, headers={"User-Agent": AGENT})
+        with opener.open(request, timeout=limits.timeout_s) as answer:
+            body = _read(answer, limits)
+        return None if body is None else payments_of(parts.group(3) or "", body)
+    except (OSError, HTTPException, UnicodeError, pa.ArrowException, ValueError):
+        return None
+
+
+def _read(answer: HTTPResponse, limits: Limits) -> bytes | None:
+    """None when it is not all there in time, or more than it may be."""
+    found, deadline = b"", time.monotonic() + limits.timeout_s
+    while piece := answer.read(PIECE):
+        found += piece
+        if len(found) > limits.bytes_max or time.monotonic() > deadline:
+            return None
+    announced = answer.headers["Content-Length"]
+    return found if announced is None or len(found) == int(announced) else None
+
+
+def payments_of(path: str, body: bytes) -> int | None:
+    """How many payments a file holds; None when it is malformed. Raises ArrowException or ValueError for that too."""
+    if path.endswith(".csv"):
+        table = csv.read_csv(
+            io.BytesIO(body), convert_options=csv.ConvertOptions(column_types=_COLUMNS, strings_can_be_null=False)
+        )
+    elif not path.endswith(".jsonl"):
+        return None
+    elif not body.strip():
+        return 0
+    else:
+        strict = json.ParseOptions(explicit_schema=_COLUMNS, unexpected_field_behavior="error")
+        table = json.read_json(io.BytesIO(body), parse_options=strict)
+    if table.column_names != _COLUMNS.names or any(column.null_count for column in table.columns):
+        return None
+    sound = pc.and_(
+        pc.match_substring_regex(table["amount"], r"^-?[0-9]+(\.[0-9]+)?$"),
+        pc.and_(pc.not_equal(table["id"], ""), pc.not_equal(table["account"], "")),
+    )
+    return table.num_rows if pc.all(sound, min_count=0).as_py() else None

@@ -1,0 +1,136 @@
+"""Fill: the integers from 0 on, as text, by an idempotent producer outside any transaction.
+
+The key is the integer; so is the value, unless a scenario makes one of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.settings import (
+    READ_UNCOMMITTED,
+    REQUEST_TIMEOUT_MS,
+    consumer_config,
+    idempotent_producer_config,
+)
+
+TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+TICK_S = 0.02
+REPORT_EVERY = 5_000
+
+
+def fill(
+    cluster: Cluster,
+    topic: str,
+    records: int | None,
+    rate: float | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    filled: Callable[[int], None] = lambda _count: None,
+    present: Iterable[int] = (),
+    value: Callable[[int], bytes] | None = None,
+    key: Callable[[int], bytes] | None = None,
+) -> int:
+    """Append the integers that are missing of 0..records-1 (or on and on, when `records` is None) until `stopped`.
+
+    Key and value are made by `key` and `value`; None: the integer as text.
+
+    `rate` is in records per second; `filled` hears how many are there now; `present` are the integers that an earlier,
+    killed fill already wrote. Gives how many are there at the end. Raises ClusterError when one was not acknowledged.
+    """
+    there = set(present)
+    numbers: Iterator[int] = iter(range(records)) if records is not None else itertools.count()
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer = Producer(idempotent_producer_config(cluster.bootstrap, cluster.client))
+    _connect(producer, topic)
+    count, sent, started = len(there), 0, time.monotonic()
+    for number in numbers:
+        if number in there:
+            continue
+        text = str(number).encode()
+        own_key, own_value = (text if make is None else make(number) for make in (key, value))
+        _produce(producer, topic, own_key, own_value, delivered)
+        count, sent = count + 1, sent + 1
+        if rate is not None:
+            _wait_for_turn(producer, started + sent / rate, stopped)
+        if sent % REPORT_EVERY == 0 or rate is not None:
+            filled(count)
+            if failed or stopped():
+                break
+    left = producer.flush(TIMEOUT_S * 6)
+    producer.close()
+    if failed or left:
+        why = failed[0].str() if failed else f"{left} were not acknowledged in time"
+        raise ClusterError(f"Filling {topic} at {cluster.bootstrap} failed: {why}. The rest may be there or not.")
+    filled(count)
+    return count
+
+
+def numbers_in(
+    cluster: Cluster, topic: str, number: Callable[[Message], bytes | None] = lambda message: message.key()
+) -> set[int]:
+    """The integers that a topic of ours holds: `number` gives the text of one.
+
+    Raises TopicError when it holds something else.
+    """
+    bounds = cluster.bounds(topic)
+    ends = {p.partition: p.hw for p in bounds.partitions if p.hw > p.start}
+    consumer = Consumer(consumer_config(cluster.bootstrap, cluster.client, f"{topic}-fill", READ_UNCOMMITTED))
+    consumer.assign([TopicPartition(topic, p.partition, p.start) for p in bounds.partitions if p.partition in ends])
+    found: set[int] = set()
+    try:
+        while ends:
+            message = consumer.poll(TIMEOUT_S)
+            error = message.error() if message is not None else None
+            if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
+                raise ClusterError(f"Topic {topic} could not be read{': ' + error.str() if error else ' in time'}.")
+            if error is not None:
+                ends.pop(message.partition() or 0, None)
+                continue
+            found.add(_number(topic, number(message)))
+    except KafkaException as error:
+        raise ClusterError(f"Topic {topic} could not be read: {error}.") from error
+    finally:
+        consumer.close()
+    return found
+
+
+def _connect(producer: Producer, topic: str) -> None:
+    """A metadata answer first: the producer id then takes 0.05 s instead of up to 1 s."""
+    try:
+        producer.list_topics(topic, timeout=TIMEOUT_S)
+    except KafkaException as error:
+        raise ClusterError(f"Topic {topic} could not be looked up: {error.args[0].str()}.") from error
+
+
+def _number(topic: str, text: bytes | None) -> int:
+    if text is None or not text.isdigit():
+        raise TopicError(f"Topic {topic} holds something else than a fill writes. Fill another one.")
+    return int(text)
+
+
+def _produce(
+    producer: Producer, topic: str, key: bytes, value: bytes, delivered: Callable[[KafkaError | None, Message], None]
+) -> None:
+    while True:
+        try:
+            producer.produce(topic, value, key, on_delivery=delivered)
+            return
+        except BufferError:
+            producer.poll(0.05)
+
+
+def _wait_for_turn(producer: Producer, due: float, stopped: Callable[[], bool]) -> None:
+    """Serve delivery reports until `due` (monotonic seconds) or a stop."""
+    while (left := due - time.monotonic()) > 0 and not stopped():
+        producer.poll(min(left, TICK_S))

@@ -1,0 +1,158 @@
+"""Runs as detached processes: they outlive whoever started them, and what they say is kept.
+
+A run's process owns its entry in the history, so the entry whose owner is the started process is the run.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import yaml
+
+from topicproof.backend.errors import EvidenceError, SetupError
+from topicproof.backend.services.prefork_client import ask
+from topicproof.backend.history.store import History
+from topicproof.backend.runs.plan import RunPlan
+from topicproof.backend.settings import BROKER_START_TIMEOUT_S, ROOT, SPARK_START_TIMEOUT_S, Settings, socket_path
+
+MODULE = "topicproof.backend.cli"
+PLAN, LOG = "plan.yaml", "process.log"
+LINES_SHOWN = 15
+_POLL_S = 0.1
+_STARTED: list[subprocess.Popen[bytes]] = []
+"""Processes this one started. They outlive it, so nobody waits for them; a dropped handle would warn."""
+
+
+def start_run(settings: Settings, plan: RunPlan, say: Callable[[str], None] = lambda _text: None) -> str:
+    """Start a run in a process of its own; gives its id once the history knows it. `say` hears what it says meanwhile.
+
+    Raises SetupError with the process's own words when it ended before that, EvidenceError when the home cannot be
+    written.
+    """
+    folder = settings.home / "launches" / secrets.token_hex(6)
+    path = folder / PLAN
+    try:
+        folder.mkdir(parents=True)
+        path.write_text(yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+    except OSError as error:
+        raise EvidenceError(f"The plan {path} cannot be written: {error.strerror}.") from error
+    run_id = _start(settings, ["run", str(path)], folder / LOG, say)
+    home = settings.runs / run_id
+    home.mkdir(parents=True, exist_ok=True)
+    # The process goes on writing to its log: a file that moves keeps its readers and writers.
+    for name in (PLAN, LOG):
+        (folder / name).rename(home / name)
+    folder.rmdir()
+    return run_id
+
+
+def start_resume(settings: Settings, run_id: str, say: Callable[[str], None] = lambda _text: None) -> None:
+    """Resume a run in a process of its own; returns once that process owns it. Raises as `start_run` does."""
+    (settings.runs / run_id).mkdir(parents=True, exist_ok=True)
+    _start(settings, ["resume", run_id], settings.runs / run_id / LOG, say)
+
+
+def start_matrix(settings: Settings, say: Callable[[str], None] = lambda _text: None) -> None:
+    """Start the small matrix in a process of its own; returns once its first cell runs. Raises as `start_run` does."""
+    folder = settings.home / "matrix"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EvidenceError(f"{folder} cannot be made: {error.strerror}.") from error
+    _start(settings, ["matrix", "--small"], folder / LOG, say)
+
+
+def said(settings: Settings, run_id: str) -> str:
+    """The last lines of what a run's process said; empty for a run that was not started from here."""
+    return _end(settings.runs / run_id / LOG)
+
+
+def _start(settings: Settings, arguments: list[str], log: Path, say: Callable[[str], None]) -> str:
+    """Start the command line detached and wait until its process owns a run; gives the run's id."""
+    with log.open("ab") as output:
+        said_before = output.tell()
+        process = _fork(settings, arguments, output) or _spawn(settings, arguments, output)
+    history = History(settings)
+    try:
+        return _await_run(history, process, log, said_before, say)
+    finally:
+        history.engine.dispose()
+        process.let_go()
+
+
+@dataclass(frozen=True)
+class _Started:
+    pid: int
+    ended: Callable[[], bool]
+    let_go: Callable[[], None]
+
+
+def _fork(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Started | None:
+    """From the process that has done the imports; None where there is none: Spark was given by address."""
+    environment = {**os.environ, **settings.environment()}
+    with Path(os.devnull).open() as nothing:
+        streams = [nothing.fileno(), output.fileno(), output.fileno()]
+        try:
+            connection, pid = ask(
+                str(socket_path(settings.spark)), [MODULE, *arguments], environment, str(ROOT), streams, detached=True
+            )
+        except OSError:
+            return None
+    return _Started(pid, lambda: bool(select.select([connection], [], [], 0)[0]), connection.close)
+
+
+def _spawn(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Started:
+    _STARTED[:] = [one for one in _STARTED if one.poll() is None]
+    process = subprocess.Popen(
+        [sys.executable, "-m", MODULE, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        cwd=ROOT,
+        env={**os.environ, **settings.environment()},
+    )
+    _STARTED.append(process)
+    return _Started(process.pid, lambda: process.poll() is not None, lambda: None)
+
+
+def _await_run(history: History, process: _Started, log: Path, said_before: int, say: Callable[[str], None]) -> str:
+    mark = f"{socket.gethostname()}:{process.pid}:"
+    deadline = time.monotonic() + BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S
+    heard = ""
+    while True:
+        ended = process.ended()
+        for run in history.list(limit=20):
+            if (run.owner or "").startswith(mark):
+                return run.id
+        if ended:
+            raise SetupError(
+                f"The process of the run ended before the run began. It said: {_end(log, said_before) or 'nothing.'}"
+            )
+        if time.monotonic() > deadline:
+            raise SetupError(f"The run has not begun yet. Its process goes on; what it says is in {log}.")
+        if (line := _end(log, said_before).rpartition("\n")[2]) != heard:
+            heard = line
+            say(line)
+        time.sleep(_POLL_S)
+
+
+def _end(log: Path, since: int = 0) -> str:
+    """The last lines of a log, of what was written behind byte `since`."""
+    try:
+        text = log.read_bytes()[since:].decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    # What librdkafka logs about its connections (`%3|...`) stays in the file; the error that follows says it better.
+    lines = [line for line in text.splitlines() if not line.startswith("%")]
+    return "\n".join(lines[-LINES_SHOWN:])

@@ -1,0 +1,229 @@
+"""A run while it goes on: what its stages share, and who watches it.
+
+The monitor renews the lease, publishes the live figures in the history and hears a requested stop there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from topicproof.backend.errors import ClusterError, SinkError, TopicproofError
+from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.file_server import requests
+from topicproof.backend.sink.journal import Declared, Entry, FaultFired, JournalReader, TransactionEnded
+from topicproof.backend.runs.plan import RunPlan
+from topicproof.backend.runs.query import Names, committed_of
+from topicproof.backend.runs.scenarios import Stage, Work, scenario
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+
+TICK_S = 0.5
+RATE_WINDOW_S = 5.0
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """One of a run's stages. In offsets."""
+
+    name: str
+    processed: int
+    there: int
+    """What its sources hold by now."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The live figures of a run, as the page and the command line show them."""
+
+    stage: str
+    filled: int = 0
+    processed: int = 0
+    """Inputs of the first stage whose outputs are committed."""
+    total: int | None = None
+    """Inputs there will be; None while nobody knows."""
+    committed: int = 0
+    """Transactions, as the journal declares them."""
+    aborted: int = 0
+    fenced: int = 0
+    """Transactions that another producer took over."""
+    faults: int = 0
+    records_per_s: float = 0.0
+    seconds_left: float | None = None
+    sink: tuple[dict[str, int], ...] = ()
+    """Per partition of the last stage's sink: partition, start, lso, hw. Of a table there are none."""
+    kept: int = 0
+    """Inputs in the transactions that the journal declares committed, over all stages."""
+    attempted: int = 0
+    """Inputs in all transactions that the journal declares, whatever became of them; a killed worker declares none."""
+    downloads: int | None = None
+    """Of the files that the run serves, each as often as it was asked for; None: it serves none."""
+    downloaded: int = 0
+    """How many of them were asked for at all."""
+    stages: tuple[StageProgress, ...] = ()
+    """Where there are several."""
+    trouble: str | None = None
+    """What the last look could not see, in one sentence."""
+
+
+@dataclass
+class Context:
+    """What every stage of one run needs."""
+
+    settings: Settings
+    services: Services
+    history: History
+    cluster: Cluster
+    run: Run
+    plan: RunPlan
+    stop: threading.Event = field(default_factory=threading.Event)
+    stage: State = State.CREATED
+    filled: int = 0
+
+    @property
+    def stages(self) -> list[tuple[Stage, Names]]:
+        """The scenario's stages and what they are called in this run, in the order of the data."""
+        named = [Names.from_json(names) for names in self.run.facts["stages"]]
+        return list(zip(scenario(self.plan.scenario).stages, named, strict=True))
+
+    @property
+    def work(self) -> Work:
+        return Work(self.plan, self.run.facts["topics"], self.run.facts["served"])
+
+    @property
+    def requests_log(self) -> Path:
+        """What was asked for of the files that the run serves."""
+        return self.folder / "requests.log"
+
+    @property
+    def names(self) -> Names:
+        """Of the first stage."""
+        return self.stages[0][1]
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.runs / self.run.id
+
+    def enter(self, state: State) -> None:
+        self.stage = state
+        self.history.enter(self.run.id, state)
+
+    def remember(self, **facts: Any) -> None:
+        self.history.remember(self.run.id, facts)
+        self.run = self.history.get(self.run.id)
+
+
+class Monitor(threading.Thread):
+    """Renews the lease, publishes the live figures and hears a requested stop, every half second."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(name="monitor", daemon=True)
+        self.context = context
+        self.ended = threading.Event()
+        self.journal = JournalReader(context.cluster.bootstrap, context.settings.client, context.names.journal)
+        self.seen = Progress(stage=State.CREATED)
+        self.window: deque[tuple[float, int]] = deque()
+        self.error: TopicproofError | None = None
+
+    def run(self) -> None:
+        while True:
+            ended = self.ended.wait(TICK_S)
+            try:
+                self.seen = self._look()
+            except (ClusterError, SinkError) as error:
+                # A broker that is away for a moment must not end the run; the page says what could not be seen.
+                self.seen = replace(self.seen, stage=self.context.stage, trouble=str(error))
+            try:
+                if self.context.history.renew(self.context.run.id, asdict(self.seen)):
+                    self.context.stop.set()
+            except TopicproofError as error:
+                self.error = error
+                self.context.stop.set()
+                return
+            if ended:
+                return
+
+    def _look(self) -> Progress:
+        context, stages = self.context, self.context.stages
+        committed, aborted, faults = self.seen.committed, self.seen.aborted, self.seen.faults
+        fenced = self.seen.fenced
+        attempted, kept = self.seen.attempted, self.seen.kept
+        for entry in self.journal.news():
+            committed += _ended(entry, Declared.COMMITTED)
+            aborted += _ended(entry, Declared.ABORTED)
+            fenced += _ended(entry, Declared.FENCED)
+            faults += isinstance(entry, FaultFired)
+            if isinstance(entry, TransactionEnded):
+                attempted += entry.inputs
+                kept += entry.inputs if entry.outcome is Declared.COMMITTED else 0
+        asked = requests(context.requests_log) if context.run.facts["served"] else None
+        seen = [self._stage(names) for _, names in stages]
+        processed, there = seen[0].processed, seen[0].there
+        last = stages[-1][1]
+        rate = self._rate(sum(one.processed for one in seen))
+        planned = context.plan.records * len(stages[0][1].sources) if context.plan.fills else there
+        filled = max(planned, there) if context.plan.duplicates else planned
+        total = None if context.plan.until_stopped else filled
+        left = (total - processed) / rate if total is not None and rate > 0 else None
+        return Progress(
+            stage=context.stage,
+            filled=max(context.filled, there),
+            processed=processed,
+            total=total,
+            committed=committed,
+            aborted=aborted,
+            fenced=fenced,
+            faults=faults,
+            records_per_s=round(rate, 1),
+            seconds_left=None if left is None else round(max(0.0, left), 1),
+            sink=() if last.database else tuple(asdict(p) for p in context.cluster.bounds(last.sink).partitions),
+            attempted=attempted,
+            kept=kept,
+            downloads=asked.total() if asked is not None else None,
+            downloaded=len(asked or ()),
+            stages=tuple(seen) if len(seen) > 1 else (),
+        )
+
+    def _stage(self, names: Names) -> StageProgress:
+        """Offsets, not records: where a source is transactional its markers count too, on both sides alike."""
+        processed = there = 0
+        for source, floor in self.context.run.facts["floor"][names.stage].items():
+            offsets = committed_of(self.context.cluster, names, source)
+            processed += sum(offset - floor.get(str(p), 0) for p, offset in offsets.items())
+            bounds = self.context.cluster.bounds(source)
+            there += sum(p.hw - floor.get(str(p.partition), 0) for p in bounds.partitions)
+        return StageProgress(names.stage, processed, there)
+
+    def _rate(self, processed: int) -> float:
+        now = time.monotonic()
+        self.window.append((now, processed))
+        while now - self.window[0][0] > RATE_WINDOW_S:
+            self.window.popleft()
+        began, before = self.window[0]
+        return (processed - before) / (now - began) if now > began else 0.0
+
+
+def _ended(entry: Entry, outcome: Declared) -> bool:
+    return isinstance(entry, TransactionEnded) and entry.outcome is outcome
+
+
+@contextmanager
+def watched(context: Context) -> Iterator[None]:
+    """The monitor beside the work. Raises what kept it from doing its part."""
+    monitor = Monitor(context)
+    monitor.start()
+    try:
+        yield
+    finally:
+        monitor.ended.set()
+        monitor.join()
+        monitor.journal.close()
+    if monitor.error is not None:
+        raise monitor.error

@@ -1,0 +1,413 @@
+"""A plan: everything needed to repeat a run, seed included. Written by a person as YAML, or by options and forms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from topicproof.backend.errors import TopicproofError, UsageError
+from topicproof.backend.faults.fault import Step
+from topicproof.backend.faults.kinds import CRASH, ERROR, ZOMBIE, parse_fault
+from topicproof.backend.runs.duplicates import Cause
+from topicproof.backend.runs.limits import Limits
+from topicproof.backend.runs.scenarios import SCENARIOS, Scenario, scenario
+from topicproof.backend.settings import TRANSACTION_TIMEOUT_MS
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+REFUSED_SOURCE_OPTIONS = {
+    "minpartitions": "it splits a source partition over several tasks",
+    "maxrecordsperpartition": "it splits a source partition over several tasks",
+    "startingoffsetsbytimestamp": "the start comes from the group's committed offsets",
+    "startingoffsets": "the start comes from the group's committed offsets",
+    "endingoffsets": "a run ends at the end of its source",
+    "kafka.isolation.level": "say it as source.isolation",
+    "kafka.group.id": "the run has a group of its own",
+    "kafka.enable.auto.commit": "offsets are committed inside the transactions only",
+    "subscribe": "say it as source.topic",
+    "assign": "say it as source.topic",
+    "subscribepattern": "say it as source.topic",
+}
+"""Options of Spark's Kafka source that a plan may not set, each with the reason. Two were seen to lose records
+silently: 13,334 and 10,600 of 20,000 committed while the query succeeded."""
+
+
+def _topic(name: str | None) -> str | None:
+    if name is not None and (not _TOPIC.fullmatch(name) or name in {".", ".."}):
+        raise ValueError("a topic's name has 1 to 249 letters, digits, dots, dashes and underscores")
+    return name
+
+
+def _scenario(name: str) -> str:
+    _as_value_error(lambda: scenario(name))
+    return name
+
+
+def _url(text: str) -> str:
+    if not re.match(r"[a-z][a-z0-9+.-]*:/", text):
+        raise ValueError("expected a URL that Spark can write, such as file:///var/checkpoints or s3a://bucket/folder")
+    return text.rstrip("/")
+
+
+def _database(url: str | None) -> str | None:
+    if url is None:
+        return None
+    # Late: SQLAlchemy takes its time to import, and most plans name no database.
+    from sqlalchemy import make_url
+
+    from topicproof.backend.sink.table import connect_database
+
+    _as_value_error(lambda: connect_database(url))
+    found = make_url(url)
+    if found.password is not None:
+        raise ValueError(
+            "a plan is kept with its run, so it holds no password. Leave it out of the address, and put it where the "
+            "database's client looks for it on the workers' machines, such as ~/.pgpass"
+        )
+    if found.get_backend_name() == "sqlite" and not Path(found.database or "").is_absolute():
+        raise ValueError("name a file of SQLite by its whole path, such as sqlite:////var/out.db")
+    return url
+
+
+def _fault(text: str) -> str:
+    _as_value_error(lambda: parse_fault(text))
+    return text.strip()
+
+
+def _expression(text: str | None) -> str | None:
+    # Late: the parser takes long to import, and most plans have no expression.
+    from topicproof.backend.judging.expressions import check_expression
+
+    return None if text is None else check_expression(text)
+
+
+def _disagree(why: str, *place: str | int) -> PydanticCustomError:
+    """Fields that are right each and wrong together: the one at `place` is to be changed."""
+    return PydanticCustomError("plan", "{why}", {"why": why, "place": place})
+
+
+def _as_value_error(call: Any) -> None:
+    try:
+        call()
+    except TopicproofError as error:
+        raise ValueError(str(error)) from error
+
+
+TABLE_FAULTS = (CRASH, ERROR, ZOMBIE)
+"""Kinds that strike a worker whose sink is a table: the others strike what lies in Kafka."""
+
+TopicName = Annotated[str | None, AfterValidator(_topic)]
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+
+
+class SourcePlan(BaseModel):
+    """Where the inputs come from."""
+
+    model_config = _STRICT
+    topic: TopicName = None
+    """An existing topic; None: the run makes one and fills it."""
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    starting: Literal["earliest", "latest"] = "earliest"
+    url: Annotated[str | None, AfterValidator(_database)] = None
+    """With `duplicates: transfer`, the database whose table is copied into the source, as SQLAlchemy writes it; None: a
+    file of SQLite in the run's folder."""
+    options: dict[str, str] = Field(default_factory=dict)
+    """Further options of Spark's Kafka source."""
+
+    @model_validator(mode="after")
+    def _refuse(self) -> SourcePlan:
+        for name, value in self.options.items():
+            reason = REFUSED_SOURCE_OPTIONS.get(name.lower())
+            if reason is not None:
+                raise ValueError(f"source option {name} is refused: {reason}. Remove it.")
+            if name.lower() == "failondataloss" and value.lower() != "true":
+                raise ValueError("source option failOnDataLoss=false is refused: it loses records without a word.")
+        return self
+
+
+class SinkPlan(BaseModel):
+    """Where the outputs go."""
+
+    model_config = _STRICT
+    topic: TopicName = None
+    """None: the run makes one. In the scenario table, the table's name."""
+    url: Annotated[str | None, AfterValidator(_database)] = None
+    """In the scenario table, the database, as SQLAlchemy writes it; None: a file of SQLite in the run's folder."""
+    partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Of a sink the run makes; None: as many as the source has."""
+    dead_letters: bool = False
+    """Whether an input of which the brokers refuse an output goes to `<sink>.dead-letters`; else the run stops."""
+
+
+class FilesPlan(BaseModel):
+    """What a download of the scenario files may take."""
+
+    model_config = _STRICT
+    hosts: tuple[str, ...] = Limits.hosts
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = Limits.timeout_s
+    attempts: Annotated[int, Field(ge=1, le=100)] = Limits.attempts
+    bytes_max: Annotated[int, Field(ge=1, le=1_000_000_000)] = Limits.bytes_max
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.hosts, self.timeout_s, self.attempts, self.bytes_max)
+
+
+class RunPlan(BaseModel):
+    """Everything needed to repeat a run."""
+
+    model_config = _STRICT
+    scenario: Annotated[str, AfterValidator(_scenario)] = next(iter(SCENARIOS))
+    guarantee: Literal["exactly_once", "at_least_once", "at_most_once"] = "exactly_once"
+    idempotence: bool = True
+    """Whether at_least_once produces with an idempotent producer; exactly_once always does."""
+    acks: Literal["all", "0"] = "all"
+    """Whether at_most_once waits for the brokers at all."""
+    records: Annotated[int, Field(ge=1)] = 10_000
+    """How many integers to fill in; without meaning when the source is given or the run goes on until stopped."""
+    partitions: Annotated[int, Field(ge=1, le=10_000)] = 3
+    per_transaction: Annotated[int, Field(ge=1)] = 1000
+    lineage: Literal["record", "packed", "off"] = "record"
+    """Whether each sink record says in its headers which input and which transaction it is of. packed: the first of
+    many says it for all of them, which is faster. off is faster still, and such a run is judged by key."""
+    abort_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
+    attempts_max: Annotated[int, Field(ge=1, le=1000)] = 10
+    faults: tuple[Annotated[str, AfterValidator(_fault)], ...] = ()
+    seed: int = 0
+    rate: Annotated[float, Field(gt=0)] | None = None
+    """Records per second of the fill; None: as fast as it goes."""
+    until_stopped: bool = False
+    """Fill and process concurrently until somebody stops the run."""
+    transaction_timeout_ms: Annotated[int, Field(ge=1000, le=900_000)] = TRANSACTION_TIMEOUT_MS
+    offsets_forced: bool = False
+    """Go on where the group stands, although the journal says that its offset was moved."""
+    judged: bool = True
+    """Whether the run ends with a verdict."""
+    reader: bool = False
+    """Whether a read_committed reader polls the sinks while they are written, as one more witness."""
+    source: SourcePlan = SourcePlan()
+    sink: SinkPlan = SinkPlan()
+
+    checkpoints: Annotated[str, AfterValidator(_url)] | None = None
+    """URL of a folder for the checkpoints, which are the state of a stateful stage; None: with the run, in the home."""
+    duplicates: Cause | None = None
+    """In the scenario totals, why payments are filled in twice; None: none is."""
+    deduplicate_s: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+    """In the scenario totals, drop payments whose id came before, at most so many seconds of their own time ago."""
+    files: FilesPlan = FilesPlan()
+    key: Annotated[str | None, AfterValidator(_expression)] = None
+    """Spark SQL for the sink record's key, in the scenario yours; None: the source record's key."""
+    value: Annotated[str | None, AfterValidator(_expression)] = None
+    """Spark SQL for the sink record's value, in the scenario yours; over key, value, topic, partition, offset,
+    timestamp and headers, where key and value are text."""
+
+    _file: PlanFields | None = PrivateAttr(default=None)
+    """The file it was made from, for whoever refuses a field later."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> RunPlan:
+        if self.source.topic is not None and self.source.topic == self.sink.topic:
+            raise _disagree(
+                f"source and sink are the same topic, {self.sink.topic}. Choose another sink.", "sink", "topic"
+            )
+        if not self.idempotence and self.guarantee == "exactly_once":
+            raise _disagree("exactly_once needs idempotence. Choose at_least_once to do without it.", "idempotence")
+        if self.acks == "0" and self.guarantee != "at_most_once":
+            raise _disagree(f"{self.guarantee} needs acks=all. Choose at_most_once to do without it.", "acks")
+        chosen = scenario(self.scenario)
+        for given, field in ((self.key, "key"), (self.value, "value")):
+            if given is not None and not chosen.expressions:
+                raise _disagree(f"{chosen.name} takes no expression. Choose the scenario yours, or remove it.", field)
+        if chosen.expressions and self.value is None:
+            raise _disagree("yours needs a value: a Spark SQL expression, such as `value: upper(value)`.", "scenario")
+        if chosen.value is None and self.source.topic is None:
+            raise _disagree(f"{chosen.name} fills no topic: name an existing one as source.topic.", "scenario")
+        if self.deduplicate_s is not None and chosen.name != "totals":
+            raise _disagree(
+                f"{chosen.name} has no deduplication. Choose the scenario totals, or remove it.", "deduplicate_s"
+            )
+        self._agree_on_duplicates(chosen)
+        if len(chosen.sources) > 1 and self.source.topic is not None:
+            raise _disagree(f"{chosen.name} reads several topics of its own. Remove source.topic.", "source", "topic")
+        self._agree_on_tables(chosen)
+        self._agree_on_lineage(chosen)
+        for number, fault in enumerate(map(parse_fault, self.faults)):
+            if fault.needs_transactions and self.guarantee != "exactly_once":
+                raise _disagree(
+                    f"{fault} strikes transactions, and {self.guarantee} has none. Choose exactly_once.",
+                    *("faults", number),
+                )
+        return self
+
+    def _agree_on_duplicates(self, chosen: Scenario) -> None:
+        if self.source.url is not None and self.duplicates is not Cause.TRANSFER:
+            raise _disagree(
+                "only a transfer reads a database. Say duplicates: transfer, or remove it.", "source", "url"
+            )
+        if self.duplicates is None:
+            return
+        if chosen.name != "totals":
+            raise _disagree(f"{chosen.name} has no payments. Choose the scenario totals, or remove it.", "duplicates")
+        if not self.fills or self.until_stopped or self.rate is not None:
+            given = "source.topic" if not self.fills else "until_stopped" if self.until_stopped else "rate"
+            raise _disagree(f"a fill that repeats payments goes to its end by itself. Remove {given}.", "duplicates")
+
+    def _agree_on_lineage(self, chosen: Scenario) -> None:
+        """What needs the headers of lineage, or a judge who has them."""
+        if self.lineage == "record":
+            return
+        if self.lineage == "packed":
+            self._agree_on_packs(chosen)
+            return
+        needy = {"faults": self.faults, "sink.dead_letters": self.sink.dead_letters, "table": chosen.tables}
+        for given in (name for name, value in needy.items() if value):
+            raise _disagree(f"{given} needs lineage: what becomes of its records is told by it. Remove one.", "lineage")
+        if self.judged and not (chosen.keyed and self.fills):
+            raise _disagree(
+                "without lineage a run is judged by key, which needs one output for each input, and keys that differ. "
+                "Choose the scenario squares and let the run fill its source, or say judged: false.",
+                "lineage",
+            )
+
+    def _agree_on_packs(self, chosen: Scenario) -> None:
+        """What cannot have one header for many records."""
+        if self.guarantee != "exactly_once":
+            raise _disagree(
+                f"packed lies in transactions, and {self.guarantee} has none. Choose record, or exactly_once.",
+                "lineage",
+            )
+        if chosen.tables or any(stage.stateful for stage in chosen.stages):
+            what = "a table has a column for it in every row" if chosen.tables else "a stateful stage cannot pack it"
+            raise _disagree(f"{what}. Choose record, or another scenario.", "lineage")
+
+    def _agree_on_tables(self, chosen: Scenario) -> None:
+        """What a table can do, and what only topics can."""
+        if not chosen.tables:
+            if self.sink.url is not None:
+                raise _disagree(
+                    f"{chosen.name} writes topics. Choose the scenario table, or remove sink.url.", "sink", "url"
+                )
+            return
+        if self.guarantee == "at_most_once":
+            raise _disagree("a table is written exactly_once or at_least_once. Choose one of these.", "guarantee")
+        if self.sink.dead_letters or self.sink.partitions is not None:
+            given = "dead_letters" if self.sink.dead_letters else "partitions"
+            raise _disagree(f"a table has no {given.replace('_', ' ')}. Remove it.", "sink", given)
+        if self.reader:
+            raise _disagree("a table is not polled. Remove it.", "reader")
+        for number, fault in enumerate(map(parse_fault, self.faults)):
+            if fault.kind not in TABLE_FAULTS or fault.step is Step.COMMITTING:
+                raise _disagree(
+                    f"{fault} strikes transactions of Kafka, and a table is written in the database's. Choose "
+                    f"{', '.join(kind.name for kind in TABLE_FAULTS)}, at any step but {Step.COMMITTING}.",
+                    *("faults", number),
+                )
+
+    @property
+    def fills(self) -> bool:
+        """Whether the run fills its sources."""
+        return self.source.topic is None
+
+
+class PlanFields(dict[str, Any]):
+    """The fields of a plan file, with the line that each was read from."""
+
+    def __init__(self, path: Path, fields: Mapping[str, Any], lines: Mapping[Place, int]) -> None:
+        super().__init__(fields)
+        self.path = path
+        self.lines = lines
+        self.read = {place: _at(self, place) for place in lines}
+
+    def where(self, place: Place) -> str:
+        """The file, and the line of a field; of the field around it, where it has none. A field that the command line
+        has changed since is in no line."""
+        line = self.line(place)
+        return str(self.path) if line is None else f"{self.path}, line {line}"
+
+    def line(self, place: Place) -> int | None:
+        """The line alone."""
+        for length in range(len(place), 0, -1):
+            found = place[:length]
+            if found in self.lines and self.read[found] == _at(self, found):
+                return self.lines[found]
+        return None
+
+
+Place = tuple[str | int, ...]
+"""Where a field stands in a plan, such as ("source", "topic")."""
+
+
+def make_plan(fields: dict[str, Any]) -> RunPlan:
+    """A plan from plain fields, or from a file's. Raises UsageError naming the line, the field and the remedy."""
+    try:
+        plan = RunPlan.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place: Place = tuple((first.get("ctx") or {}).get("place") or first["loc"])
+        raise UsageError(_sentence(_where(fields, place), place, first["msg"].removeprefix("Value error, "))) from error
+    plan._file = fields if isinstance(fields, PlanFields) else None
+    return plan
+
+
+def refused(plan: RunPlan, field: str, why: str) -> UsageError:
+    """What to raise for a field that turns out wrong only when Spark or Kafka is asked about it."""
+    return UsageError(_sentence(_where(plan._file, (field,)), (field,), why))
+
+
+def _sentence(where: str, place: Place, why: str) -> str:
+    return f"{where}: {'.'.join(map(str, place)) or 'plan'}: {why}"
+
+
+def _where(fields: dict[str, Any] | None, place: Place) -> str:
+    return fields.where(place) if isinstance(fields, PlanFields) else "The plan"
+
+
+def read_plan(path: Path) -> PlanFields:
+    """The fields of a plan file. Raises UsageError naming the line when it is not a YAML mapping."""
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        found = yaml.SafeLoader("").construct_document(root) if root is not None else None
+    except OSError as error:
+        raise UsageError(f"The plan {path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The plan {path} is not UTF-8 text.") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise UsageError(f"{path}{line}: not YAML ({getattr(error, 'problem', 'it does not parse')}).") from error
+    if root is None or not isinstance(found, dict):
+        raise UsageError(f"{path}: expected a mapping of plan fields, for example `scenario: squares`.")
+    return PlanFields(path, found, dict(_lines(path, root)))
+
+
+def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Place, int]]:
+    """Every field below `node` with its line, counted from 1. Raises UsageError for one that is there twice."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                raise UsageError(f"{path}, line {line}: {key.value} is there twice. Keep one.")
+            seen.add(key.value)
+            yield (*place, key.value), line
+            yield from _lines(path, value, (*place, key.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield (*place, index), value.start_mark.line + 1
+            yield from _lines(path, value, (*place, index))
+
+
+def _at(fields: Any, place: Place) -> Any:
+    """What stands at a place; None where nothing does."""
+    for part in place:
+        try:
+            fields = fields[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return fields

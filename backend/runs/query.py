@@ -1,0 +1,369 @@
+"""Process: the streaming queries of a scenario's stages, from their sources through their expressions into the sink."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import ArrayType, MapType, StructType
+
+from topicproof.backend import errors
+from topicproof.backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.records_source import OVERFLOW
+from topicproof.backend.sink.table import DatabaseSink, committed_offsets, set_generation
+from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
+from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
+from topicproof.backend.runs.plan import RunPlan, refused
+from topicproof.backend.sink.position import journalled, moved, next_generation
+from topicproof.backend.runs.scenarios import DEAD_LETTERS, Stage, Work, as_text
+from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
+from topicproof.backend.sink.stateful import KafkaStatefulSink, batches_topic
+from topicproof.backend.settings import spark_source_options
+from topicproof.backend.services.spark import first_line
+from topicproof.validators.finding import Guarantee
+
+POLL_S = 0.2
+TRIGGER = "100 milliseconds"
+_EXPLAINING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Names:
+    """The Kafka names of one stage of a run."""
+
+    stage: str
+    sources: tuple[str, ...]
+    sinks: tuple[str, ...]
+    """The first one takes the outputs that name no topic."""
+    journal: str
+    group: str
+    prefix: str
+    """`<prefix>-<source topic>-<partition>` are the transactional ids."""
+    database: str | None = None
+    """Where the sink is a table, the address of its database. It keeps the committed offsets as well."""
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Names:
+        return cls(**{**fields, "sources": tuple(fields["sources"]), "sinks": tuple(fields["sinks"])})
+
+    @property
+    def source(self) -> str:
+        return self.sources[0]
+
+    @property
+    def sink(self) -> str:
+        return self.sinks[0]
+
+    @property
+    def dead_letters(self) -> str | None:
+        return next((topic for topic in self.sinks if topic.endswith(DEAD_LETTERS)), None)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A stage that may start: nothing that must be refused was found."""
+
+    stage: Stage
+    names: Names
+    rows: DataFrame
+    """For the sink."""
+    bootstrap: str | None = None
+    """Where the sink finds the brokers, if not where everybody does."""
+
+    def transactional_ids(self, cluster: Cluster) -> list[str]:
+        names = self.names
+        if names.database is not None:
+            return []
+        counted = (batches_topic(names.group),) if self.stage.stateful else names.sources
+        return [f"{names.prefix}-{topic}-{p}" for topic in counted for p in cluster.partitions(topic)]
+
+
+def prepare(spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, names: Names) -> Prepared:
+    """The stage's rows, after everything that must be refused before a record is written.
+
+    Raises SinkError for a refusal, SparkError for a Spark that is set up unsoundly.
+    """
+    plan = work.plan
+    require_no_speculation(spark)
+    offsets = require_offsets(cluster, names, plan.offsets_forced)
+    spark.dataSource.register(
+        KafkaStatefulSink if stage.stateful else DatabaseSink if stage.table else KafkaTransactionalSink
+    )
+    rows = transform(read_source(spark, cluster, plan, stage, names, offsets), stage, work)
+    if stage.stateful:
+        # What the checkpoint says goes before this once there is one; the sink refuses where the two differ.
+        spark.conf.set("spark.sql.shuffle.partitions", str(len(cluster.partitions(batches_topic(names.group)))))
+    else:
+        require_no_shuffle(rows)
+    return Prepared(stage, names, rows)
+
+
+def process(
+    stages: Sequence[Prepared],
+    cluster: Cluster,
+    plan: RunPlan,
+    checkpoints: str,
+    stopped: Callable[[], bool],
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Run the queries until their sources are exhausted, one after the other; with `until_stopped`, all at the same
+    time until `stopped`. Each has its checkpoint below the URL `checkpoints`.
+
+    However they end, no transaction of this run is left open. Raises SinkError for a refusal of the sink, SparkError
+    for a failure of Spark's own.
+    """
+    for together in [stages] if plan.until_stopped else [[one] for one in stages]:
+        if not stopped():
+            _process(together, cluster, plan, checkpoints, stopped, tick)
+
+
+def _process(
+    stages: Sequence[Prepared],
+    cluster: Cluster,
+    plan: RunPlan,
+    checkpoints: str,
+    stopped: Callable[[], bool],
+    tick: Callable[[], None],
+) -> None:
+    settled = False
+    going: list[StreamingQuery] = []
+    try:
+        for one in stages:
+            going.append(start_query(one, cluster, plan, f"{checkpoints}/{one.stage.name}"))
+        _await(going, stopped, tick)
+        settled = not stopped()
+    except PySparkException as error:
+        cause = explained(error)
+        # Whoever fenced us is at work; settling would fence them in turn.
+        settled = isinstance(cause, Fenced)
+        raise cause from error
+    finally:
+        for query in going if len(stages) > 1 else []:
+            # One of several has failed, and the others would go on without it.
+            query.stop()
+        exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
+        fenced = [one for one in stages if exactly_once or one.stage.table]
+        if fenced and not settled:
+            # First the generation: Spark does not wait for the workers of a query that it stops, and one that takes its
+            # transactional id after we have settled it must find that its time is over.
+            for one in fenced:
+                begin_generation(cluster, one.names)
+            cluster.settle([name for one in fenced for name in one.transactional_ids(cluster)])
+
+
+def begin_generation(cluster: Cluster, names: Names) -> int:
+    """From now on, workers of an earlier start of the stage end. Gives the number that those of the next one carry."""
+    generation = next_generation(cluster, names.group, names.journal)
+    if generation > 1:
+        # Before any lock is asked for: who stands still on purpose may hold it, and goes on when this is said.
+        append_to_journal(cluster.bootstrap, cluster.client, names.journal, GenerationBegun(generation))
+    if names.database is not None:
+        set_generation(names.database, names.group, generation)
+    return generation
+
+
+def committed_of(cluster: Cluster, names: Names, source: str) -> dict[int, int]:
+    """The offset of a stage's next input, by partition of a source topic: from where its sink commits it.
+
+    Raises ClusterError, SinkError.
+    """
+    if names.database is not None:
+        return committed_offsets(names.database, names.group, source)
+    return cluster.committed(names.group, source)
+
+
+def read_source(
+    spark: SparkSession,
+    cluster: Cluster,
+    plan: RunPlan,
+    stage: Stage,
+    names: Names,
+    offsets: Mapping[str, Mapping[int, int]],
+) -> DataFrame:
+    options = {
+        **spark_source_options(cluster.bootstrap, cluster.client, plan.source.isolation),
+        "includeHeaders": str(stage.headers).lower(),
+        # There a batch is a transaction of each shuffle partition, of which there are as many as of the source.
+        **(
+            {"maxOffsetsPerTrigger": str(plan.per_transaction * sum(map(len, offsets.values())))}
+            if stage.stateful
+            else {}
+        ),
+        **plan.source.options,
+        "subscribe": ",".join(names.sources),
+        # Used only while there is no checkpoint: a lost one starts again where the sink really stands.
+        "startingOffsets": json.dumps(
+            {topic: {str(p): offset for p, offset in of_topic.items()} for topic, of_topic in offsets.items()}
+        ),
+    }
+    return spark.readStream.format("kafka").options(**options).load()
+
+
+def transform(source: DataFrame, stage: Stage, work: Work) -> DataFrame:
+    """One row per input record, with its outputs."""
+    return stage.transform(source, work)
+
+
+def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str) -> StreamingQuery:
+    names = prepared.names
+    options = {
+        **{f"kafka.{name}": value for name, value in cluster.client.items()},
+        "kafka.bootstrap.servers": prepared.bootstrap or cluster.bootstrap,
+        "topic": names.sink,
+        "group": names.group,
+        "transactionalIdPrefix": names.prefix,
+        "journal": names.journal,
+        "generation": str(begin_generation(cluster, names)),
+        "offsetsForced": str(plan.offsets_forced).lower(),
+        "sourceIsolation": plan.source.isolation,
+        "guarantee": plan.guarantee,
+        "idempotence": str(plan.idempotence).lower(),
+        "acks": plan.acks,
+        "lineage": plan.lineage,
+        "recordsPerTransaction": str(plan.per_transaction),
+        "transactionTimeoutMs": str(plan.transaction_timeout_ms),
+        "attemptsMax": str(plan.attempts_max),
+        "abortProbability": str(plan.abort_probability),
+        "seed": str(plan.seed),
+        "faults": " ".join(plan.faults),
+        "checkpointLocation": checkpoint,
+    }
+    if names.dead_letters is not None:
+        options["deadLetters"] = names.dead_letters
+    if names.database is not None:
+        options["url"] = names.database
+    writer = prepared.rows.writeStream.format(prepared.stage.format).options(**options)
+    if plan.until_stopped:
+        return writer.trigger(processingTime=TRIGGER).start()
+    return writer.trigger(availableNow=True).start()
+
+
+def require_offsets(cluster: Cluster, names: Names, forced: bool = False) -> dict[str, dict[int, int]]:
+    """The committed offset of every source partition, by topic; each must still be in the log.
+
+    Raises OffsetMissing for an absent one, OffsetsMoved for one that lies below where the journal says that the last
+    transaction left it, SourceGap where the source was trimmed past it: before anything is written. `forced`: an absent
+    one is where the journal says, and one that was moved is right.
+    """
+    entries = read_journal(cluster.bootstrap, cluster.client, names.journal)
+    found = {}
+    for source in names.sources:
+        bounds = cluster.bounds(source)
+        committed = committed_of(cluster, names, source)
+        for partition in bounds.partitions:
+            where = f"{source}-{partition.partition}"
+            known = journalled(entries, f"{names.prefix}-{where}")
+            if forced and known is not None:
+                committed.setdefault(partition.partition, known.offset)
+            offset = committed.get(partition.partition)
+            _require_offset(names.group, where, offset, partition.start)
+            if offset is not None and known is not None and offset < known.offset and not forced:
+                raise moved(names.group, where, offset, known)
+        found[source] = committed
+    return found
+
+
+def _require_offset(group: str, where: str, offset: int | None, start: int) -> None:
+    if offset is None:
+        raise OffsetMissing(
+            f"Group {group} has no committed offset for {where}: it was deleted or has expired, so nobody "
+            "knows what was processed. Start a new run into an empty sink topic."
+        )
+    if offset < start:
+        raise SourceGap(
+            f"{where}: offset {offset} is next, but the source was trimmed up to {start}; "
+            f"{start - offset} offsets are lost. Start a new run from what is left."
+        )
+
+
+SOURCE_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+
+def require_expressions(spark: SparkSession, plan: RunPlan) -> None:
+    """Raises UsageError for an expression of the plan that Spark does not take, or that gives nothing like a text."""
+    rows = as_text(spark.createDataFrame([], SOURCE_COLUMNS))
+    for field, text in (("key", plan.key), ("value", plan.value)):
+        if text is None:
+            continue
+        try:
+            kind = rows.select("offset", F.expr(text).alias(field)).schema[field].dataType
+        except PySparkException as error:
+            said = re.sub(r"^\w+: |\[[\w.]+\] | ?SQLSTATE: \w+.*", "", first_line(error)).rstrip(".")
+            raise refused(
+                plan,
+                field,
+                f"Spark does not take the expression {text!r}: {said}. "
+                "It may use key, value, topic, partition, offset, timestamp and headers.",
+            ) from error
+        if isinstance(kind, ArrayType | MapType | StructType):
+            raise refused(
+                plan, field, f"the expression {text!r} gives {kind.simpleString()}, not a text. Say to_json(...)."
+            )
+
+
+def require_no_speculation(spark: SparkSession) -> None:
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+        raise SparkError(
+            "Spark runs with spark.speculation=true: two copies of a task would fence each other for ever. Turn it off."
+        )
+
+
+def require_no_shuffle(rows: DataFrame) -> None:
+    """Raises ShuffledInput when rows of one source partition would be spread over tasks: seen to lose records."""
+    plan = io.StringIO()
+    # Spark gives its plan to standard output only, of which there is one for all threads.
+    with _EXPLAINING, contextlib.redirect_stdout(plan):
+        rows.explain()
+    if re.search(r"\bExchange\b", plan.getvalue()):
+        raise errors.ShuffledInput(f"The stream is shuffled before the sink. {REMEDY_SHUFFLED}")
+
+
+def explained(error: PySparkException) -> TopicproofError:
+    """The sink's own error when Spark's text carries one (a worker's exception reaches us as text), else SparkError."""
+    text = str(error)
+    for match in re.finditer(r"backend\.errors\.(\w+): (.+)", text):
+        kind = getattr(errors, match.group(1), None)
+        if isinstance(kind, type) and issubclass(kind, TopicproofError):
+            return kind(match.group(2).strip())
+    if "StatusCode.UNAVAILABLE" in text:
+        return SparkError("The Spark server has ended, or cannot be reached any more. Start it, and resume the run.")
+    if OVERFLOW in text:
+        return SparkError(
+            "Spark cannot hold a number that it met while it read the source: most likely a record's timestamp beyond "
+            "the year 294,246. `topicproof check` judges such a topic, and Spark cannot process it: remove the record."
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # The last line of a worker's traceback says what happened; Spark's own first line only that something did.
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    if "PYTHON_EXCEPTION" in text and raised:
+        return SparkError(f"The Spark query failed in a Python worker: {raised[0][:500]}")
+    return SparkError(f"The Spark query failed: {lines[0][:500] if lines else type(error).__name__}")
+
+
+def _await(going: list[StreamingQuery], stopped: Callable[[], bool], tick: Callable[[], None]) -> None:
+    """Until all of them have ended, or `stopped`. Takes those that have ended out of the list."""
+    while True:
+        # awaitTermination, because it keeps the Connect session alive as well.
+        wait_s = POLL_S / len(going)
+        going[:] = [query for query in going if not query.awaitTermination(wait_s)]  # type: ignore[arg-type]
+        if not going:
+            return
+        tick()
+        if stopped():
+            while going:
+                going.pop().stop()
+            return

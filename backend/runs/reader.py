@@ -1,0 +1,189 @@
+"""A read_committed reader that runs beside the pipeline and writes down what it polled: the witness of reads in time.
+
+It belongs to no group, begins where the run found the sinks, and moves by polling alone. After each poll it asks for
+the last stable offsets of what it received. Its account goes into the run's folder as Parquet, every few seconds, so
+that a killed run loses little of it; a run that is resumed reads anew, in a session of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.settings import READ_COMMITTED, consumer_config
+from topicproof.validators.finding import Bounds
+from topicproof.validators.merged_topics import split
+
+FOLDER = "reader"
+"""In the run's folder."""
+KEEP_S = 2.0
+CATCH_UP_S = 20.0
+"""How long it goes on after the pipeline has ended, until it has received all that is stable."""
+POLL_RECORDS = 10_000
+POLL_S = 0.2
+
+
+class Polled(NamedTuple):
+    """One row of the account: validators/polled.py says what it means."""
+
+    topic: str
+    session: str
+    poll: int
+    run: int
+    at_ms: int
+    partition: int
+    first_offset: int
+    last_offset: int
+    lso: int
+
+
+SCHEMA = pa.schema([(name, pa.string() if name in ("topic", "session") else pa.int64()) for name in Polled._fields])
+
+Place = tuple[str, int]
+"""(topic, partition)"""
+
+
+@contextmanager
+def reading(cluster: Cluster, begin: Mapping[str, Mapping[str, int]], folder: Path) -> Iterator[None]:
+    """Read the topics of `begin` (offsets by topic and partition) for as long as the block lasts."""
+    stop = threading.Event()
+    reader = Reader(
+        cluster, {(topic, int(p)): offset for topic, at in begin.items() for p, offset in at.items()}, folder
+    )
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(reader.read, stop)
+        try:
+            yield
+        finally:
+            stop.set()
+    work.result()
+
+
+class Reader:
+    """One session."""
+
+    def __init__(self, cluster: Cluster, begin: Mapping[Place, int], folder: Path) -> None:
+        self.cluster = cluster
+        self.begin = begin
+        self.folder = folder
+        self.session = uuid.uuid4().hex[:8]
+        self.rows: list[Polled] = []
+        self.count = 0
+        self.kept = 0
+
+    def read(self, stop: threading.Event) -> None:
+        """Until `stop`, and then until everything stable is received. What goes wrong ends the session, not the run:
+        what was received until then is its account."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        group = f"{self.session}-reader"
+        consumer = Consumer(consumer_config(self.cluster.bootstrap, self.cluster.client, group, READ_COMMITTED))
+        try:
+            self._read(consumer, stop)
+        except (KafkaException, TopicproofError):
+            pass
+        finally:
+            consumer.close()
+            self._keep()
+
+    def _read(self, consumer: Consumer, stop: threading.Event) -> None:
+        consumer.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in self.begin.items()])
+        stable = self._stable(self.begin)
+        for (topic, partition), offset in self.begin.items():
+            self._add(0, (topic, partition), offset, offset - 1, stable[topic, partition])
+        ends: dict[Place, int] = {}
+        reached: dict[Place, int] = {}
+        deadline, kept_at, poll = 0.0, time.monotonic(), 0
+        while True:
+            if stop.is_set() and not deadline:
+                ends, deadline = self._stable(self.begin), time.monotonic() + CATCH_UP_S
+            if deadline and all(reached.get(place, -1) >= end for place, end in ends.items()):
+                return
+            if deadline and time.monotonic() > deadline:
+                return
+            poll += 1
+            received = consumer.consume(POLL_RECORDS, POLL_S)
+            for place, offset in self._hear(poll, received):
+                reached[place] = max(reached.get(place, -1), offset)
+            if time.monotonic() - kept_at > KEEP_S:
+                self._keep()
+                kept_at = time.monotonic()
+
+    def _hear(self, poll: int, received: list[Message]) -> Iterator[tuple[Place, int]]:
+        """Write a poll down; gives the ends of partitions that it came to."""
+        offsets: dict[Place, list[int]] = {}
+        for message in received:
+            error = message.error()
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF and topic is not None:
+                    yield (topic, partition or 0), offset or 0
+                elif error.fatal():
+                    raise KafkaException(error)
+                continue
+            offsets.setdefault((str(topic), int(partition or 0)), []).append(int(offset or 0))
+        if offsets:
+            stable = self._stable(offsets)
+            for place, found in offsets.items():
+                for first, last in runs(found):
+                    self._add(poll, place, first, last, stable[place])
+
+    def _stable(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The last stable offsets, asked now."""
+        wanted = set(places)
+        topics = sorted({topic for topic, _ in wanted})
+        bounds = {topic: self.cluster.bounds(topic) for topic in topics}
+        every = {(topic, p.partition): p.lso for topic in topics for p in bounds[topic].partitions}
+        return {place: every[place] for place in wanted}
+
+    def _add(self, poll: int, place: Place, first: int, last: int, lso: int) -> None:
+        at_ms = int(time.time() * 1000)
+        self.rows.append(Polled(place[0], self.session, poll, self.count, at_ms, place[1], first, last, lso))
+        self.count += 1
+
+    def _keep(self) -> None:
+        if not self.rows:
+            return
+        table = pa.Table.from_pylist([row._asdict() for row in self.rows], SCHEMA)
+        path = self.folder / f"{self.session}-{self.kept:06}.parquet"
+        unfinished = path.with_suffix(".part")
+        pq.write_table(table, unfinished)
+        unfinished.rename(path)
+        self.rows, self.kept = [], self.kept + 1
+
+
+def runs(offsets: list[int]) -> list[tuple[int, int]]:
+    """Offsets in the order of receipt, as (first, last) of those that follow one another."""
+    found: list[list[int]] = []
+    for offset in offsets:
+        if found and offset == found[-1][1] + 1:
+            found[-1][1] = offset
+        else:
+            found.append([offset, offset])
+    return [(first, last) for first, last in found]
+
+
+def read_account(folder: Path, sinks: Bounds) -> pa.Table | None:
+    """What was polled of the sinks, their partitions numbered through (validators/merged_topics.py); None without a reader."""
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        return None
+    every = pa.concat_tables([pq.read_table(file) for file in files])
+    found: list[Any] = []
+    for own, first in split(sinks):
+        part = every.filter(pc.field("topic") == own.topic)
+        place = part.schema.get_field_index("partition")
+        found.append(part.set_column(place, "partition", pc.add(part["partition"], first)))
+    return pa.concat_tables(found).drop_columns(["topic"])

@@ -1,0 +1,360 @@
+"""Scenarios: topics, and stages between them. Adding one is adding one definition to SCENARIOS.
+
+A stage is one streaming query with a consumer group, transactional ids and a checkpoint of its own. A scenario's
+topics follow from its stages: a source is read and never written, a sink is written and never read, and what is both
+lies between two stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Message
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs import totals, windows
+from topicproof.backend.sink.table import DATABASE_FORMAT
+from topicproof.backend.sink.options import FORMAT
+from topicproof.backend.sink.stateful import STATEFUL_FORMAT
+from topicproof.validators.expected import Expect
+from topicproof.validators.finding import Order
+
+if TYPE_CHECKING:
+    from topicproof.backend.runs.plan import RunPlan
+
+
+BIGINT_ROOT = 3_037_000_499
+"""The largest number whose square is a bigint."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a stage may ask besides its rows."""
+
+    plan: RunPlan
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Kafka's names of the scenario's topics, by their names in the scenario."""
+    served: str = ""
+    """Where the run serves the files of its demo data: a URL that ends in a slash."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One streaming query: from its sources, through its expression, into its sinks."""
+
+    name: str
+    """Part of its group and of its transactional ids."""
+    sources: tuple[str, ...]
+    sinks: tuple[str, ...]
+    """The first one takes every output that names no topic."""
+    transform: Callable[[DataFrame, Work], DataFrame]
+    """Rows of Spark's Kafka source -> rows for the sink: one per input, as backend/sink/exactly_once.py describes them."""
+    expect: Expect = Expect.ONE_TO_ONE
+    count: str | Callable[[DataFrame, Work], DataFrame | None] | None = None
+    """How many outputs an input must have, for the judge (validators/expected.py): Spark SQL over its record, or a
+    function that makes of a reading of the sources a frame of partition, offset and count (None: one each)."""
+    headers: bool = False
+    """Whether its rows have the records' headers: null for a record without."""
+    format: str = FORMAT
+    """Spark's name of the sink it writes with."""
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it shuffles and keeps a state in its checkpoint, so that batches are its fence."""
+        return self.format == STATEFUL_FORMAT
+
+    @property
+    def table(self) -> bool:
+        """Whether its sink is a table of a database."""
+        return self.format == DATABASE_FORMAT
+
+    @property
+    def order(self) -> Order:
+        return Order.PER_KEY if self.stateful else Order.PER_SOURCE_PARTITION
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a run reads, and what it makes of each record."""
+
+    name: str
+    title: str
+    """One line for the pages."""
+    stages: tuple[Stage, ...]
+    """In the order of the data."""
+    value: Callable[[int, Work], bytes] | None = lambda number, _work: str(number).encode()
+    """The value of record N that a run fills into each source, with N as text for its key; None: nothing is filled."""
+    key: Callable[[int], bytes] | None = None
+    """The key of record N, where it is another. Then `number` is needed."""
+    number: Callable[[Message], bytes | None] = lambda message: message.key()
+    """The N of a record that was filled in, as text."""
+
+    expect: Expect = Expect.ONE_TO_ONE
+    count: str | None = None
+    """How many outputs an input of the first source must have in the last sink, as a stage says it; of several stages,
+    at most one may make more than one."""
+    values: Callable[[Cluster, Mapping[str, str]], Mapping[str, Mapping[str, Any]]] | None = None
+    """Holds the sinks' values against the sources', given Kafka's names of the topics by their names in the scenario:
+    `verdict` and `why` by sink. A value that is wrong breaks the run's verdict; None: they are not looked at."""
+    serves: bool = False
+    """Whether the values that are filled in are URLs of files that the run serves meanwhile."""
+    expressions: bool = False
+    """Whether a plan says what becomes of a record."""
+    keyed: bool = False
+    """Whether each record that is filled in has a key of its own, which its one output keeps."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(topic for stage in self.stages for topic in (*stage.sources, *stage.sinks)))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        written = {topic for stage in self.stages for topic in stage.sinks}
+        return tuple(topic for topic in self.topics if topic not in written)
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        read = {topic for stage in self.stages for topic in stage.sources}
+        return tuple(topic for topic in self.topics if topic not in read)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The sinks that are tables, and no topics."""
+        return tuple(sink for stage in self.stages if stage.table for sink in stage.sinks)
+
+
+def outputs(*made: Column) -> Column:
+    """An `outputs` column of structs as `output` makes them."""
+    return F.array(*made).alias("outputs")
+
+
+def output(key: Column, value: Column) -> Column:
+    """One output; key and value as strings or bytes."""
+    return F.struct(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
+
+
+def single(key: Column, value: Column) -> tuple[Column, Column]:
+    """The columns of the one output that every input has: they cost less than a list of one. Strings or bytes."""
+    return key.cast("binary").alias("key"), value.cast("binary").alias("value")
+
+
+def place() -> tuple[str, str, str]:
+    """The columns that say which input a row is."""
+    return "topic", "partition", "offset"
+
+
+def _squared(rows: DataFrame, _work: Work) -> DataFrame:
+    text = F.col("value").cast("string")
+    number, wide = text.try_cast("bigint"), text.cast("decimal(19,0)")
+    # decimal: the square of a 19-digit number still fits, where bigint would overflow. Much slower, so only there.
+    square = F.when(number.between(-BIGINT_ROOT, BIGINT_ROOT), (number * number).cast("string"))
+    return rows.select(*place(), *single(F.col("key"), square.otherwise((wide * wide).cast("string"))))
+
+
+SQUARES = Scenario(
+    name="squares",
+    title="Square every number: one output per input, ordered within a partition",
+    stages=(Stage("square", sources=("numbers",), sinks=("squares",), transform=_squared),),
+    keyed=True,
+)
+
+
+TABLE = Scenario(
+    name="table",
+    title="Square every number into a table of a database, together with the source offset",
+    stages=(Stage("square", sources=("numbers",), sinks=("squares",), transform=_squared, format=DATABASE_FORMAT),),
+)
+
+
+def as_text(rows: DataFrame) -> DataFrame:
+    """Rows as a plan's expressions see them: key and value as text, byte by byte what they are."""
+    return rows.withColumns({name: F.col(name).cast("string") for name in ("key", "value")})
+
+
+def _evaluated(rows: DataFrame, work: Work) -> DataFrame:
+    # As text first: a number has no bytes of its own.
+    made = (F.expr(text).cast("string") for text in (work.plan.key or "key", work.plan.value or "value"))
+    return as_text(rows).select(*place(), *single(*made))
+
+
+def _downloaded(rows: DataFrame, work: Work) -> DataFrame:
+    # Late: httpx takes long to import, and most runs download nothing.
+    from topicproof.backend.runs.files import with_payments
+
+    return with_payments(rows, work.plan.files.limits, work.topics[f"{TRANSACTIONS}{DEAD_LETTERS}"])
+
+
+def _counted_again(reading: DataFrame, work: Work) -> DataFrame:
+    """By a second download and another parser."""
+    from topicproof.backend.runs.files_again import counts
+
+    inputs = reading.select("partition", "offset", "value").collect()
+    found = counts(work.plan.files.limits, [row["value"] for row in inputs])
+    counted = [(row["partition"], row["offset"], count) for row, count in zip(inputs, found, strict=True)]
+    return reading.sparkSession.createDataFrame(counted, "partition int, offset long, count long")
+
+
+def _url(number: int, work: Work) -> bytes:
+    from topicproof.backend.runs.file_server import name
+
+    return f"{work.served}{name(number)}".encode()
+
+
+DEAD_LETTERS = ".dead-letters"
+"""What the name of a sink's topic of dead letters ends with."""
+
+TRANSACTIONS = "transactions"
+
+FILES = Scenario(
+    name="files",
+    title="Download the file behind every URL: one output per payment in it, or one dead letter",
+    stages=(
+        Stage(
+            "download",
+            sources=("files-with-transactions",),
+            sinks=(TRANSACTIONS, f"{TRANSACTIONS}{DEAD_LETTERS}"),
+            transform=_downloaded,
+            expect=Expect.ONE_TO_MANY,
+            count=_counted_again,
+        ),
+    ),
+    value=_url,
+    serves=True,
+)
+
+
+def _totalled(rows: DataFrame, work: Work) -> DataFrame:
+    return totals.totals(rows, work.plan.deduplicate_s)
+
+
+TOTALS = Scenario(
+    name="totals",
+    title="Add up a running total per account: a stateful stage, whose state is its checkpoint",
+    stages=(
+        Stage(
+            "total",
+            sources=("payments",),
+            sinks=("totals",),
+            transform=_totalled,
+            expect=Expect.ZERO_OR_ONE,
+            count=lambda reading, work: totals.counts(reading, work.plan.deduplicate_s),
+            format=STATEFUL_FORMAT,
+        ),
+    ),
+    value=lambda number, _work: totals.payment(number),
+    key=totals.account,
+    number=lambda message: totals.number(message.value()),
+)
+
+
+def _counted_up(rows: DataFrame, work: Work) -> DataFrame:
+    made = (
+        output(F.col("account"), F.col(value)).withField("topic", F.lit(work.topics[topic]))
+        for value, topic in (("event", windows.BY_EVENT_TIME), ("clock", windows.BY_CLOCK))
+    )
+    return windows.counts(rows).select(*place(), outputs(*made))
+
+
+WINDOWS = Scenario(
+    name="windows",
+    title="Count the payments of each account by the minute: of their own time, and of the clock",
+    stages=(
+        Stage(
+            "count",
+            sources=("payments",),
+            sinks=(windows.BY_EVENT_TIME, windows.BY_CLOCK),
+            transform=_counted_up,
+            expect=Expect.ONE_TO_MANY,
+            count="2",
+            format=STATEFUL_FORMAT,
+        ),
+    ),
+    value=TOTALS.value,
+    key=TOTALS.key,
+    number=TOTALS.number,
+    values=windows.check_values,
+)
+
+_EVEN = "cast(value as decimal(19,0)) % 2 = 0"
+
+
+def _kept(rows: DataFrame, _work: Work) -> DataFrame:
+    seen = as_text(rows)
+    one = output(F.col("key"), F.col("value"))
+    # Not a filter of rows: an input without outputs is still an input, whose offset is to be committed.
+    return seen.select(*place(), F.filter(F.array(one), lambda _: F.expr(_EVEN)).alias("outputs"))
+
+
+def _labelled(rows: DataFrame, _work: Work) -> DataFrame:
+    label = F.to_json(
+        F.struct(F.col("key").cast("string").alias("number"), F.col("value").cast("string").alias("square"))
+    )
+    return rows.select(*place(), outputs(output(F.col("key"), label)))
+
+
+CHAIN = Scenario(
+    name="chain",
+    title="Keep the even numbers, square them, label the squares: three stages through topics between",
+    stages=(
+        Stage(
+            "keep",
+            sources=("numbers",),
+            sinks=("kept",),
+            transform=_kept,
+            expect=Expect.ZERO_OR_ONE,
+            count=f"if({_EVEN}, 1, 0)",
+        ),
+        Stage("square", sources=("kept",), sinks=("squares",), transform=_squared),
+        Stage("label", sources=("squares",), sinks=("labels",), transform=_labelled),
+    ),
+    expect=Expect.ZERO_OR_ONE,
+    count=f"if({_EVEN}, 1, 0)",
+)
+
+
+def _booked(rows: DataFrame, work: Work) -> DataFrame:
+    told = F.concat_ws(" ", F.regexp_extract("topic", "[a-z]+$", 0), F.col("value").cast("string"))
+    made = (
+        (output(F.col("key"), F.col("value"))).withField("topic", F.lit(work.topics["bookings"])),
+        (output(F.col("key"), told)).withField("topic", F.lit(work.topics["audit"])),
+    )
+    return rows.select(*place(), outputs(*made))
+
+
+MERGE = Scenario(
+    name="merge",
+    title="Book what two topics hold: one output to each of two sinks, in one transaction",
+    stages=(
+        Stage(
+            "book",
+            sources=("invoices", "payments"),
+            sinks=("bookings", "audit"),
+            transform=_booked,
+            expect=Expect.ONE_TO_MANY,
+            count="2",
+        ),
+    ),
+)
+
+YOURS = Scenario(
+    name="yours",
+    title="Your own topics, with Spark SQL expressions from a plan file",
+    stages=(Stage("yours", sources=("source",), sinks=("sink",), transform=_evaluated, headers=True),),
+    value=None,
+    expressions=True,
+)
+
+SCENARIOS = {scenario.name: scenario for scenario in (SQUARES, FILES, TOTALS, WINDOWS, CHAIN, MERGE, TABLE, YOURS)}
+
+
+def scenario(name: str) -> Scenario:
+    """Raises UsageError naming the known ones."""
+    found = SCENARIOS.get(name)
+    if found is None:
+        raise UsageError(f"Unknown scenario {name!r}. Known: {', '.join(SCENARIOS)}.")
+    return found

@@ -1,0 +1,280 @@
+"""Judging a run: each stage's sinks against its sources, all the sinks of a stage as one; and end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from topicproof.backend.judging.judge import conclude, judge_topics, with_headers
+from topicproof.backend.judging.table import judge_table
+from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.origin import topic_names
+from topicproof.backend.sink.journal import read_journal
+from topicproof.backend.runs.monitor import Context
+from topicproof.backend.sink.position import journalled
+from topicproof.backend.runs.query import Names, committed_of
+from topicproof.backend.runs.reader import FOLDER, read_account
+from topicproof.backend.runs.scenarios import Stage, scenario
+from topicproof.backend.sink.options import OFF, PACKED
+from topicproof.backend.settings import READ_COMMITTED, spark_source_options
+from topicproof.backend.judging.capture_store import (
+    ABORTED,
+    COMMITTED,
+    EVIDENCE,
+    INPUTS,
+    UNCOMMITTED,
+    Question,
+    Readings,
+    Taken,
+    empty,
+    read_taken,
+)
+from topicproof.validators.lineage.chain import through
+from topicproof.validators.expectation import merge
+from topicproof.validators.expected import Expected
+from topicproof.validators.finding import Bounds, Guarantee, Origin, Outcome, Witness
+from topicproof.validators.lineage.identity import Identity, with_lineage
+from topicproof.validators.merged_topics import join, split
+from topicproof.validators.offsets import bound
+from topicproof.validators.lineage.packed import keep_packs, unpacked
+from topicproof.validators.readings import keep, read
+from topicproof.validators.report import Report
+
+STAGES = "stages"
+"""Folder, in a run's folder, of the reports of its stages where there are several: one folder each."""
+
+
+class Until(Enum):
+    """Up to where a run answers for its source."""
+
+    END = auto()
+    COMMITTED = auto()
+    """The committed offsets: it was stopped there."""
+    JOURNALLED = auto()
+    """Where the journal says that its last transactions ended: it refused to go on, because its offsets were moved."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a run's topics prove."""
+
+    report: Report
+    """Of its stage; of several, end to end."""
+    stages: Mapping[str, Report] = field(default_factory=dict)
+    """Of each of several."""
+    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By sink, `verdict` and `why` of its values, where the scenario can tell."""
+
+    @property
+    def verdict(self) -> Outcome:
+        """The worst of them; of the values only what is wrong, not what nobody can know."""
+        wrong = (Outcome.VIOLATED for _ in self._wrong())
+        return merge([self.report.verdict, *(one.verdict for one in self.stages.values()), *wrong])
+
+    def _wrong(self) -> list[str]:
+        """The sinks whose values are wrong."""
+        return [sink for sink, said in self.values.items() if said["verdict"] is Outcome.VIOLATED]
+
+    @property
+    def why(self) -> str:
+        """One sentence for the verdict; where it is not that of the report, of the stage whose it is."""
+        if self.report.verdict is self.verdict:
+            return self.report.why
+        if not any(one.verdict is self.verdict for one in self.stages.values()):
+            sink = self._wrong()[0]
+            return f"Values of {sink}: {self.values[sink]['why']}"
+        name, worst = next((name, one) for name, one in self.stages.items() if one.verdict is self.verdict)
+        return f"Stage {name}: {worst.why}"
+
+
+def judge_run(context: Context, spark: SparkSession, until: Until) -> Judged:
+    """Judge a run: each of its stages, and several of them end to end as well."""
+    stages = context.stages
+    if len(stages) == 1:
+        report = judge_stage(context, spark, *stages[0], until, context.folder)
+        check = scenario(context.plan.scenario).values
+        return Judged(report, values=check(context.cluster, context.run.facts["topics"]) if check else {})
+    of_stage = {
+        names.stage: judge_stage(context, spark, stage, names, until, stage_folder(context.folder, names.stage))
+        for stage, names in stages
+    }
+    return Judged(_judge_end_to_end(context, spark, until), of_stage)
+
+
+def stage_folder(folder: Path, stage: str) -> Path:
+    """Where the report and the evidence of one of several stages are."""
+    return folder / STAGES / stage
+
+
+def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Report:
+    """The last sink against the first source. Rests on what the stages were judged by: nothing is read twice."""
+    empty(context.folder / EVIDENCE)
+    with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
+        whole = _joined(context, spark, until, Path(scratch))
+    return conclude(spark, whole, context.folder, _papers(context))
+
+
+def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) -> Taken:
+    """What the last sink and the first source are judged by, in the run's evidence."""
+    evidence = context.folder / EVIDENCE
+    taken = [
+        with_headers(read_taken(spark, stage_folder(context.folder, names.stage) / EVIDENCE), scratch / names.stage)
+        for _, names in context.stages
+    ]
+    first, last = taken[0], taken[-1]
+    between = [(one.question.source.topic, one.inputs) for one in reversed(taken[1:])]
+
+    def up(reading: DataFrame) -> DataFrame:
+        for topic, inputs in between:
+            reading = through(reading, inputs, topic)
+        return reading
+
+    chosen = scenario(context.plan.scenario)
+    source, not_processed = first.question.source, first.question.not_processed
+    if until is not Until.END:
+        cut = carried_through(context, spark, source, until)
+        not_processed += sum(p.lso - q.lso for p, q in zip(source.partitions, cut.partitions, strict=True))
+        source = cut
+    question = replace(
+        last.question,
+        source=source,
+        expected=Expected(chosen.expect, chosen.count),
+        not_processed=not_processed,
+    )
+    return replace(
+        last,
+        question=question,
+        readings=Readings(
+            committed=keep(up(last.committed), (evidence / COMMITTED).as_uri(), last.offsets),
+            uncommitted=keep(up(last.uncommitted), (evidence / UNCOMMITTED).as_uri(), last.offsets),
+            inputs=keep(first.inputs, (evidence / INPUTS).as_uri(), first.offsets),
+        ),
+        source_batches=first.source_batches,
+        circumstances=replace(last.circumstances, source_removed=first.circumstances.source_removed),
+        origin=_ends(first, last),
+        notes=tuple(dict.fromkeys(note for one in taken for note in one.notes)),
+        aborted=None if first.aborted is None else keep(first.aborted, (evidence / ABORTED).as_uri(), first.offsets),
+    )
+
+
+def _ends(first: Taken, last: Taken) -> Origin | None:
+    """The ids of the first source and the last sink."""
+    if first.origin is None or last.origin is None:
+        return None
+    every = {**first.origin.topics, **last.origin.topics}
+    return Origin(last.origin.cluster, {name: every[name] for name in topic_names(first.question.source, last.sink)})
+
+
+def carried_through(context: Context, spark: SparkSession, source: Bounds, until: Until = Until.COMMITTED) -> Bounds:
+    """The inputs of the first source that every stage is done with: up to the first one of which a topic between holds
+    something that its stage has not processed."""
+    ends = {p.partition: p.lso for p in source.partitions}
+    with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
+        for number, (_, names) in enumerate(context.stages[1:], 1):
+            there = context.cluster.bounds(names.source)
+            reached = _reached(context, names, there, until)
+            begins = tuple(replace(p, start=max(p.start, reached[p.partition])) for p in there.partitions)
+            reading = _with_lineage(context, spark, there, Path(scratch), replace(there, partitions=begins))
+            for _, upper in reversed(context.stages[1:number]):
+                whole = _with_lineage(context, spark, context.cluster.bounds(upper.source), Path(scratch))
+                reading = through(reading, whole, upper.source)
+            named = with_lineage(reading).where(F.col("source_topic") == source.topic)
+            firsts = named.groupBy("source_partition").agg(F.min("source_offset").alias("first")).collect()
+            for row in firsts:
+                ends[row["source_partition"]] = min(ends[row["source_partition"]], row["first"])
+    return replace(source, partitions=tuple(replace(p, lso=max(p.start, ends[p.partition])) for p in source.partitions))
+
+
+def _with_lineage(
+    context: Context, spark: SparkSession, bounds: Bounds, scratch: Path, part: Bounds | None = None
+) -> DataFrame:
+    """What a topic between two stages holds for read_committed, or a `part` of it, which may begin inside a pack."""
+    bootstrap, client = context.cluster.bootstrap, context.settings.client
+    options = spark_source_options(bootstrap, client, READ_COMMITTED)
+    if context.plan.lineage != PACKED:
+        return read(spark, options, part or bounds, Witness.READ_COMMITTED)
+    whole, folder = read(spark, options, bounds, Witness.READ_COMMITTED), scratch / bounds.topic
+    if keep_packs(whole, rawlog.scan(bootstrap, client, bounds.topic, bounds), folder):
+        whole = unpacked(whole, folder)
+    return whole.where(F.col("offset") >= bound("partition", part or bounds, "start"))
+
+
+def _papers(context: Context) -> dict[str, Any]:
+    return {"plan.json": context.run.plan}
+
+
+def judge_stage(
+    context: Context, spark: SparkSession, stage: Stage, names: Names, until: Until, folder: Path
+) -> Report:
+    """Judge a stage's sinks against its sources; report and evidence go into `folder`."""
+    source, not_processed = judged_range(context, names, until)
+    guarantee = Guarantee(context.plan.guarantee)
+    if names.database is not None:
+        return judge_table(
+            *(spark, context.cluster, names.database, names.sink, source, folder, guarantee),
+            run=context.run.id,
+            not_processed=not_processed,
+            papers=_papers(context),
+        )
+    sinks = join([context.cluster.bounds(sink) for sink in names.sinks])
+    begun: Mapping[str, Mapping[str, int]] = context.run.facts["sink_from"]
+    question = Question(
+        source=source,
+        sink=names.sink,
+        also=names.sinks[1:],
+        guarantee=guarantee,
+        identity=Identity.KEY if context.plan.lineage == OFF else Identity.LINEAGE,
+        expected=_expected(context, spark, stage, source),
+        order=stage.order,
+        journal=read_journal(context.cluster.bootstrap, context.settings.client, names.journal),
+        polled=read_account(context.folder / FOLDER, sinks),
+        sink_from={
+            first + int(partition): offset
+            for own, first in split(sinks)
+            for partition, offset in begun[own.topic].items()
+        },
+        run=context.run.id,
+        not_processed=not_processed,
+    )
+    return judge_topics(spark, context.services.bootstrap, context.settings.client, question, folder, _papers(context))
+
+
+def judged_range(context: Context, names: Names, until: Until) -> tuple[Bounds, int]:
+    """What of its sources a stage answers for, and how many offsets there were left to process."""
+    ranges, not_processed = [], 0
+    for topic in names.sources:
+        floor: Mapping[str, int] = context.run.facts["floor"][names.stage][topic]
+        source = context.cluster.bounds(topic)
+        begun = tuple(replace(p, start=max(p.start, floor.get(str(p.partition), p.start))) for p in source.partitions)
+        if until is not Until.END:
+            reached = _reached(context, names, replace(source, partitions=begun), until)
+            cut = tuple(replace(p, lso=min(p.lso, reached[p.partition])) for p in begun)
+            not_processed += sum(p.lso - q.lso for p, q in zip(begun, cut, strict=True))
+            begun = cut
+        ranges.append(replace(source, partitions=begun))
+    return join(ranges), not_processed
+
+
+def _reached(context: Context, names: Names, source: Bounds, until: Until) -> Mapping[int, int]:
+    """The offset of a stage's next input, by partition of a source topic that it began at the start of these bounds."""
+    if until is Until.COMMITTED:
+        return committed_of(context.cluster, names, source.topic)
+    entries = read_journal(context.cluster.bootstrap, context.settings.client, names.journal)
+    known = {p: journalled(entries, f"{names.prefix}-{source.topic}-{p.partition}") for p in source.partitions}
+    return {p.partition: p.start if position is None else position.offset for p, position in known.items()}
+
+
+def _expected(context: Context, spark: SparkSession, stage: Stage, source: Bounds) -> Expected:
+    if stage.count is None or isinstance(stage.count, str):
+        return Expected(stage.expect, stage.count)
+    options = spark_source_options(context.cluster.bootstrap, context.settings.client, READ_COMMITTED)
+    reading = read(spark, options, source, Witness.READ_COMMITTED)
+    counted = stage.count(reading, context.work)
+    return Expected() if counted is None else Expected(stage.expect, counted)

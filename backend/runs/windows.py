@@ -1,0 +1,141 @@
+"""Windows: how many payments an account has made in each minute, by the payments' own time and by the clock.
+
+One stateful stage with two outputs per payment, each the count after it. By event time (`at`, the payment's own) a
+count follows from the payments before it in its source partition, and is counted anew for the verdict. By processing
+time it follows from when Spark's batch began, which no topic tells: nobody can say afterwards whether it is right, and
+its value check is UNKNOWN. (A replayed batch has the time it had before, so the outputs are exactly-once all the same.)
+
+The state holds one number per account and minute of event time, and is never given up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.totals import PAYMENT, PLACE
+from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
+from topicproof.validators.finding import Outcome
+from topicproof.validators.lineage.headers import LINEAGE_HEADER
+
+WINDOW_S = 60
+BY_EVENT_TIME, BY_CLOCK = "by-event-time", "by-clock"
+OUTPUT = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("account", StringType()),
+        StructField("event", BinaryType()),
+        StructField("clock", BinaryType()),
+    ]
+)
+STATE = StructType([StructField("counts", StringType())])
+"""As JSON: count by minute of event time, and count of the clock's last minute by that minute."""
+
+
+def counts(rows: DataFrame) -> DataFrame:
+    """Rows of Spark's Kafka source -> one row per payment: its place, its account, and the two outputs' values."""
+    parsed = F.from_json(F.col("value").cast("string"), PAYMENT).alias("payment")
+    seconds = F.col("at").cast("timestamp").cast("long").alias("event_s")
+    # The same for a batch that is run again: Spark keeps it with the batch.
+    clock = F.current_timestamp().cast("long").alias("clock_s")
+    payments = rows.select(*PLACE, parsed).select(*PLACE, "payment.*").dropna()
+    return (
+        payments.select(*PLACE, "account", seconds, clock)
+        .groupBy("account")
+        .applyInPandasWithState(count_up, OUTPUT, STATE, "append", GroupStateTimeout.NoTimeout)
+    )
+
+
+def count_up(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """One account's new payments, and its counts so far -> two values for each."""
+    payments = pd.concat(list(frames)).sort_values(PLACE)
+    known: dict[str, dict[str, int]] = json.loads(state.get[0]) if state.exists else {"event": {}, "clock": {}}
+    values: dict[str, list[bytes]] = {"event": [], "clock": []}
+    for event_s, clock_s in zip(payments["event_s"], payments["clock_s"], strict=True):
+        for name, seconds in (("event", int(event_s)), ("clock", int(clock_s))):
+            window = window_of(seconds)
+            count = known[name].get(window, 0) + 1
+            if name == "clock" and count == 1:
+                # Batches begin one after the other: a minute that is over on the clock does not come back.
+                known[name].clear()
+            known[name][window] = count
+            values[name].append(count_text(key[0], window, count))
+    state.update((json.dumps(known),))
+    yield payments[PLACE].assign(account=key[0], **values)
+
+
+def window_of(seconds: int) -> str:
+    """The beginning of the minute that a time lies in."""
+    return f"{datetime.fromtimestamp(seconds // WINDOW_S * WINDOW_S, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def count_text(account: str, window: str, count: int) -> bytes:
+    """An output's value."""
+    return json.dumps({"account": account, "window": window, "count": count}).encode()
+
+
+def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Whether the counts are right, by the scenario's name of a sink: `verdict` and `why`.
+
+    Counted anew by this process from what a read_committed consumer gets. Raises ClusterError, TopicError.
+    """
+    due: dict[str, bytes] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    for message in _read(cluster, topics["payments"]):
+        one = json.loads(message.value() or b"")
+        window = window_of(int(datetime.fromisoformat(one["at"]).timestamp()))
+        seen[one["account"], window] += 1
+        place = f"{message.topic()}/{message.partition()}/{message.offset()}"
+        due[place] = count_text(one["account"], window, seen[one["account"], window])
+    looked_at = wrong = 0
+    for message in _read(cluster, topics[BY_EVENT_TIME]):
+        headers: dict[str, Any] = dict(message.headers() or [])
+        place = bytes(headers.get(LINEAGE_HEADER, b"")).decode().rpartition("/")[0]
+        looked_at += 1
+        wrong += due.get(place) != message.value()
+    holds = Outcome.UNKNOWN if not looked_at else Outcome.VIOLATED if wrong else Outcome.HOLDS
+    return {
+        BY_EVENT_TIME: {
+            "verdict": holds,
+            "why": f"{wrong:,} of {looked_at:,} counts differ from those of the payments, counted anew.",
+        },
+        BY_CLOCK: {
+            "verdict": Outcome.UNKNOWN,
+            "why": "These counts depend on the clock when each batch began, which no topic tells: they cannot be "
+            "counted anew. That each is there once is part of the verdict.",
+        },
+    }
+
+
+def _read(cluster: Cluster, topic: str) -> Iterator[Message]:
+    """What a topic holds, partition by partition in the order of offsets."""
+    for partition in [p.partition for p in cluster.bounds(topic).partitions]:
+        consumer = Consumer(consumer_config(cluster.bootstrap, cluster.client, f"{topic}-values", READ_COMMITTED))
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        try:
+            while True:
+                message = consumer.poll(REQUEST_TIMEOUT_MS / 1000)
+                error = message.error() if message is not None else None
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    break
+                if message is None or error is not None:
+                    raise ClusterError(f"Topic {topic} could not be read{': ' + error.str() if error else ' in time'}.")
+                yield message
+        except KafkaException as error:
+            raise ClusterError(f"Topic {topic} could not be read: {error}.") from error
+        finally:
+            consumer.close()

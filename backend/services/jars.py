@@ -1,0 +1,92 @@
+"""The jars of ivy.xml, fetched once by the Apache Ivy that PySpark ships. Run as `python -m topicproof.backend.services.jars`."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from topicproof.backend.errors import SetupError, TopicproofError
+from topicproof.backend.services.java import java
+from topicproof.backend.settings import ROOT, Settings, read_settings
+
+BROKER = "broker"
+SPARK = "spark"
+TOOLS = "tools"
+STREAMS = "streams"
+CONFIGURATIONS = (BROKER, SPARK, TOOLS, STREAMS)
+
+
+def ensure_jars(settings: Settings) -> None:
+    """Fetch what ivy.xml names unless it is there already; safe when several processes call it at once.
+
+    Raises SetupError when Ivy fails, with its own last lines.
+    """
+    definition = ROOT / "ivy.xml"
+    digest = hashlib.sha256(definition.read_bytes()).hexdigest()
+    stamp = settings.jars / ".complete"
+    if _says(stamp, digest):
+        return
+    settings.jars.mkdir(parents=True, exist_ok=True)
+    with (settings.jars / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _says(stamp, digest):
+            return
+        _retrieve(definition, settings.jars)
+        stamp.write_text(digest)
+
+
+def jar_files(settings: Settings, configuration: str) -> list[Path]:
+    """The jars of one configuration of ivy.xml, fetched when they are missing."""
+    ensure_jars(settings)
+    return sorted((settings.jars / configuration).glob("*.jar"))
+
+
+def _says(stamp: Path, digest: str) -> bool:
+    return stamp.exists() and stamp.read_text() == digest
+
+
+def _retrieve(definition: Path, folder: Path) -> None:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SetupError("PySpark is not installed. Run: pip install -r requirements.txt")
+    ivy = next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    with tempfile.TemporaryDirectory(prefix=".fetched-", dir=folder) as fetched:
+        command = [java(), "-jar", str(ivy), "-ivy", str(definition), "-cache", str(Path(fetched) / ".ivy")]
+        command += ["-confs", *CONFIGURATIONS, "-types", "jar", "bundle"]
+        command += ["-retrieve", str(Path(fetched) / "[conf]" / "[artifact]-[revision].[ext]")]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+        if answer.returncode != 0:
+            lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
+            tail = "\n".join(lines[-15:])
+            raise SetupError(
+                "The jars of ivy.xml could not be fetched. Check that this machine reaches the Maven registry "
+                f"(a proxy is set with JAVA_TOOL_OPTIONS), then run the command again. Ivy said:\n{tail}"
+            )
+        for configuration in CONFIGURATIONS:
+            _put(Path(fetched) / configuration, folder / configuration)
+
+
+def _put(fetched: Path, folder: Path) -> None:
+    """Bring a folder of jars up to date. One that is there stays as it is: a running process may have it open, and its
+    name holds its version."""
+    folder.mkdir(exist_ok=True)
+    wanted = {jar.name for jar in fetched.iterdir()}
+    for jar in folder.iterdir():
+        if jar.name not in wanted:
+            jar.unlink()
+    for name in wanted:
+        if not (folder / name).exists():
+            (fetched / name).rename(folder / name)
+
+
+if __name__ == "__main__":
+    try:
+        ensure_jars(read_settings())
+    except TopicproofError as error:
+        sys.exit(str(error))

@@ -1,0 +1,32 @@
+"""The Java the embedded broker and Spark run on: found, and new enough."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from topicproof.backend.errors import SetupError
+from topicproof.backend.settings import JAVA_VERSION_MIN
+
+REMEDY = (
+    f"Install a JDK of version {JAVA_VERSION_MIN} or later (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) "
+    "or set JAVA_HOME to one."
+)
+
+
+def java() -> str:
+    """Path of the java command. Raises SetupError when there is none or it is too old."""
+    home = os.environ.get("JAVA_HOME")
+    command = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if command is None:
+        raise SetupError(f"No Java was found{' under JAVA_HOME' if home else ''}. {REMEDY}")
+    answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if found is None:
+        raise SetupError(f"{command} does not say its version. {REMEDY}")
+    if int(found.group(1)) < JAVA_VERSION_MIN:
+        raise SetupError(f"Java {found.group(1)} is too old for Apache Kafka 4 and Spark 4. {REMEDY}")
+    return command

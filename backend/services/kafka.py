@@ -1,0 +1,342 @@
+"""A real Apache Kafka as child processes: KRaft, combined roles, one broker by default, three on request.
+
+It listens on loopback only and keeps its data in the folder it is given, so that a restart finds every topic again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from topicproof.backend.errors import SetupError
+from topicproof.backend.services.java import java
+from topicproof.backend.services.peer_proxy import Links
+from topicproof.backend.settings import BROKER_START_TIMEOUT_S, DISK_FREE_BYTES_MIN, STOP_TIMEOUT_S
+
+READY = "Kafka Server started"
+LOG_LINES_SHOWN = 40
+
+_LOG4J = """
+status = error
+appenders = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.append = false
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = info
+rootLogger.appenderRefs = file
+rootLogger.appenderRef.file.ref = file
+"""
+
+
+@dataclass
+class EmbeddedBroker:
+    """One node of the embedded cluster, which is broker and controller at once."""
+
+    node: int
+    folder: Path
+    port: int
+    """For clients."""
+    controller_port: int
+    peers_port: int
+    """For the other brokers."""
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+
+@dataclass
+class EmbeddedKafka:
+    """An embedded cluster. `start` blocks until every broker serves; `stop` leaves no process."""
+
+    folder: Path
+    jars: Sequence[Path]
+    brokers: int = 1
+    overrides: dict[str, str] = field(default_factory=dict)
+    """Server properties that win over ours, for tests that need a special broker."""
+    nodes: list[EmbeddedBroker] = field(default_factory=list)
+    links: Links | None = None
+    """Between the brokers, where there are several."""
+    fronts: dict[int, int] = field(default_factory=dict)
+    """By a port for peers, the one that they are told."""
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def start(self) -> None:
+        """Raises SetupError: no Java, no disk space, or a broker that does not come up (with the end of its log)."""
+        command = java()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        require_disk_space(self.folder)
+        cluster_id = self._cluster_id()
+        ports = free_ports(3 * self.brokers)
+        self.nodes = [
+            EmbeddedBroker(n + 1, self.folder / f"broker-{n + 1}", ports[3 * n], ports[3 * n + 1], ports[3 * n + 2])
+            for n in range(self.brokers)
+        ]
+        if self.brokers > 1:
+            self.links = Links(self._node_of)
+            self.links.start()
+        self.fronts = {
+            port: port if self.links is None else self.links.listen(node.node, port)
+            for node in self.nodes
+            for port in (node.controller_port, node.peers_port)
+        }
+        for node in self.nodes:
+            self._format(command, node, cluster_id)
+        for node in self.nodes:
+            self.start_node(node)
+        try:
+            for node in self.nodes:
+                self.wait_ready(node)
+        except SetupError:
+            self.stop()
+            raise
+
+    def start_node(self, node: EmbeddedBroker) -> None:
+        node.log.unlink(missing_ok=True)
+        with (node.folder / "stdout.log").open("wb") as output, giving_way():
+            node.process = subprocess.Popen(
+                [*self._java(java(), node), "kafka.Kafka", str(node.folder / "server.properties")],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=node.folder,
+            )
+
+    def wait_ready(self, node: EmbeddedBroker) -> None:
+        deadline = time.monotonic() + BROKER_START_TIMEOUT_S
+        while True:
+            if node.log.exists() and READY in node.log.read_text(errors="replace"):
+                return
+            if node.process is None or node.process.poll() is not None:
+                raise SetupError(f"The embedded Kafka broker {node.node} ended while starting. {self._log_end(node)}")
+            if time.monotonic() > deadline:
+                raise SetupError(
+                    f"The embedded Kafka broker {node.node} was not ready after {BROKER_START_TIMEOUT_S} s. "
+                    f"{self._log_end(node)}"
+                )
+            time.sleep(0.05)
+
+    def handle(self, node: EmbeddedBroker, do: str) -> str:
+        """Kill (SIGKILL) a broker, pause it (SIGSTOP), isolate it from its peers, or heal it, which waits until it
+        serves; gives what was done.
+
+        Raises SetupError when it does not come back.
+        """
+        process = node.process
+        if process is None:
+            raise SetupError(f"The embedded Kafka broker {node.node} was never started.")
+        if do == "kill":
+            process.kill()
+            process.wait()
+            return f"broker {node.node} (process {process.pid}) was killed"
+        if do == "pause":
+            process.send_signal(signal.SIGSTOP)
+            return f"broker {node.node} (process {process.pid}) was stopped"
+        if do == "isolate" and self.links is not None:
+            self.links.cut(node.node)
+            return f"broker {node.node} (process {process.pid}) was cut off from its peers"
+        if self.links is not None and node.node in self.links.apart:
+            self.links.heal(node.node)
+            return f"broker {node.node} reaches its peers again"
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            return f"broker {node.node} (process {process.pid}) goes on"
+        self.start_node(node)
+        self.wait_ready(node)
+        return f"broker {node.node} is back" + (f" (process {node.process.pid})" if node.process else "")
+
+    def stop(self) -> None:
+        """Ask every broker to stop, then make sure of it."""
+        for node in self.nodes:
+            if node.process is not None and node.process.poll() is None:
+                node.process.send_signal(signal.SIGTERM)
+                # One that is paused hears nothing else.
+                node.process.send_signal(signal.SIGCONT)
+        for node in self.nodes:
+            if node.process is not None:
+                end_process(node.process)
+        if self.links is not None:
+            self.links.stop()
+            self.links = None
+
+    def pids(self) -> list[int]:
+        return [node.process.pid for node in self.nodes if node.process is not None]
+
+    def _node_of(self, port: int, front: int) -> int | None:
+        """Whose process has the connection from this local port to that one."""
+        for node in self.nodes:
+            if node.process is not None and connects(node.process.pid, port, front):
+                return node.node
+        return None
+
+    def _cluster_id(self) -> str:
+        """The id the data was formatted with; a new one for an empty folder."""
+        path = self.folder / "cluster.id"
+        if not path.exists():
+            path.write_text(urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+        return path.read_text()
+
+    def _java(self, command: str, node: EmbeddedBroker) -> list[str]:
+        classpath = os.pathsep.join(str(jar) for jar in self.jars)
+        options = ["-Xms256m", "-Xmx512m", "-XX:+UseG1GC", "-Djava.awt.headless=true"]
+        options += [f"-Dlog4j2.configurationFile={node.folder / 'log4j2.properties'}"]
+        return [command, *options, "-cp", classpath]
+
+    def _format(self, command: str, node: EmbeddedBroker, cluster_id: str) -> None:
+        node.data.mkdir(parents=True, exist_ok=True)
+        (node.folder / "log4j2.properties").write_text(_LOG4J.format(log=node.log))
+        path = node.folder / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in self._properties(node).items()))
+        answer = subprocess.run(
+            [*self._java(command, node), "kafka.tools.StorageTool", "format"]  # noqa: RUF005
+            # With the equals sign: an id may begin with a dash, and would be taken for an option.
+            + [f"--cluster-id={cluster_id}", "--config", str(path), "--ignore-formatted"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if answer.returncode != 0:
+            told = [line for line in (answer.stdout + answer.stderr).splitlines() if not line.startswith("\tat ")]
+            raise SetupError(
+                f"The storage of the embedded Kafka in {self.folder} cannot be used. If it is of another version or "
+                f"size of cluster, delete that folder. Kafka said: {' '.join(told)[:800]}"
+            )
+
+    def _properties(self, node: EmbeddedBroker) -> dict[str, str]:
+        voters = ",".join(f"{other.node}@127.0.0.1:{self.fronts[other.controller_port]}" for other in self.nodes)
+        replicas, in_sync = str(min(3, self.brokers)), str(min(2, self.brokers))
+        clients = f"PLAINTEXT://127.0.0.1:{node.port}"
+        # Controllers tell each other where they listen, besides the voters' list: they go there once they know.
+        controller = f"CONTROLLER://127.0.0.1:{self.fronts[node.controller_port]}"
+        peers, fronts = (
+            [f"PEERS://127.0.0.1:{port}"] if self.brokers > 1 else []
+            for port in (node.peers_port, self.fronts[node.peers_port])
+        )
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(node.node),
+            "controller.quorum.voters": voters,
+            "controller.listener.names": "CONTROLLER",
+            "listeners": ",".join([clients, *peers, f"CONTROLLER://127.0.0.1:{node.controller_port}"]),
+            "advertised.listeners": ",".join([clients, *fronts, controller]),
+            "inter.broker.listener.name": "PEERS" if peers else "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(node.data),
+            "auto.create.topics.enable": "false",
+            "delete.topic.enable": "true",
+            "default.replication.factor": replicas,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": replicas,
+            "offsets.topic.num.partitions": "8",
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": in_sync,
+            "transaction.state.log.num.partitions": "8",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": in_sync,
+            # Kafka looks every 10 s which transactions have outlived their time-out; here somebody waits for it.
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+            "group.initial.rebalance.delay.ms": "0",
+            "log.retention.ms": "-1",
+            # As large as the kernel makes them: with Kafka's 100 kB a request of a megabyte wakes the broker ten times.
+            "socket.receive.buffer.bytes": "-1",
+            "socket.send.buffer.bytes": "-1",
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+            **self.overrides,
+        }
+
+    def _log_end(self, node: EmbeddedBroker) -> str:
+        for path in (node.log, node.folder / "stdout.log"):
+            text = path.read_text(errors="replace") if path.exists() else ""
+            # Where Java threw, the frames of the stack say nothing to a user and would push out what does.
+            lines = [line for line in text.splitlines() if not line.startswith(("\tat ", "\t..."))]
+            if lines:
+                shown = "\n".join(lines[-LOG_LINES_SHOWN:])
+                return f"The end of its log ({path}):\n{shown}"
+        return "It wrote no log."
+
+
+def require_disk_space(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < DISK_FREE_BYTES_MIN:
+        needed = DISK_FREE_BYTES_MIN // 1_000_000
+        raise SetupError(
+            f"Only {free // 1_000_000} MB are free at {folder}; Kafka and Spark need {needed} MB. "
+            "Free some space or set TOPICPROOF_HOME to a folder on a larger disk."
+        )
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nothing listens on now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def connects(pid: int, port: int, to: int) -> bool:
+    """Whether a process has a connection from this local port to that one. Its own port alone does not tell: several
+    connections, to different ports, may have the same."""
+    with suppress(psutil.Error):
+        for one in psutil.Process(pid).net_connections("tcp"):
+            if one.laddr and one.raddr and (one.laddr.port, one.raddr.port) == (port, to):
+                return True
+    return False
+
+
+@contextmanager
+def giving_way() -> Iterator[None]:
+    """A process that is started within does not push others off their core whenever one of its threads is woken, and
+    still gets its share (Linux's SCHED_BATCH; elsewhere, and where that is forbidden, nothing changes).
+
+    A transaction is some 15 requests, of which each wakes two or three threads of the broker: on a machine that it
+    shares with Spark, that takes a fifth fewer switches of threads this way."""
+    if not hasattr(os, "SCHED_BATCH"):
+        yield
+        return
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    # Of this thread, from which the process inherits it: a running Java has threads that would have to be found.
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, policy, priority)
+
+
+def end_process(process: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """Wait for a process that was asked to end; kill its whole session when it does not."""
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

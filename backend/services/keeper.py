@@ -1,0 +1,361 @@
+"""Kafka and Spark for as long as somebody needs them: given by address, or embedded and shared.
+
+The embedded ones belong to one keeper process per home. Every command that needs them holds a connection to the
+keeper; the kernel closes it however the command ends, and when the last one is closed the keeper stops Kafka and Spark
+and ends. So nothing is left behind by a kill -9, and two commands at once share one warm Spark.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from topicproof.backend.errors import SetupError, TopicproofError, UsageError
+from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_files
+from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.settings import (
+    BROKER_START_TIMEOUT_S,
+    ROOT,
+    SPARK_START_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    Settings,
+    read_settings,
+    socket_path,
+)
+from topicproof.backend.services.spark import EmbeddedSpark
+
+LINGER_S = 1.0
+"""How long the keeper waits for another user after the last one left."""
+KEEPER_START_TIMEOUT_S = 10.0
+KEEPER_STOP_TIMEOUT_S = 2 * STOP_TIMEOUT_S
+"""What the keeper before may need: it stops Spark, then Kafka."""
+BUSY = 75
+"""The exit code of a keeper that found another one (EX_TEMPFAIL of sysexits.h)."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """Where Kafka and Spark answer, for the life of the `with` block that gave it."""
+
+    bootstrap: str
+    spark_remote: str
+    """Empty when Spark was not asked for."""
+
+
+@contextmanager
+def services(
+    settings: Settings, kafka: bool = True, spark: bool = True, say: Callable[[str], None] = lambda _text: None
+) -> Iterator[Services]:
+    """Kafka and Spark, started if they are embedded and not running yet. `say` hears what is being waited for.
+
+    Raises SetupError when something cannot be started.
+    """
+    want_kafka = kafka and settings.bootstrap is None
+    want_spark = spark and settings.spark_remote is None
+    if not want_kafka and not want_spark:
+        yield Services(settings.bootstrap or "", settings.spark_remote or "")
+        return
+    ensure_jars(settings)
+    connection = _connect(settings, say)
+    try:
+        found = _ask(connection, {"kafka": want_kafka, "spark": want_spark}, settings, say)
+        yield Services(settings.bootstrap or found["bootstrap"], settings.spark_remote or found["spark_remote"])
+    finally:
+        connection.close()
+
+
+@contextmanager
+def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
+    """A way to hurt single brokers of this home's embedded Kafka: `handle(node, do)` gives what was done;
+    `do` is kill, pause, isolate or heal. What is still hurt at the end of the block, or of this process, is healed.
+
+    Raises UsageError for a given Kafka, SetupError when a broker does not come back.
+    """
+    if settings.bootstrap is not None:
+        raise UsageError("Only brokers of the embedded Kafka can be struck. Leave --bootstrap away.")
+    connection = _connect(settings, lambda _text: None)
+    try:
+        _ask(connection, {"kafka": True, "spark": False}, settings, lambda _text: None)
+        connection.settimeout(BROKER_START_TIMEOUT_S + STOP_TIMEOUT_S)
+
+        turn = threading.Lock()
+
+        def handle(node: int, do: str) -> str:
+            with turn:
+                return ask_keeper(node, do)
+
+        def ask_keeper(node: int, do: str) -> str:
+            connection.sendall(json.dumps({"node": node, "do": do}).encode() + b"\n")
+            with connection.makefile() as stream:
+                answer = json.loads(stream.readline() or '{"error": "The keeper of Kafka and Spark ended."}')
+            if "error" in answer:
+                raise SetupError(answer["error"])
+            return str(answer["done"])
+
+        yield handle
+    finally:
+        connection.close()
+
+
+def _ask(
+    connection: socket.socket, want: dict[str, bool], settings: Settings, say: Callable[[str], None]
+) -> dict[str, str]:
+    connection.settimeout(BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S)
+    connection.sendall(json.dumps({**want, "brokers": settings.brokers}).encode() + b"\n")
+    # Closing this reader leaves the connection open, and that is what keeps the services alive.
+    with connection.makefile() as stream:
+        for line in stream:
+            answer: dict[str, Any] = json.loads(line)
+            if "say" in answer:
+                say(answer["say"])
+            elif "error" in answer:
+                raise SetupError(answer["error"])
+            else:
+                return answer
+    raise SetupError(f"The keeper of Kafka and Spark ended. Its log: {settings.services / 'keeper.log'}")
+
+
+def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
+    """A connection to this home's keeper, which is started when there is none."""
+    deadline = time.monotonic() + KEEPER_START_TIMEOUT_S
+    started: int | None = None
+    busy = 0
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(str(socket_path(settings.home)))
+            return connection
+        except OSError as error:
+            connection.close()
+            if time.monotonic() > deadline:
+                raise _no_keeper(settings) from error
+        if started is not None and (code := _exit_code(started)) is not None:
+            started = None
+            if code not in (0, BUSY):
+                raise _no_keeper(settings)
+            if code == BUSY:
+                # There is one, which lets nobody in: at its very beginning, or, when it is so again, at its end.
+                busy += 1
+                if busy == 1:
+                    deadline += KEEPER_STOP_TIMEOUT_S
+                elif busy == 2:
+                    say("waiting for Kafka and Spark, which an earlier command is still stopping")
+        if started is None:
+            started = _start_keeper(settings)
+        time.sleep(0.05)
+
+
+def _no_keeper(settings: Settings) -> SetupError:
+    return SetupError(f"The keeper of Kafka and Spark does not answer. Its log: {settings.services / 'keeper.log'}")
+
+
+def _start_keeper(settings: Settings) -> int:
+    """Start a keeper that outlives this process; gives its process id."""
+    settings.services.mkdir(parents=True, exist_ok=True)
+    log = str(settings.services / "keeper.log")
+    # Not subprocess: its handle complains when it is dropped while the process lives, which is the point here.
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", "topicproof.backend.services.keeper"],
+        {**os.environ, **settings.environment(), "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+
+
+def _exit_code(pid: int) -> int | None:
+    """None while the child goes on."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+@dataclass
+class Keeper:
+    """The process that owns the embedded Kafka and Spark of one home."""
+
+    settings: Settings
+    kafka: EmbeddedKafka | None = None
+    spark: EmbeddedSpark | None = None
+    users: int = 0
+    hurt: set[int] = field(default_factory=set)
+    """Nodes of Kafka that a user has killed, paused or cut off on purpose; they count as alive."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def serve(self) -> None:
+        """Serve users until the last one has left, then stop everything."""
+        address = socket_path(self.settings.home)
+        address.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(address))
+        listener.listen()
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        try:
+            self._wait_until_unused()
+            # Nobody may find the door open while the house is being emptied.
+            address.unlink(missing_ok=True)
+        finally:
+            self.stop()
+            listener.close()
+
+    def stop(self) -> None:
+        with self.lock:
+            for service in (self.spark, self.kafka):
+                if service is not None:
+                    service.stop()
+            self._record().unlink(missing_ok=True)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with self.changed:
+                self.users += 1
+                self.changed.notify_all()
+            threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        try:
+            with connection, connection.makefile("rw") as stream:
+                want = json.loads(stream.readline())
+
+                def tell(**answer: str) -> None:
+                    stream.write(json.dumps(answer) + "\n")
+                    stream.flush()
+
+                try:
+                    tell(**self._provide(want, lambda text: tell(say=text)))
+                except TopicproofError as error:
+                    tell(error=str(error))
+                # What else is said concerns single brokers. The end of this read is the end of the user.
+                hurt: set[int] = set()
+                try:
+                    for line in stream:
+                        try:
+                            tell(done=self._handle(**json.loads(line), hurt=hurt))
+                        except TopicproofError as error:
+                            tell(error=str(error))
+                finally:
+                    for node in sorted(hurt):
+                        self._handle(node, "heal", hurt)
+        except (OSError, ValueError) as error:
+            print(f"a user left in the middle of a sentence: {type(error).__name__}", flush=True)  # noqa: T201
+        finally:
+            with self.changed:
+                self.users -= 1
+                self.changed.notify_all()
+
+    def _provide(self, want: dict[str, Any], say: Callable[[str], None]) -> dict[str, str]:
+        with self.lock, ThreadPoolExecutor() as pool:
+            waiting = []
+            if want["kafka"] and not self.hurt and not _alive(self.kafka):
+                say(f"starting Apache Kafka ({want['brokers']} broker{'s' if want['brokers'] > 1 else ''})")
+                folder = self.settings.services / f"kafka-{want['brokers']}"
+                self.kafka = EmbeddedKafka(folder, jar_files(self.settings, BROKER), want["brokers"])
+                waiting.append(pool.submit(self.kafka.start))
+            if want["spark"] and not _alive(self.spark):
+                say("starting Spark")
+                self.spark = EmbeddedSpark(self.settings.spark, jar_files(self.settings, SPARK))
+                waiting.append(pool.submit(self.spark.start))
+            try:
+                for one in waiting:
+                    one.result()
+            finally:
+                self._write_record()
+        return {
+            "bootstrap": self.kafka.bootstrap if self.kafka is not None else "",
+            "spark_remote": self.spark.remote if self.spark is not None else "",
+        }
+
+    def _handle(self, node: int, do: str, hurt: set[int]) -> str:
+        """Kill, pause, isolate or heal a broker of the embedded Kafka; gives what was done. `hurt` are this user's."""
+        with self.lock:
+            if self.kafka is None or not 1 <= node <= len(self.kafka.nodes):
+                raise SetupError(f"The embedded Kafka has no broker {node}.")
+            said = self.kafka.handle(self.kafka.nodes[node - 1], do)
+            for known in (self.hurt, hurt):
+                known.discard(node) if do == "heal" else known.add(node)
+            self._write_record()
+            return said
+
+    def _wait_until_unused(self) -> None:
+        with self.changed:
+            # The first user starts this process and needs a moment to connect.
+            self.changed.wait_for(lambda: self.users > 0, KEEPER_START_TIMEOUT_S)
+            while self.users > 0 or self.changed.wait_for(lambda: self.users > 0, LINGER_S):
+                self.changed.wait_for(lambda: self.users == 0)
+
+    def _record(self) -> Path:
+        return self.settings.services / "running.json"
+
+    def _write_record(self) -> None:
+        pids = [pid for service in (self.kafka, self.spark) if service is not None for pid in service.pids()]
+        started = {pid: psutil.Process(pid).create_time() for pid in pids if psutil.pid_exists(pid)}
+        self._record().write_text(json.dumps(started))
+
+    def end_leftovers(self) -> None:
+        """End what a keeper that was itself killed -9 left running; a reused process id is left alone."""
+        if not self._record().exists():
+            return
+        for pid, created in json.loads(self._record().read_text()).items():
+            try:
+                process = psutil.Process(int(pid))
+                if process.create_time() == created:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait(KEEPER_START_TIMEOUT_S)
+            except (psutil.NoSuchProcess, ProcessLookupError):
+                continue
+        self._record().unlink()
+
+
+def _alive(service: EmbeddedKafka | EmbeddedSpark | None) -> bool:
+    return service is not None and bool(service.pids()) and all(_runs(pid) for pid in service.pids())
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def main() -> None:
+    settings = read_settings()
+    settings.services.mkdir(parents=True, exist_ok=True)
+    with (settings.services / "keeper.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(BUSY)  # Another keeper was quicker; whoever started this one will find that one.
+        keeper = Keeper(settings)
+        keeper.end_leftovers()
+
+        def end(_signal: int, _frame: object) -> None:
+            raise SystemExit(0)
+
+        signal.signal(signal.SIGTERM, end)
+        keeper.serve()
+
+
+if __name__ == "__main__":
+    main()

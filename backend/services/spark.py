@@ -1,0 +1,251 @@
+"""The Spark Connect server, as a child process or given by address, and the sessions on it.
+
+One long-lived server serves many short-lived clients: a warm JVM runs the same pipeline twice as fast as a cold one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from topicproof.backend.errors import SetupError, SparkError
+from topicproof.backend.services.prefork_server import write_executable
+from topicproof.backend.services.java import java
+from topicproof.backend.services.kafka import LOG_LINES_SHOWN, end_process, free_ports, require_disk_space
+from topicproof.backend.settings import ROOT, SPARK_START_TIMEOUT_S, socket_path
+
+SESSION_TIMEOUT_S = 60
+"""A session whose client was killed, and with it the query it left behind, ends after this long."""
+
+CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
+"""How often a server that does not answer is asked again, within about 3 s. Spark's own patience is 10 minutes, which
+suits a network that comes back, and not a server on this machine that has died."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+COMPILER = "-XX:ThreadPriorityPolicy=1 -XX:CompilerThreadPriority=10 -XX:ReservedCodeCacheSize=512m"
+"""Java compiles what it runs often, for minutes, in threads that took a third of the processor time of a short run:
+they give way to the run (10 is their nice value), and what they compiled once is not thrown away for want of room."""
+
+
+@dataclass
+class EmbeddedSpark:
+    """A Spark Connect server on loopback whose workers import this project by name."""
+
+    folder: Path
+    jars: Sequence[Path]
+    cores: int = field(default_factory=lambda: max(2, os.cpu_count() or 2))
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    forks: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    """What the server's Python processes are forked from."""
+
+    @property
+    def python(self) -> Path:
+        """What the server starts as its Python."""
+        return self.folder / "python"
+
+    @property
+    def remote(self) -> str:
+        return f"sc://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    def start(self) -> None:
+        """Raises SetupError: no Java, no disk space, or a server that does not come up (with the end of its log)."""
+        java()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        require_disk_space(self.folder)
+        self.port = free_ports(1)[0]
+        spec = find_spec("pyspark")
+        assert spec is not None and spec.origin is not None
+        spark_home = Path(spec.origin).parent
+        command = [str(spark_home / "bin" / "spark-submit")]
+        for name, value in self._conf().items():
+            command += ["--conf", f"{name}={value}"]
+        command += ["--driver-memory", "4g", "--driver-java-options", COMPILER]
+        command += ["--jars", ",".join(str(jar) for jar in self.jars)]
+        self._start_forks()
+        command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.folder,
+                env=self._environment(spark_home),
+            )
+        self._wait_ready()
+
+    def stop(self) -> None:
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        end_process(self.process)
+        self._stop_forks()
+
+    def pids(self) -> list[int]:
+        return [self.process.pid] if self.process is not None else []
+
+    def _start_forks(self) -> None:
+        address = socket_path(self.folder)
+        write_executable(self.python, address)
+        with self.log.open("wb") as output:
+            self.forks = subprocess.Popen(
+                [sys.executable, "-m", "topicproof.backend.services.prefork_server", str(address)],
+                # Never written to: its end tells that this process has ended, however it did.
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.folder,
+                # As Spark sets it for its workers, whose hashes must agree; and no thread before the fork.
+                env={**os.environ, **_python_path(), "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
+            )
+
+    def _stop_forks(self) -> None:
+        if self.forks is not None and self.forks.stdin is not None:
+            self.forks.stdin.close()
+            end_process(self.forks)
+
+    def _conf(self) -> dict[str, str]:
+        return {
+            # Two tasks a core: one that ends a transaction waits for brokers most of that time. Eight tries a task: a
+            # fault that kills a Python worker must not end the query.
+            "spark.master": f"local[{2 * self.cores},8]",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_TIMEOUT_S}s",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.local.dir": str(self.folder / "local"),
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": str(2 * self.cores),
+            # Spark broadcasts Parquet by its compressed size, which is far from what it takes in memory.
+            "spark.sql.autoBroadcastJoinThreshold": "-1",
+            "spark.sql.streaming.stopTimeout": "30s",
+            # For each file of a checkpoint, two a batch, Spark's default starts `stat` and `chmod`.
+            "spark.sql.streaming.checkpointFileManagerClass": (
+                "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+            ),
+            # A task's consumer is kept for the next batch, with all that it has fetched: by default for five minutes,
+            # in which the runs of a busy server fill its memory with what nobody asks for again.
+            **{
+                f"spark.kafka.consumer.{kept}.{setting}": value
+                for kept in ("cache", "fetchedData.cache")
+                for setting, value in (("timeout", "20s"), ("evictorThreadRunInterval", "5s"))
+            },
+            "spark.speculation": "false",
+            "spark.log.level": "WARN",
+            # A verdict takes a good hundred generated classes; the default of 100 would compile them anew each time.
+            "spark.sql.codegen.cache.maxEntries": "2000",
+        }
+
+    def _environment(self, spark_home: Path) -> dict[str, str]:
+        return {
+            **os.environ,
+            "SPARK_HOME": str(spark_home),
+            "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": str(self.python),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            **_python_path(),
+        }
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + SPARK_START_TIMEOUT_S
+        while not listens(self.port):
+            assert self.process is not None
+            ended = self.process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                self.stop()
+                what = "ended while starting" if ended else f"was not ready after {SPARK_START_TIMEOUT_S} s"
+                lines = "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
+                raise SetupError(f"The embedded Spark server {what}. The end of its log ({self.log}):\n{lines}")
+            time.sleep(0.05)
+
+
+def connect(remote: str) -> SparkSession:
+    """A new session of its own on the server. Raises SparkError when nothing answers there."""
+    # A proxy of the surroundings is not asked for what is on this machine.
+    proxied = urlsplit(remote).hostname not in LOOPBACK
+    try:
+        channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
+    except PySparkException as error:
+        raise SparkError(f"{remote} is no address of a Spark Connect server. Check SPARK_REMOTE.") from error
+    # As `SparkSession.builder.remote` does, which takes no channel: what `pyspark.sql.functions` build is for Connect.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    session = ConnectSession.builder.channelBuilder(channel).create()
+    client = session.client
+    patience = client.get_retry_policies()
+    try:
+        client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=CONNECT_BACKOFF_MS)])
+        # The error that follows says it; for the whole session, whose server may go away later.
+        warnings.filterwarnings("ignore", ".*RETRIES_EXCEEDED")
+        session.version  # noqa: B018  the first question to the server; creating a session asks nothing
+        if proxied:
+            client.set_retry_policies(patience)
+    except Exception as error:
+        client.close()
+        said = re.search(r'details = "([^"]+)"', str(error))
+        why = said[1] if said else first_line(error)
+        raise SparkError(f"Spark does not answer at {remote}. Check SPARK_REMOTE. ({why})") from error
+    return cast("SparkSession", session)
+
+
+@contextmanager
+def spark_session(remote: str) -> Iterator[SparkSession]:
+    """A session of its own for the length of the block. Raises SparkError when nothing answers there."""
+    session = connect(remote)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def session_id(session: SparkSession) -> str:
+    """Names the session on its server, so that somebody else can find what a killed client left running in it."""
+    return str(session.session_id)  # type: ignore[attr-defined]
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _python_path() -> dict[str, str]:
+    """Where every Python process of the server finds this project."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
+def listens(port: int) -> bool:
+    """Whether somebody does on this machine."""
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

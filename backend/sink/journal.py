@@ -1,0 +1,230 @@
+"""The journal: a topic per run in which the sink declares what it is about to do and what became of it.
+
+It is not transactional, so it survives what it describes. One acknowledged record per task before its first produce,
+one per transaction sent without waiting and flushed at the task's end: the cost is per task. A transaction without an
+outcome is unknown, and is settled from the log. A fault claims itself here before it fires, because the process it
+strikes is the one that would have remembered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.settings import READ_UNCOMMITTED, REQUEST_TIMEOUT_MS, consumer_config, journal_producer_config
+
+TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+
+
+class Declared(StrEnum):
+    """What the sink says became of a transaction."""
+
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+    FENCED = "FENCED"
+    """Another producer has taken the transactional id over, and settles it."""
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True)
+class TaskStarted:
+    """A Spark task took a source partition over and is about to produce."""
+
+    task: str
+    transactional_id: str
+    source_topic: str
+    source_partition: int
+    sequence: int
+    """Of its first transaction."""
+    next_offset: int
+    """The group's committed offset that it found."""
+
+
+@dataclass(frozen=True)
+class TransactionEnded:
+    task: str
+    transactional_id: str
+    source_topic: str
+    source_partition: int
+    sequence: int
+    attempt: int
+    outcome: Declared
+    reason: str
+    """Why it was not committed, or is unknown; empty when committed."""
+    inputs: int
+    records: int
+    next_offset: int
+    """The source offset it commits, or would have."""
+
+
+@dataclass(frozen=True)
+class FaultFired:
+    task: str
+    fault: str
+    source_topic: str
+    source_partition: int
+    sequence: int
+
+
+class Told(StrEnum):
+    """How far the run's own process is with a fault."""
+
+    DONE = "DONE"
+    """It is under way; the worker that waits may go on."""
+    STRUCK = "STRUCK"
+    """It has struck, once more."""
+    HEALED = "HEALED"
+    FAILED = "FAILED"
+    """It cannot be done."""
+
+
+@dataclass(frozen=True)
+class FaultTold:
+    """The run's own process says what became of a fault from outside the worker."""
+
+    fault: str
+    what: Told
+    said: str
+
+
+@dataclass(frozen=True)
+class GenerationBegun:
+    """The query was stopped or started anew: workers of earlier generations are not to write any more."""
+
+    generation: int
+
+
+Entry = TaskStarted | TransactionEnded | FaultFired | FaultTold | GenerationBegun
+_KINDS: dict[str, type[Entry]] = {
+    "task": TaskStarted,
+    "transaction": TransactionEnded,
+    "fault": FaultFired,
+    "told": FaultTold,
+    "generation": GenerationBegun,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def encode(entry: Entry) -> bytes:
+    return json.dumps({"kind": _NAMES[type(entry)], **asdict(entry)}).encode()
+
+
+def decode(value: bytes) -> Entry:
+    fields: dict[str, Any] = json.loads(value)
+    kind = _KINDS[fields.pop("kind")]
+    if kind is TransactionEnded:
+        fields["outcome"] = Declared(fields["outcome"])
+    elif kind is FaultTold:
+        fields["what"] = Told(fields["what"])
+    return kind(**fields)
+
+
+class JournalWriter:
+    """Appends to a run's journal. Raises ClusterError when an entry that must be acknowledged is not."""
+
+    def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str) -> None:
+        self.topic = topic
+        self.producer = Producer(journal_producer_config(bootstrap, client))
+        self._failed: KafkaError | None = None
+
+    def append(self, entry: Entry) -> None:
+        """Send without waiting."""
+        self.producer.produce(self.topic, encode(entry), on_delivery=self._delivered)
+        self.producer.poll(0)
+
+    def append_acknowledged(self, entry: Entry) -> None:
+        self.append(entry)
+        self.flush()
+
+    def flush(self) -> None:
+        left = self.producer.flush(TIMEOUT_S)
+        if left > 0 or self._failed is not None:
+            why = self._failed.str() if self._failed is not None else "no answer in time"
+            raise ClusterError(f"The journal {self.topic} could not be written: {why}.")
+
+    def close(self) -> None:
+        """What is still queued is sent; a task that failed must not lose what it declared."""
+        self.producer.flush(TIMEOUT_S)
+        self.producer.close()
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        self._failed = self._failed or error
+
+
+def append_to_journal(bootstrap: str, client: Mapping[str, str], topic: str, entry: Entry) -> None:
+    """One acknowledged entry. Raises ClusterError."""
+    writer = JournalWriter(bootstrap, client, topic)
+    try:
+        writer.append_acknowledged(entry)
+    finally:
+        writer.close()
+
+
+class JournalReader:
+    """Reads a run's journal from its beginning, or from its last `tail` entries; `news` gives what has come since the
+    last call."""
+
+    def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str, tail: int | None = None) -> None:
+        self.topic = topic
+        self.tail = tail
+        self.consumer = Consumer(consumer_config(bootstrap, client, f"{topic}-reader", READ_UNCOMMITTED))
+        self.place = TopicPartition(topic, 0)
+        self.next_offset: int | None = None
+
+    def news(self) -> Iterator[Entry]:
+        """Entries up to the end of the topic at this moment. Raises ClusterError when the journal cannot be read."""
+        # Up to the high watermark: the client says "end of partition" once, and not again while nothing new arrives.
+        start, end = self._bounds()
+        if self.next_offset is None:
+            # By number: looking the beginning up by itself, a client that has just started waits 0.5 s first.
+            self.next_offset = start if self.tail is None else max(start, end - self.tail)
+            self.consumer.assign([TopicPartition(self.topic, 0, self.next_offset)])
+        while self.next_offset < end:
+            message = self.consumer.poll(TIMEOUT_S)
+            if message is None:
+                raise ClusterError(f"The journal {self.topic} could not be read in time.")
+            error = message.error()
+            if error is None:
+                self.next_offset = (message.offset() or 0) + 1
+                yield decode(message.value() or b"")
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise ClusterError(f"The journal {self.topic} could not be read: {error.str()}.")
+
+    def _bounds(self) -> tuple[int, int]:
+        try:
+            start, end = self.consumer.get_watermark_offsets(self.place, TIMEOUT_S)
+            return int(start), int(end)
+        except KafkaException as error:
+            raise ClusterError(f"The journal {self.topic} could not be read: {error.args[0].str()}.") from error
+
+    def close(self) -> None:
+        self.consumer.close()
+
+
+def read_journal(bootstrap: str, client: Mapping[str, str], topic: str, tail: int | None = None) -> list[Entry]:
+    """Everything in the journal now, or its last `tail` entries."""
+    reader = JournalReader(bootstrap, client, topic, tail)
+    try:
+        return list(reader.news())
+    finally:
+        reader.close()
+
+
+def last_attempt(entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int) -> int:
+    """How often the journal says that this transaction was tried; 0 when never."""
+    return max(
+        (
+            entry.attempt
+            for entry in entries
+            if isinstance(entry, TransactionEnded)
+            and (entry.source_topic, entry.source_partition, entry.sequence)
+            == (source_topic, source_partition, sequence)
+        ),
+        default=0,
+    )

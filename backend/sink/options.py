@@ -1,0 +1,147 @@
+"""What the sinks are told: their options, checked. backend/sink/exactly_once.py has the table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.faults.fault import Fault
+from topicproof.backend.faults.kinds import parse_fault
+from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, TRANSACTION_TIMEOUT_MS
+from topicproof.validators.finding import Guarantee
+
+FORMAT = "kafka-transactional"
+RECORD, PACKED, OFF = "record", "packed", "off"
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """The options of the sink, checked. Raises UsageError naming the option."""
+
+    bootstrap: str
+    client: Mapping[str, str]
+    topic: str | None
+    group: str
+    prefix: str
+    source_isolation: str
+    guarantee: Guarantee
+    idempotence: bool
+    acks: str
+    lineage: str
+    """RECORD: every record says in its headers which input it stems from; PACKED: the first of many says it for all of
+    them (validators/lineage/packs.py); OFF: they have no header of ours."""
+    records_per_transaction: int
+    bytes_per_transaction: int
+    transaction_timeout_ms: int
+    attempts_max: int
+    journal: str | None
+    generation: int
+    """0 where nobody counts."""
+    offsets_forced: bool
+    dead_letters: str | None
+    abort_probability: float
+    seed: int
+    faults: tuple[Fault, ...]
+
+    @property
+    def injects(self) -> bool:
+        return bool(self.faults) or self.abort_probability > 0
+
+    def refuse_packed(self, what: str) -> None:
+        """For sinks that cannot. Raises UsageError."""
+        if self.lineage == PACKED:
+            raise UsageError(f"{FORMAT}: lineage is {PACKED}, and {what}. Choose {RECORD}.")
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
+        given = {name.lower(): value for name, value in options.items()}
+        known = {name.lower() for name in _OPTIONS}
+        unknown = [n for n in given if n not in known and not n.startswith("kafka.")]
+        if unknown:
+            raise UsageError(f"{FORMAT}: unknown option {unknown[0]}. Known: {', '.join(_OPTIONS)}, kafka.*")
+        probability = float(given.get("abortprobability", "0"))
+        if not 0 <= probability <= 1:
+            raise UsageError(f"{FORMAT}: abortProbability is {probability}; it must lie between 0 and 1.")
+        faults = tuple(parse_fault(text) for text in given.get("faults", "").split())
+        if faults and "journal" not in given:
+            raise UsageError(f"{FORMAT}: faults need the option journal: without it each would fire again and again.")
+        if "generation" in given and "journal" not in given:
+            raise UsageError(f"{FORMAT}: generation needs the option journal, as whose offset the group keeps it.")
+        guarantee = Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE))
+        lineage = _one_of(given, "lineage", [RECORD, PACKED, OFF], RECORD)
+        if lineage == PACKED and guarantee is not Guarantee.EXACTLY_ONCE:
+            raise UsageError(
+                f"{FORMAT}: lineage is {PACKED}, which lies in transactions, and {guarantee} has none. Choose {RECORD}."
+            )
+        if "/" in given.get("transactionalidprefix", ""):
+            raise UsageError(f"{FORMAT}: transactionalIdPrefix holds a slash, which separates the parts of a header.")
+        return cls(
+            bootstrap=_required(given, "kafka.bootstrap.servers"),
+            client={n[6:]: v for n, v in given.items() if n.startswith("kafka.") and n != "kafka.bootstrap.servers"},
+            topic=given.get("topic"),
+            group=_required(given, "group"),
+            prefix=_required(given, "transactionalIdPrefix"),
+            source_isolation=_one_of(given, "sourceIsolation", [READ_COMMITTED, READ_UNCOMMITTED], READ_COMMITTED),
+            guarantee=guarantee,
+            idempotence=_one_of(given, "idempotence", ["true", "false"], "true") == "true",
+            acks=_one_of(given, "acks", ["all", "0"], "all"),
+            lineage=lineage,
+            records_per_transaction=_whole(given, "recordsPerTransaction", 1000),
+            bytes_per_transaction=_whole(given, "bytesPerTransaction", 64_000_000),
+            transaction_timeout_ms=_whole(given, "transactionTimeoutMs", TRANSACTION_TIMEOUT_MS),
+            attempts_max=_whole(given, "attemptsMax", 10),
+            journal=given.get("journal"),
+            generation=_whole(given, "generation", 0, 0),
+            offsets_forced=_one_of(given, "offsetsForced", ["true", "false"], "false") == "true",
+            dead_letters=given.get("deadletters"),
+            abort_probability=probability,
+            seed=int(given.get("seed", "0")),
+            faults=faults,
+        )
+
+
+_OPTIONS = (
+    "topic",
+    "group",
+    "transactionalIdPrefix",
+    "sourceIsolation",
+    "guarantee",
+    "idempotence",
+    "acks",
+    "lineage",
+    "recordsPerTransaction",
+    "bytesPerTransaction",
+    "transactionTimeoutMs",
+    "attemptsMax",
+    "journal",
+    "generation",
+    "offsetsForced",
+    "deadLetters",
+    "abortProbability",
+    "seed",
+    "faults",
+    "checkpointLocation",
+    "path",
+)
+
+
+def _required(given: Mapping[str, str], name: str) -> str:
+    value = given.get(name.lower())
+    if not value:
+        raise UsageError(f"{FORMAT}: the option {name} is required.")
+    return value
+
+
+def _one_of(given: Mapping[str, str], name: str, known: Sequence[str], default: str) -> str:
+    text = given.get(name.lower(), default)
+    if text not in known:
+        raise UsageError(f"{FORMAT}: {name} is {text!r}; it must be one of {', '.join(known)}.")
+    return text
+
+
+def _whole(given: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
+    text = given.get(name.lower(), str(default))
+    if not text.isdigit() or int(text) < least:
+        raise UsageError(f"{FORMAT}: {name} is {text!r}; it must be a whole number from {least}.")
+    return int(text)

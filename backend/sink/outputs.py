@@ -1,0 +1,138 @@
+"""What input rows are to become: their outputs, taken from Arrow's columns in whole, and the packs in which lineage
+goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from topicproof.backend.errors import ShuffledInput, UsageError
+from topicproof.backend.sink.options import FORMAT
+from topicproof.validators.lineage.packs import Pack, formatted
+
+REMEDY_SHUFFLED = (
+    "Write one row per input record, straight from Spark's Kafka source: without minPartitions or "
+    "maxRecordsPerPartition, without repartition, join or aggregation before the sink, and with `outputs` empty "
+    "instead of a filter."
+)
+Headers = Sequence[tuple[str, bytes | None]]
+Output = tuple[int, int, str, bytes | None, bytes | None, Headers]
+"""Its input (the offset), its index among that input's outputs, topic, key, value, headers"""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What some input records are to become, input by input."""
+
+    records: list[Output]
+    ends: np.ndarray[Any, np.dtype[np.int64]]
+    """Where in `records` each input's outputs end."""
+    weights: np.ndarray[Any, np.dtype[np.int64]]
+    """Outputs up to and with each input; one without outputs counts as one, so that it has its turn too."""
+    sizes: np.ndarray[Any, np.dtype[np.int64]]
+    """Bytes of keys and values up to and with each input."""
+
+
+def require_columns(schema: StructType) -> None:
+    """Raises UsageError for rows that are not what the sinks take."""
+    missing = {"topic", "partition", "offset"} - set(schema.names)
+    if missing or not ({"outputs"} <= set(schema.names) or {"key", "value"} <= set(schema.names)):
+        raise UsageError(
+            f"{FORMAT}: rows need topic, partition, offset and either outputs or key and value; "
+            f"these have {', '.join(schema.names)}."
+        )
+
+
+def only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[str, int]:
+    """The one source partition of these rows. Raises ShuffledInput when there are several."""
+    topics, partitions = pc.unique(batch.column("topic")), pc.unique(batch.column("partition"))
+    found = (topics[0].as_py(), partitions[0].as_py())
+    if len(topics) > 1 or len(partitions) > 1 or (known is not None and found != known):
+        raise ShuffledInput(f"One task holds rows of several source partitions ({found[0]}). {REMEDY_SHUFFLED}")
+    return found
+
+
+def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
+    """What the rows are to become. Raises UsageError when an output has no topic to go to."""
+    # Column by column: row by row it took more processor time than all the rest of a transaction.
+    offsets = batch.column("offset").to_numpy()
+    if "outputs" in batch.schema.names:
+        lists = batch.column("outputs")
+        structs = lists.flatten()
+        if structs.null_count:
+            raise UsageError(f"{FORMAT}: an output is null. Leave it out of its list.")
+        made = dict(zip((one.name for one in structs.type), structs.flatten(), strict=True))
+        counts = _numbers(pc.list_value_length(lists))
+    else:
+        made = {name: batch.column(name) for name in ("key", "value")}
+        counts = np.ones(offsets.size, np.int64)
+    ends = np.cumsum(counts)
+    total = int(counts.sum())
+    indices = np.arange(total) - np.repeat(ends - counts, counts)
+    keys, values = made["key"], made["value"]
+    columns = (
+        np.repeat(offsets, counts).tolist(),
+        indices.tolist(),
+        _topics(made.get("topic"), default_topic, total),
+        keys.to_numpy(zero_copy_only=False).tolist(),
+        values.to_numpy(zero_copy_only=False).tolist(),
+        _headers(made.get("headers"), total),
+    )
+    sizes = _numbers(pc.binary_length(keys)) + _numbers(pc.binary_length(values))
+    upto_record = np.concatenate(([0], np.cumsum(sizes)))
+    return Outputs(list(zip(*columns, strict=True)), ends, np.cumsum(np.maximum(counts, 1)), upto_record[ends])
+
+
+def by_topic(outputs: Sequence[Output]) -> Iterable[tuple[str, Sequence[Output]]]:
+    """The outputs by the topic that they go to, in their order."""
+    topics = [one[2] for one in outputs]
+    if topics and topics.count(topics[0]) == len(topics):
+        return [(topics[0], outputs)]
+    found: dict[str, list[Output]] = {}
+    for one in outputs:
+        found.setdefault(one[2], []).append(one)
+    return found.items()
+
+
+def packs_of(
+    topic: str,
+    partition: int,
+    offsets: Sequence[int],
+    indices: Sequence[int],
+    sink_partitions: np.ndarray[Any, np.dtype[np.int64]],
+) -> Iterator[tuple[int, bytes]]:
+    """The packs of records that go to these partitions of one topic: the position of the first record of each, and
+    what its header is to say."""
+    order = np.argsort(sink_partitions, kind="stable")
+    places, outputs = np.asarray(offsets, np.int64)[order], np.asarray(indices, np.int64)[order]
+    borders = np.flatnonzero(np.diff(sink_partitions[order])) + 1
+    for first, end in pairwise([0, *borders.tolist(), order.size]):
+        for position, packed in formatted(Pack(topic, partition, places[first:end], outputs[first:end])):
+            yield int(order[first + position]), packed
+
+
+def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """As numpy's; 0 for a null."""
+    return np.asarray(pc.fill_null(column, 0).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _topics(own: pa.Array | None, default: str | None, total: int) -> list[str]:
+    """Where each output goes."""
+    named = [None] * total if own is None else own.to_pylist()
+    if default is None and None in named:
+        raise UsageError(f"{FORMAT}: an output names no topic, and the option topic is not set.")
+    return [str(default) if one is None else one for one in named]
+
+
+def _headers(own: pa.Array | None, total: int) -> list[Headers]:
+    """The outputs' own headers."""
+    if own is None or own.null_count == total:
+        return [()] * total
+    return [[(header["key"], header["value"]) for header in headers or []] for headers in own.to_pylist()]

@@ -1,0 +1,77 @@
+"""How far a writer has come: as the group's committed offset says, and as the journal says.
+
+The two are written by different means. Where they differ, somebody has moved the group's offset: by hand, or by putting
+back an old copy of the brokers' data. Going on from there would repeat inputs or skip them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from confluent_kafka import TopicPartition
+
+from topicproof.backend.errors import OffsetsMoved
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.sink.journal import Declared, Entry, TaskStarted, TransactionEnded
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    sequence: int
+    """Of the last committed transaction; 0 before the first, and where an offset was set by other means."""
+    offset: int
+    """Of the next input."""
+
+
+def journalled(entries: Iterable[Entry], name: str) -> Position | None:
+    """The furthest position that the journal knows of a writer, by its transactional id; None where it says nothing."""
+    known: Position | None = None
+    for entry in entries:
+        if isinstance(entry, TaskStarted) and entry.transactional_id == name:
+            found = Position(entry.sequence - 1, entry.next_offset)
+        elif isinstance(entry, TransactionEnded) and (entry.transactional_id, entry.outcome) == (
+            name,
+            Declared.COMMITTED,
+        ):
+            found = Position(entry.sequence, entry.next_offset)
+        else:
+            continue
+        # Of one sequence the later entry: who was told to go on from a moved offset started there.
+        if known is None or found.sequence >= known.sequence:
+            known = found
+    return known
+
+
+def agree(found: Position, known: Position | None) -> bool:
+    """Whether the group's offset is where the journal says, or where transactions led that could not declare themselves
+    (their worker was killed, and its last entries with it)."""
+    if known is None or found.offset == known.offset:
+        return True
+    return found.sequence > known.sequence and found.offset > known.offset
+
+
+def moved(group: str, where: str, found: int, known: Position) -> OffsetsMoved:
+    """The error for a group's offset that does not agree with the journal."""
+    how = "back" if found < known.offset else "forward"
+    then = "repeat" if found < known.offset else "leave out"
+    first, last = sorted((found, known.offset))
+    return OffsetsMoved(
+        f"Group {group} stands at offset {found} of {where}, but the journal says that transaction {known.sequence} "
+        f"left it at {known.offset}: somebody moved it {how}, and going on would {then} offsets {first} to {last - 1}. "
+        f"Set it to {known.offset} and resume, or go on from where it is with offsetsForced (--offsets-forced)."
+    )
+
+
+def generation_partition(journal: str) -> TopicPartition:
+    """Where a group keeps its generation: as the offset of a partition whose records no group ever processes."""
+    return TopicPartition(journal, 0)
+
+
+def next_generation(cluster: Cluster, group: str, journal: str) -> int:
+    """Begin a new generation of a group: from now on every worker of an earlier one ends before it writes. Gives its
+    number, from 1. Raises ClusterError."""
+    partition = generation_partition(journal).partition
+    generation = cluster.committed(group, journal).get(partition, 0) + 1
+    cluster.commit_offsets(group, journal, {partition: generation})
+    return generation

@@ -1,0 +1,206 @@
+"""The exactly-once sink behind a stateful stage: `df.writeStream.format("kafka-transactional-stateful")`.
+
+Why it is exactly-once
+----------------------
+A stateful stage shuffles, so a task holds outputs of many source partitions, and what it makes of a batch depends on
+state that lies in the checkpoint. Here the checkpoint *is* the truth about what was processed, and the batch is the
+fence. Each shuffle partition has a transactional id and, in the consumer group, a committed offset that counts
+batches: each transaction holds all outputs of one batch in one shuffle partition *and* the offset batch id + 1, with
+the query's id. Per Spark task:
+
+1. `init_transactions()` fences whoever held the transactional id and settles its transaction.
+2. Only then is the committed offset read. Equal to the batch's id: write. One above: the batch is in the sink, this is
+   a replay, skip it. Anything else, or another query's id: the checkpoint is not the one that wrote this sink, and
+   CheckpointMismatch says what to do.
+   An offset that carries no query was set by hand, unless it is the floor: OffsetsMoved refuses it where the journal
+   says another.
+3. Begin, produce, send the offset, commit. A partition without outputs commits its offset all the same.
+
+The offsets belong to the topic of the option `batches`, which holds no record: only its partitions count, as many as
+Spark's shuffle has. Making a run commits offset 0 for each, so an absent one is an error, never a fresh start.
+
+A checkpoint that was put back by exactly one batch looks like a replay. So the offset's metadata also holds a sum over
+the batch's outputs: a replay that makes others is refused. What remains outside of the guarantee: a state that was put
+back by one batch and makes, from other inputs, the very same outputs; and transformations that are not deterministic,
+whose replays are refused although nothing is wrong.
+
+The driver's `commit()` notes in the group how far each source partition is processed: information for people and
+tools, read by nobody here.
+
+Input: the rows of backend/sink/exactly_once.py, in any order and of any source partition; an output keeps the place of the
+input that it stems from as its lineage. Options: those of that sink, where
+recordsPerTransaction and bytesPerTransaction have no meaning (a batch is a transaction: bound it with the source's
+maxOffsetsPerTrigger), and
+
+| option | meaning | default |
+| --- | --- | --- |
+| batches | the topic whose offsets count batches | `<group>-batches` |
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from confluent_kafka import TopicPartition
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from topicproof.backend.errors import CheckpointMismatch, SparkError
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.sink.outputs import outputs_of, require_columns
+from topicproof.backend.sink.position import Position
+from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
+from topicproof.backend.sink.options import SinkOptions
+
+STATEFUL_FORMAT = "kafka-transactional-stateful"
+BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
+SUM_MODULUS = 2**64
+REMEDY = "Put back the checkpoint that belongs to this sink, or start a new run into an empty sink topic."
+
+
+def batches_topic(group: str) -> str:
+    return f"{group}-batches"
+
+
+def commit_batch_floor(cluster: Cluster, group: str, partitions: int) -> str:
+    """Make the topic that counts the group's batches, and commit 0 for each partition. Gives its name."""
+    topic = batches_topic(group)
+    cluster.create_topic(topic, partitions)
+    cluster.commit_offsets(group, topic, dict.fromkeys(range(partitions), 0))
+    return topic
+
+
+class KafkaStatefulSink(DataSource):
+    """Registered with `spark.dataSource.register`; the module's docstring has the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return STATEFUL_FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStatefulWriter:  # noqa: ARG002
+        require_columns(schema)
+        given: Mapping[str, str] = {name: value for name, value in self.options.items() if name.lower() != "batches"}
+        sink = SinkOptions.parse(given)
+        sink.refuse_packed("a task behind a shuffle holds outputs of many source partitions, which no pack can name")
+        own = next((value for name, value in self.options.items() if name.lower() == "batches"), None)
+        return KafkaStatefulWriter(sink, own or batches_topic(sink.group))
+
+
+@dataclass
+class BatchReceipt(Receipt):
+    """What one task did with one batch. `source` is the batches' topic and the shuffle partition."""
+
+    reached: dict[str, dict[int, int]] = field(default_factory=dict)
+    """By source topic and partition: the offset that follows the last input that these outputs stem from."""
+
+
+class KafkaStatefulWriter(DataSourceStreamArrowWriter):
+    def __init__(self, sink: SinkOptions, batches: str) -> None:
+        self.sink = sink
+        self.batches = batches
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
+        task = TaskContext.get()
+        batch, query = (None, None) if task is None else map(task.getLocalProperty, (BATCH_ID, QUERY_ID))
+        if task is None or batch is None or query is None:
+            raise SparkError("Spark did not say which batch of which query a task writes; this needs Spark 4.2.")
+        with BatchWriter(self.sink, self.batches, task.partitionId(), query, int(batch)) as writer:
+            for rows in iterator:
+                writer.accept(rows)
+            return writer.finish()
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
+        reached: dict[str, dict[int, int]] = {}
+        for message in messages:
+            for topic, offsets in message.reached.items() if isinstance(message, BatchReceipt) else ():
+                known = reached.setdefault(topic, {})
+                known.update({p: max(offset, known.get(p, 0)) for p, offset in offsets.items()})
+        if reached:
+            cluster = Cluster(self.sink.bootstrap, self.sink.client)
+            for topic, offsets in reached.items():
+                cluster.commit_offsets(self.sink.group, topic, offsets)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to undo: every transaction was settled by its own task."""
+
+
+class BatchWriter(PartitionWriter):
+    """One batch of one shuffle partition: the protocol above. Its "source partition" counts batches."""
+
+    def __init__(self, sink: SinkOptions, batches: str, partition: int, query: str, batch: int) -> None:
+        super().__init__(sink, batches, partition)
+        self.query, self.batch = query, batch
+        self.receipt = self.reached = BatchReceipt(self.source, 0, 0, 0, 0)
+        self.places: list[bytes] = []
+        """`topic/partition/offset` of the inputs, which are numbered here."""
+        self.sum = 0
+        """Over the outputs, whatever their order."""
+        self.sum_committed = ""
+
+    def accept(self, batch: pa.RecordBatch) -> None:
+        places = zip(*(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+        first = len(self.places)
+        for topic, partition, offset in places:
+            self.places.append(f"{topic}/{partition}/{offset}".encode())
+            known = self.reached.reached.setdefault(topic, {})
+            known[partition] = max(known.get(partition, 0), offset + 1)
+        numbered = pa.array(range(first, len(self.places)), pa.int64())
+        batch = batch.set_column(batch.schema.get_field_index("offset"), "offset", numbered)
+        for one in outputs_of(batch, self.sink.topic).records:
+            number, index, sink, key, value, _headers = one
+            self.buffer.append(one)
+            parts = (b"%b/%d" % (self._place(number), index), sink.encode(), key or b"", value or b"")
+            text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
+            self.sum += int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
+        self.inputs = len(self.places)
+
+    def finish(self) -> Receipt:
+        if self.next_offset == self.batch:
+            self._commit_buffer()
+        else:
+            self.receipt.skipped = self.inputs
+            if self.sum_committed and self.sum_committed != self._sum():
+                raise CheckpointMismatch(
+                    f"Batch {self.batch} of {self.where} is in the sink with other records than it makes now: the "
+                    f"checkpoint was put back by one batch, or the stage is not deterministic. {REMEDY}"
+                )
+        if self.journal is not None:
+            self.journal.flush()
+        return self.receipt
+
+    @property
+    def following(self) -> int:
+        return self.batch + 1
+
+    def _committed(self) -> tuple[int, int]:
+        """The batch that the sink waits for, which is also the number of the last committed transaction."""
+        answer = self._ask_committed()
+        query, _, self.sum_committed = (answer.metadata or "").partition(" ")
+        if not query:
+            # The floor, or set by hand.
+            self._moved(Position(0, answer.offset))
+        if query and query != self.query:
+            raise CheckpointMismatch(
+                f"{self.where}: batches up to {answer.offset - 1} in the sink are of query {query}, but this is query "
+                f"{self.query}: its checkpoint, which holds the state, was deleted or replaced. {REMEDY}"
+            )
+        if not self.batch <= answer.offset <= self.batch + 1:
+            moved = "an older one was put in its place" if answer.offset > self.batch else "the sink's was put back"
+            raise CheckpointMismatch(
+                f"{self.where}: the sink waits for batch {answer.offset} of query {self.query}, but the checkpoint is "
+                f"at batch {self.batch}: {moved}. {REMEDY}"
+            )
+        return answer.offset, answer.offset
+
+    def _following(self, sequence: int) -> TopicPartition:  # noqa: ARG002
+        return TopicPartition(*self.source, self.following, metadata=f"{self.query} {self._sum()}")
+
+    def _place(self, one: int) -> bytes:
+        return self.places[one]
+
+    def _sum(self) -> str:
+        return f"{self.sum % SUM_MODULUS:016x}"

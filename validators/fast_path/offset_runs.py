@@ -1,0 +1,300 @@
+"""Readings folded to words of 64 offsets: what a proof needs of them, in one row for many records.
+
+A *piece* is records of one word and one transaction of the log that follow each other, stem from one word of one source
+partition and name one transaction. Of a reading, Spark hands over only what is looked at here, column by column; where
+there are many records its own tasks fold them, each record seen once. Where lineage is packed, a piece is first of any
+source, and is cut when all packs are known (validators/fast_path/packed_runs.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, LongType, StructType
+
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
+from topicproof.validators.lineage.identity import last_header
+from topicproof.validators.offsets import WORD, bits, word
+from topicproof.validators.lineage.packs import PACKED_HEADER
+from topicproof.validators.readings import FEW_OFFSETS_MAX
+
+ORIGINS_MAX = 64
+"""More origins than this in one batch of records are no batch of a pipeline's sink."""
+DIGITS_MAX = 18
+"""A source offset of more digits might not fit, and is none."""
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+WORDS = pa.schema([(name, pa.int64()) for name in ("partition", "word", "bits", "counted", "content", "headed")])
+PIECES = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("partition", "word", "bits", "counted", "content")),
+        *((name, pa.int64()) for name in ("transaction", "source_word", "source_bits", "ordered")),
+        ("origin", pa.binary()),
+        ("name", pa.binary()),
+        ("packed", pa.binary()),
+    ]
+)
+"""`packed`: the header of a pack that the piece's first record has. Without an origin, what is said of the source is
+not known."""
+Spans = Mapping[int, tuple[Ints, Ints]]
+"""Of a raw log, by partition: the first offset of each batch, and the number of its transaction."""
+
+
+class Words(NamedTuple):
+    """The offsets of a reading, by partition and word, each row a part of its word."""
+
+    partition: Ints
+    word: Ints
+    bits: Ints
+    counted: Ints
+    """Records: more than bits where an offset was read twice."""
+    content: Ints
+    """Exclusive or of the hashes of their content."""
+    headed: Ints
+    """Records with a header."""
+
+
+class Pieces(NamedTuple):
+    """The pieces of a reading, by partition and word."""
+
+    partition: Ints
+    word: Ints
+    bits: Ints
+    counted: Ints
+    content: Ints
+    transaction: Ints
+    """The number of the log's; -1 where it has none there."""
+    source_word: Ints
+    source_bits: Ints
+    ordered: Ints
+    """1 where the offsets rise from record to record, and so do the source offsets; else 0."""
+    origin: Ints
+    """Which of `origins`."""
+    name: Ints
+    """Which of `names`."""
+    origins: list[bytes]
+    """The records' lineage, with 0 for its source offset."""
+    names: list[bytes]
+    """What the header says that names their transaction."""
+
+
+def words_of(reading: DataFrame, content: Column, offsets: int) -> Words:
+    """The words of a reading of so many offsets, in one job. `content`: a hash of a record's."""
+    # Headers that are null are handed over ten times as slowly as everything else.
+    headed = F.coalesce(F.size("headers") > 0, F.lit(False))
+    records = reading.select("partition", "offset", content.alias("content"), headed.alias("headed"))
+    if offsets <= FEW_OFFSETS_MAX:
+        return as_words(_folded_here(records, fold_words, WORDS))
+    folded = records.groupBy(F.col("partition").cast("long").alias("partition"), word("offset").alias("word")).agg(
+        bits("offset").alias("bits"),
+        F.count("*").alias("counted"),
+        F.bit_xor("content").alias("content"),
+        F.count_if("headed").alias("headed"),
+    )
+    return as_words(folded.toArrow().cast(WORDS))
+
+
+def as_words(table: pa.Table) -> Words:
+    """Of a table with `WORDS`, in any order."""
+    return Words(*_sorted(table, [np.asarray(table[name], np.int64) for name in WORDS.names]))
+
+
+def folded_pieces(reading: DataFrame, content: Column, offsets: int, spans: Spans) -> pa.Table:
+    """`PIECES` of a reading of so many offsets, in one job. Where lineage is packed, `origin` is null, and the piece
+    within one transaction of `spans`."""
+    lineage, name, packed = (last_header(name) for name in (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER))
+    records = reading.select(
+        *("partition", "offset", content.alias("content"), lineage.alias("lineage"), name.alias("name")),
+        F.when(lineage.isNull(), packed).alias("packed"),
+    )
+    fold = _folder(spans)
+    if offsets <= FEW_OFFSETS_MAX:
+        return _folded_here(records, fold, PIECES)
+
+    def folded(batches: Rows) -> Rows:
+        for batch in batches:
+            if batch.num_rows:
+                yield fold(batch)
+
+    schema = StructType()
+    for field in PIECES:
+        schema.add(field.name, BinaryType() if field.type == pa.binary() else LongType())
+    return records.mapInArrow(folded, schema).toArrow()
+
+
+def as_pieces(table: pa.Table) -> Pieces | None:
+    """Of a table with `PIECES`, in any order. None where a record does not say where it comes from or what transaction
+    it is of."""
+    if table["origin"].null_count or table["name"].null_count:
+        return None
+    columns = [np.asarray(table[name], np.int64) for name in PIECES.names[:-3]]
+    (origin, origins), (name, names) = _coded(table["origin"]), _coded(table["name"])
+    return Pieces._make([*_sorted(table, [*columns, origin, name]), origins, names])
+
+
+Rows = Iterator[pa.RecordBatch]
+
+
+def _folded_here(records: DataFrame, fold: Callable[[pa.RecordBatch], pa.RecordBatch], to: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([fold(one) for one in records.toArrow().to_batches() if one.num_rows], to)
+
+
+_WORDS_OF = ("partition", "offset", "content", "headed")
+
+
+def fold_words(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Records, with partition, offset, content and headed, as `WORDS`."""
+    partition, offset, content, headed = (np.asarray(batch[name], np.int64) for name in _WORDS_OF)
+    word = offset >> 6
+    begins = begins_of(partition, word)
+    columns = (
+        *(partition[begins], word[begins], np.bitwise_or.reduceat(bit_of(offset), begins)),
+        *(widths(begins, offset.size), np.bitwise_xor.reduceat(content, begins), np.add.reduceat(headed, begins)),
+    )
+    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=WORDS)
+
+
+def _folder(spans: Spans) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def fold(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return fold_pieces(batch, spans)
+
+    return fold
+
+
+def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
+    """Records, with partition, offset, content, and the headers lineage, name and packed, as `PIECES`; these are null
+    where a record has none."""
+    partition, offset, content = (np.asarray(batch[name], np.int64) for name in ("partition", "offset", "content"))
+    origin, at, origins = _lineages(batch["lineage"])
+    coded = batch["name"].dictionary_encode()
+    name, names = np.asarray(pc.fill_null(coded.indices, -1), np.int64), coded.dictionary.to_pylist()
+    head = np.asarray(batch["packed"].is_valid(), np.int64)
+    transaction = _transactions(partition, offset, spans)
+    word, source_word = offset >> 6, at >> 6
+    # Behind the first record of a pack stand records without a name.
+    begins = begins_of(partition, word, transaction, origin, source_word, name, np.cumsum(head))
+    rises = np.append(True, (offset[1:] > offset[:-1]) & ((at[1:] > at[:-1]) | (origin[1:] < 0)))
+    columns = (
+        *(partition[begins], word[begins], np.bitwise_or.reduceat(bit_of(offset), begins)),
+        *(widths(begins, offset.size), np.bitwise_xor.reduceat(content, begins), transaction[begins]),
+        *(source_word[begins], np.bitwise_or.reduceat(bit_of(at), begins), all_of(rises, begins)),
+    )
+    texts = _spelled(origins, origin[begins]), _spelled(names, name[begins]), batch["packed"].take(pa.array(begins))
+    return pa.RecordBatch.from_arrays([*(pa.array(column) for column in columns), *texts], schema=PIECES)
+
+
+def _transactions(partition: Ints, offset: Ints, spans: Spans) -> Ints:
+    """The transaction of the log that each record is of; -1 where the log has none."""
+    found = np.full(offset.size, -1, np.int64)
+    for number in np.unique(partition).tolist():
+        base, transaction = spans.get(number, (found[:0], found[:0]))
+        if base.size:
+            own = np.flatnonzero(partition == number)
+            found[own] = transaction[np.maximum(np.searchsorted(base, offset[own], "right") - 1, 0)]
+    return found
+
+
+def _lineages(texts: pa.BinaryArray) -> tuple[Ints, Ints, list[bytes]]:
+    """Of each text `topic/partition/offset/index`, in which origin it is and the offset; -1 and 0 for any other. Most
+    texts of a batch have one origin, so that only their numbers are read."""
+    origin, at = np.full(len(texts), -1, np.int64), np.zeros(len(texts), np.int64)
+    left, origins = np.asarray(texts.is_valid(), bool), list[bytes]()
+    while left.any() and len(origins) < ORIGINS_MAX:
+        parts = texts[int(left.argmax())].as_py().split(b"/")
+        if len(parts) != 4:
+            break
+        begin, end = b"/".join(parts[:2]) + b"/", b"/" + parts[3]
+        alike = pc.and_(pc.starts_with(texts, begin), pc.ends_with(texts, end))
+        rows = np.flatnonzero(left & np.asarray(pc.fill_null(alike, False), bool))
+        numbers, valid = _numbers(texts, rows, len(begin), len(end))
+        if not valid.all():
+            break
+        origin[rows], at[rows], left[rows] = len(origins), numbers, False
+        origins.append(begin + b"0" + end)
+    return origin, at, origins
+
+
+def _numbers(texts: pa.BinaryArray, rows: Ints, before: int, behind: int) -> tuple[Ints, Flags]:
+    """The numbers that stand in these texts between so many bytes, and whether each is one, in its own spelling."""
+    _, places, data = texts.buffers()
+    offsets = np.frombuffer(places, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+    digits = np.frombuffer(data, np.uint8)
+    first, last = offsets[rows] + before, offsets[rows + 1] - behind
+    width = last - first
+    valid = (width > 0) & (width <= DIGITS_MAX)
+    numbers = np.zeros(rows.size, np.int64)
+    if not valid.all():
+        return numbers, valid
+    valid &= (digits[first] != ord("0")) | (width == 1)
+    for place in range(int(width.max(initial=0))):
+        inside = place < width
+        digit = digits[np.minimum(first + place, last - 1)].astype(np.int64) - ord("0")
+        valid &= ~inside | ((digit >= 0) & (digit <= 9))
+        numbers = np.where(inside, numbers * 10 + digit, numbers)
+    return numbers, valid
+
+
+def begins_of(*keys: Ints) -> Ints:
+    """Where another one begins in rows, at least one, by these keys."""
+    changes = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    return np.concatenate(([0], np.flatnonzero(changes) + 1))
+
+
+def all_of(rises: Flags, begins: Ints) -> Ints:
+    """1 where all rows behind the first one of those that begin here have risen."""
+    rises[begins] = True
+    return np.asarray(np.logical_and.reduceat(rises, begins), np.int64)
+
+
+def first_of(words: Ints) -> Ints:
+    """The lowest bit of each word, which has one."""
+    below = (words & -words).view(np.uint64) - np.uint64(1)
+    return np.asarray(np.bitwise_count(below), np.int64)
+
+
+def last_of(words: Ints) -> Ints:
+    """The highest bit of each word, which has one."""
+    filled = words.view(np.uint64)
+    for width in (1, 2, 4, 8, 16, 32):
+        filled = filled | (filled >> np.uint64(width))
+    return np.asarray(np.bitwise_count(filled), np.int64) - 1
+
+
+def members(words: Ints) -> tuple[Ints, Ints]:
+    """The bits of these words: of which word, and which bit."""
+    flags = np.unpackbits(words.astype("<i8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
+    rows, places = np.nonzero(flags)
+    return rows, places
+
+
+def widths(begins: Ints, size: int) -> Ints:
+    """How many rows begin with each of these."""
+    return np.diff(np.append(begins, size))
+
+
+def bit_of(offset: Ints) -> Ints:
+    """Each offset's own bit in its word."""
+    return np.left_shift(np.int64(1), offset % WORD)
+
+
+def _spelled(texts: list[bytes], which: Ints) -> pa.BinaryArray:
+    return pa.array(texts, pa.binary()).take(pa.array(which, mask=which < 0))
+
+
+def _coded(texts: pa.ChunkedArray) -> tuple[Ints, list[bytes]]:
+    coded = texts.cast(pa.binary()).combine_chunks().dictionary_encode()
+    return np.asarray(coded.indices, np.int64), coded.dictionary.to_pylist()
+
+
+def _sorted(table: pa.Table, columns: list[Ints]) -> list[Any]:
+    order = np.lexsort((np.asarray(table["word"]), np.asarray(table["partition"])))
+    return [column[order] for column in columns]

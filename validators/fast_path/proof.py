@@ -1,0 +1,400 @@
+"""The short way: what a ledger counts, where it can be proved that nothing is odd.
+
+Most topics are as they should be. Then Spark need only fold each reading once, to words of 64 offsets
+(validators/fast_path/offset_runs.py); fates, transactions, order and repeats are arithmetic on the bits of these words, beside the raw
+log and the journal. So a proof can be repeated from the folded readings alone, which hold no key and no value.
+
+Whatever is odd, if only by a bit, ends the proof: None, and the long way (validators/ledger/build.py) looks at each
+record and says what it is. So nothing that is found ever rests on this file; tests/validators/test_sound.py compares
+what both ways count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.ledger.balance import Headers
+from topicproof.validators.ledger.cell import Cell
+from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.lineage.headers import Transaction, parse_lineage, parse_transaction
+from topicproof.validators.ledger.header_transactions import NAME, TransactionalId
+from topicproof.validators.offsets import WORD
+from topicproof.validators.fast_path.offset_runs import (
+    Pieces,
+    Spans,
+    Words,
+    as_pieces,
+    first_of,
+    folded_pieces,
+    last_of,
+    words_of,
+)
+from topicproof.validators.fast_path.proof_log import SoundLog
+from topicproof.validators.fast_path.packed_runs import with_lineage
+
+Outcomes = Mapping[tuple[str, int, int, str], tuple[str | None, str | None]]
+"""What the journal declares and its reason, by the name of a transaction."""
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+NAMED_COLUMNS = (
+    "partition int, transactional_id string, sequence long, attempt int, task string, last_offset long, records long, "
+    "total long, committed long, aborted long, pending long, stable long, unstable long, declared string, "
+    "reason string, first_source int, last_source int, first_input long, last_input long, offset long, "
+    "source_topic string, source_partition int, source_offset long, output_index int, producer_id long, "
+    "producer_epoch long"
+)
+"""As validators/ledger/header_transactions.py has them."""
+
+
+class Sound(NamedTuple):
+    """What the ledger counts of a sink in which nothing is odd: no doubt, no repeat, each line in order, each record
+    of a transaction that has ended, and the output of an input of the judged range."""
+
+    cells: tuple[Cell, ...]
+    headers: dict[int, Headers]
+    ids: tuple[TransactionalId, ...]
+    ends: dict[str, int]
+    inputs: int
+    produced: int
+    """Inputs with an output, whatever became of it."""
+    headed: int
+    """Inputs with a header."""
+    named: pd.DataFrame
+    """With `NAMED_COLUMNS`."""
+
+
+class Folded(NamedTuple):
+    """The readings, folded."""
+
+    seen: Words
+    """What read_committed saw of the sink."""
+    pieces: pa.Table
+    """With `PIECES`: what read_uncommitted saw of it."""
+    inputs: Words
+
+
+def fold(
+    committed: DataFrame, uncommitted: DataFrame, source: DataFrame, log: SoundLog, content: Column, offsets: int
+) -> Folded:
+    """Each reading is read once. `content` is a hash of a record's content; `offsets`: how many, of source and sink
+    together."""
+    seen, pieces, inputs = together(
+        lambda: words_of(committed, content, offsets),
+        lambda: folded_pieces(uncommitted, content, offsets, spans_of(log)),
+        lambda: words_of(source, F.lit(0).cast("long"), offsets),
+    )
+    return Folded(seen, pieces, inputs)
+
+
+def spans_of(log: SoundLog) -> Spans:
+    found = {}
+    for partition in np.unique(log.partition).tolist():
+        own = slice(*np.searchsorted(log.partition, [partition, partition + 1]).tolist())
+        found[partition] = log.base[own], log.transaction[own]
+    return found
+
+
+def prove(
+    folded: Folded,
+    log: SoundLog,
+    batches: pa.Table,
+    sink_bounds: Bounds,
+    source_bounds: Bounds,
+    declared: Outcomes | None,
+) -> Sound | None:
+    """None unless nothing is odd. `batches`: the sink's raw log."""
+    table = with_lineage(folded.pieces, batches)
+    pieces = None if table is None else as_pieces(table)
+    seen, inputs = whole_words(folded.seen), whole_words(folded.inputs)
+    if pieces is None or not (_once(seen) and _once(pieces) and _once(inputs)):
+        return None
+    places = _origins(pieces, source_bounds)
+    names = [parse_transaction(text) for text in pieces.names]
+    if not pieces.ordered.all() or (pieces.transaction < 0).any() or places is None or None in names:
+        return None
+    spread = _spread(pieces)
+    stable = log.transactions["stable"].to_numpy(bool)[pieces.transaction]
+    sound = (
+        _seen_as_told(pieces, seen, stable)
+        and _within(pieces.partition, spread.first, spread.last, sink_bounds, "hw")
+        and _within(inputs.partition, *_ends(inputs.word, inputs.bits), source_bounds, "lso")
+        and _at_inputs(pieces, places, inputs)
+        and _inputs_of(pieces, places, stable) == pieces.counted[stable].sum()
+        and _in_order(pieces.partition[stable], places[stable], *(one[stable] for one in spread))
+    )
+    if not sound:
+        return None
+    groups = _groups(pieces, spread, places, log)
+    told = None if groups is None else _named(groups, [one for one in names if one], declared, source_bounds.topic)
+    if told is None:
+        return None
+    return Sound(
+        cells=_cells(pieces, spread, places, stable),
+        headers=log.headers,
+        ids=_ids(told),
+        ends=log.ends,
+        inputs=int(inputs.counted.sum()),
+        produced=_inputs_of(pieces, places, np.ones(places.size, bool)),
+        headed=int(inputs.headed.sum()),
+        named=told,
+    )
+
+
+def outcomes_of(entries: Iterable[tuple[str, int, int, str, str, str]]) -> Outcomes:
+    """Of a journal's entries: transactional id, sequence, attempt, task, outcome, reason. One that says two things of a
+    transaction says nothing."""
+    said: dict[tuple[str, int, int, str], tuple[set[str], str]] = {}
+    for transactional_id, sequence, attempt, task, outcome, reason in entries:
+        outcomes, why = said.get(key := (transactional_id, sequence, attempt, task), (set(), ""))
+        known = outcomes | {outcome} & {Fate.COMMITTED.value, Fate.ABORTED.value}
+        said[key] = (known, max(why, reason or ""))
+    return {
+        key: (next(iter(outcomes)) if len(outcomes) == 1 else None, why or None)
+        for key, (outcomes, why) in said.items()
+    }
+
+
+def together(*questions: Callable[[], Any]) -> list[Any]:
+    """The answers to questions that do not need each other, asked at the same time: small jobs leave cores idle."""
+    with ThreadPoolExecutor(len(questions)) as pool:
+        return [answer.result() for answer in [pool.submit(question) for question in questions]]
+
+
+class _Spread(NamedTuple):
+    """By piece: its first and last offset, and the source offsets of these."""
+
+    first: Ints
+    last: Ints
+    first_input: Ints
+    last_input: Ints
+
+
+def whole_words(words: Words) -> Words:
+    """The same, in one row for each word."""
+    begins = _begins(words.partition, words.word)
+    if begins.size == words.word.size:
+        return words
+    bits, content = (
+        one.reduceat(of, begins) for one, of in ((np.bitwise_or, words.bits), (np.bitwise_xor, words.content))
+    )
+    counted, headed = (np.add.reduceat(one, begins) for one in (words.counted, words.headed))
+    return Words(words.partition[begins], words.word[begins], bits, counted, content, headed)
+
+
+def _once(words: Words | Pieces) -> bool:
+    """Whether each offset was read once; the rows may be parts of words."""
+    if not np.array_equal(np.bitwise_count(words.bits.view(np.uint64)), words.counted):
+        return False
+    begins = _begins(words.partition, words.word)
+    if not begins.size:
+        return True
+    whole = np.bitwise_or.reduceat(words.bits, begins)
+    return int(np.bitwise_count(whole.view(np.uint64)).sum()) == int(words.counted.sum())
+
+
+def _begins(*keys: Ints) -> Ints:
+    """Where another one begins in rows that are sorted by these keys."""
+    if not keys[0].size:
+        return np.empty(0, np.int64)
+    changes = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    return np.concatenate(([0], np.flatnonzero(changes) + 1))
+
+
+def _spread(pieces: Pieces) -> _Spread:
+    """Of pieces that stand in order."""
+    return _Spread(*_ends(pieces.word, pieces.bits), *_ends(pieces.source_word, pieces.source_bits))
+
+
+def _ends(word: Ints, bits: Ints) -> tuple[Ints, Ints]:
+    """The first and the last offset of each word."""
+    return word * WORD + first_of(bits), word * WORD + last_of(bits)
+
+
+def _origins(pieces: Pieces, source: Bounds) -> Ints | None:
+    """The source partition of each piece; None where one has another source, or another output than the first."""
+    first = {part.topic: part.first for part in source.parts} or {source.topic: 0}
+    found = []
+    for origin in pieces.origins:
+        lineage = parse_lineage(origin)
+        if lineage is None or lineage.topic not in first or lineage.output_index:
+            return None
+        found.append(first[lineage.topic] + lineage.partition)
+    return np.array(found, np.int64)[pieces.origin] if found else np.empty(0, np.int64)
+
+
+def _seen_as_told(pieces: Pieces, seen: Words, stable: Flags) -> bool:
+    """Whether read_committed saw what the log says is committed, and nothing else, with the same content."""
+    told = pieces.bits[stable], pieces.partition[stable], pieces.word[stable]
+    begins = _begins(told[1], told[2])
+    if not np.array_equal(told[1][begins], seen.partition) or not np.array_equal(told[2][begins], seen.word):
+        return False
+    if not begins.size:
+        return True
+    if not np.array_equal(np.bitwise_or.reduceat(told[0], begins), seen.bits):
+        return False
+    return np.array_equal(np.bitwise_xor.reduceat(pieces.content[stable], begins), seen.content)
+
+
+def _within(partitions: Ints, first: Ints, last: Ints, bounds: Bounds, end: str) -> bool:
+    known = {one.partition: (one.start, getattr(one, end)) for one in bounds.partitions}
+    for partition in np.unique(partitions).tolist():
+        own = partitions == partition
+        if partition not in known or first[own].min() < known[partition][0] or last[own].max() >= known[partition][1]:
+            return False
+    return True
+
+
+def _at_inputs(pieces: Pieces, places: Ints, inputs: Words) -> bool:
+    """Whether each record stems from an input that was read."""
+    wanted = pd.DataFrame({"partition": places, "word": pieces.source_word, "wanted": pieces.source_bits})
+    held = pd.DataFrame({"partition": inputs.partition, "word": inputs.word, "held": inputs.bits})
+    both = wanted.merge(held, "inner", ["partition", "word"])
+    return len(both) == len(wanted) and not (both["wanted"].to_numpy() & ~both["held"].to_numpy()).any()
+
+
+def _inputs_of(pieces: Pieces, places: Ints, which: Flags) -> int:
+    """Of how many inputs these pieces are."""
+    source, words, held = places[which], pieces.source_word[which], pieces.source_bits[which]
+    if not source.size:
+        return 0
+    order = np.lexsort((words, source))
+    whole = np.bitwise_or.reduceat(held[order], _begins(source[order], words[order]))
+    return int(np.bitwise_count(whole.view(np.uint64)).sum())
+
+
+def _in_order(partition: Ints, source: Ints, first: Ints, last: Ints, first_input: Ints, last_input: Ints) -> bool:
+    """Whether the pieces of each line stand one behind the other, as their inputs do."""
+    order = np.lexsort((first, source, partition))
+    line = (partition[order][1:] == partition[order][:-1]) & (source[order][1:] == source[order][:-1])
+    behind = first[order][1:] > last[order][:-1]
+    later = first_input[order][1:] > last_input[order][:-1]
+    return bool((~line | (behind & later)).all())
+
+
+def _cells(pieces: Pieces, spread: _Spread, places: Ints, stable: Flags) -> tuple[Cell, ...]:
+    # In a cell, only committed records have an input.
+    source = np.where(stable, places, -1)
+    rows = pd.DataFrame(
+        {"partition": pieces.partition, "source": source, "counted": pieces.counted, "last": spread.last_input}
+    )
+    cells = rows.groupby(["partition", "source"], as_index=False).agg(counted=("counted", "sum"), last=("last", "max"))
+    found = []
+    for partition, place, count, last in cells.to_numpy(np.int64).tolist():
+        if place < 0:
+            found.append(Cell(partition, None, aborted=count))
+        else:
+            found.append(
+                Cell(partition, place, count, heard=count, last_source_offset=last, at_inputs=count, of_source=count)
+            )
+    return tuple(found)
+
+
+def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: SoundLog) -> pd.DataFrame | None:
+    """One row per transaction of the log: its name and where it lies. None unless each has one name, which is that of
+    no other in its partition, and all of its records are there."""
+    rows = pd.DataFrame(
+        {
+            "number": pieces.transaction,
+            "partition": pieces.partition,
+            "name": pieces.name,
+            "records": pieces.counted,
+            "first": spread.first,
+            "last": spread.last,
+            "source": places,
+            "first_input": spread.first_input,
+            "last_input": spread.last_input,
+        }
+    ).sort_values(["number", "first"], kind="stable")
+    own = rows.groupby("number")
+    found = own.agg(
+        partition=("partition", "first"),
+        name=("name", "first"),
+        names=("name", "nunique"),
+        records=("records", "sum"),
+        offset=("first", "min"),
+        last_offset=("last", "max"),
+        source_partition=("source", "first"),
+        source_offset=("first_input", "first"),
+        first_source=("source", "min"),
+        last_source=("source", "max"),
+        first_input=("first_input", "min"),
+        last_input=("last_input", "max"),
+    )
+    told = log.transactions.loc[found.index]
+    same = (found["offset"] == told["first_offset"]) & (found["last_offset"] == told["last_offset"])
+    single = (found["names"] == 1) & ~found.duplicated(["partition", "name"])
+    if len(found) != len(log.transactions) or not (same & single).all():
+        return None
+    return found.join(told[["producer_id", "producer_epoch", "stable"]])
+
+
+def _named(
+    groups: pd.DataFrame, names: list[Transaction], declared: Outcomes | None, topic: str
+) -> pd.DataFrame | None:
+    """With `NAMED_COLUMNS`. None where the headers of a transaction contradict one another, the markers or the journal,
+    or some of what was committed is missing."""
+    keys = [(one.transactional_id, one.sequence, one.attempt, one.task) for one in names]
+    if len(set(keys)) != len(keys):
+        return None
+    told = [(declared or {}).get(key, (None, None)) for key in keys]
+    code = groups["name"].to_numpy(np.int64)
+    found = groups.drop(columns=["name", "names"]).reset_index(drop=True)
+    for place, column in enumerate(NAME):
+        found[column] = [keys[one][place] for one in code]
+    found["total"] = [names[one].total for one in code]
+    found["declared"], found["reason"] = ([told[one][which] for one in code] for which in (0, 1))
+    stable = found.pop("stable").to_numpy(bool)
+    outcome = np.where(stable, Fate.COMMITTED.value, Fate.ABORTED.value)
+    if any(one is not None and one != end for one, end in zip(found["declared"], outcome, strict=True)):
+        return None
+    by_name = pd.DataFrame({"code": code, "stable": stable, "records": found["records"], "total": found["total"]})
+    whole = by_name.groupby("code").agg(
+        ends=("stable", "nunique"), stable=("stable", "first"), records=("records", "sum"), total=("total", "first")
+    )
+    if (whole["ends"] > 1).any() or (whole["stable"] & (whole["records"] < whole["total"])).any():
+        return None
+    records = found["records"].to_numpy(np.int64)
+    found["committed"] = found["stable"] = np.where(stable, records, 0)
+    found["aborted"] = found["unstable"] = np.where(stable, 0, records)
+    found["pending"], found["output_index"], found["source_topic"] = 0, 0, topic
+    for column in ("first_source", "last_source", "first_input", "last_input"):
+        found[column] = found[column].astype("Int64").where(stable)
+    return found[[column.split()[0] for column in NAMED_COLUMNS.split(", ")]]
+
+
+def _ids(named: pd.DataFrame) -> tuple[TransactionalId, ...]:
+    found = []
+    for name, own in named.groupby("transactional_id", sort=True):
+        by_name = own.groupby(list(NAME)[1:]).agg(committed=("committed", "max"), declared=("declared", "first"))
+        committed = int((by_name["committed"] > 0).sum())
+        sources = own["first_source"].dropna().min(), own["last_source"].dropna().max()
+        known = bool(own["first_source"].notna().any())
+        found.append(
+            TransactionalId(
+                transactional_id=str(name),
+                records=int(own["records"].sum()),
+                committed=committed,
+                aborted=len(by_name) - committed,
+                open=0,
+                strangers=0,
+                split=0,
+                misdeclared=0,
+                torn=0,
+                unknown=int(by_name["declared"].isna().sum()),
+                changed=len(own[["producer_id", "producer_epoch"]].drop_duplicates()) > 1,
+                source_partition=int(sources[0]) if known and sources[0] == sources[1] else None,
+                first_input=int(own["first_input"].min()) if known else None,
+                last_input=int(own["last_input"].max()) if known else None,
+            )
+        )
+    return tuple(found)

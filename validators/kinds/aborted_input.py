@@ -1,0 +1,38 @@
+"""No committed record stems from a record that was aborted in the source.
+
+Catalogue 5. Its lineage, or its key, names a record that read_uncommitted has in the source and read_committed has not:
+whoever processed it read what no transaction ever committed. No guarantee allows that. By key it can only be told where
+no committed input has that key as well (validators/lineage/identity.py), and none may have had it that is gone or has no key.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.matching import of_another
+from topicproof.validators.ledger.rows import Place
+
+NAME = "aborted_input"
+QUESTION = "Does no committed record stem from an aborted input?"
+UNIT = "aborted inputs"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.SOURCE_LOG,))
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    if not any(cell.of_aborted for cell in ledger.cells):
+        return None
+    rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.ABORTED.value))
+    why = F.lit("Its input was aborted in the source: read_committed never shows it.")
+    return evidence(rows, F.lit(0), why, of_another(ledger))
+
+
+def covered(ledger: Ledger) -> int:
+    return ledger.aborted_inputs
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "aborted inputs", "has a committed output", "have committed outputs")

@@ -1,0 +1,51 @@
+"""No record of an aborted transaction is visible to read_committed.
+
+Catalogue 10, Jepsen's and Adya's `G1a`. Two readings can never show it: such a record looks committed. It takes the
+markers of the raw log, or a journal in which the worker wrote down that it aborted. Where the journal says so and the
+marker is COMMIT, the marker is at fault: explained by `wrong_attribution`; where there is no marker, by `resurrected`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.kinds import resurrected, wrong_attribution
+from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.rows import known_aborted, without_marker
+
+NAME = "aborted_read"
+QUESTION = "Do the records of aborted transactions stay invisible to read_committed?"
+UNIT = "records"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG, Witness.JOURNAL))
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    if not any(cell.revoked for cell in ledger.cells):
+        return None
+    rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & known_aborted())
+    by_marker = F.col("outcome") == Fate.ABORTED.value
+    why = F.when(by_marker, "Visible to read_committed, but its transaction ends with an ABORT marker.").otherwise(
+        "Visible to read_committed, but the run's journal says that its transaction was aborted."
+    )
+    cause = F.when(F.col("outcome") == Fate.COMMITTED.value, wrong_attribution.NAME).when(
+        without_marker(), resurrected.NAME
+    )
+    return evidence(rows, F.when(by_marker, 1).otherwise(0), why, cause)
+
+
+def covered(ledger: Ledger) -> int:
+    """Committed records whose transaction's outcome was heard from the raw log or the journal."""
+    return sum(cell.heard for cell in ledger.cells)
+
+
+def says(count: int, records: int) -> str:
+    return amount(
+        count,
+        records,
+        "records visible to read_committed",
+        "belongs to an aborted transaction",
+        "belong to aborted transactions",
+    )

@@ -1,0 +1,53 @@
+"""How much of the log is aborted records, and whose.
+
+Catalogue 22. This is information: aborted records are part of every topic whose producers ever abort, and take room and
+reading time until retention removes them. One row per transaction and partition, the largest first, with the reason
+where the journal tells it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.evidence import amount, evidence, records
+from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.counts import inside
+from topicproof.validators.offsets import bound, by_partition
+
+NAME = "aborted_volume"
+QUESTION = "How much of the log is aborted records, and why?"
+UNIT = "transactions of a partition"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    if ledger.raw_log is None or not ledger.ends.get(Fate.ABORTED.value):
+        return None
+    aborted = ledger.raw_log.transactions.where(inside(ledger.sink_bounds))
+    aborted = aborted.where(F.col("outcome") == Fate.ABORTED.value).select(
+        "partition",
+        F.greatest("first_offset", bound("partition", ledger.sink_bounds, "start")).alias("offset"),
+        F.col("records").alias("amount"),
+        F.col("producer_id").alias("writer"),
+    )
+    rows = aborted.join(ledger.named, ["partition", "offset"], "left")
+    offsets = by_partition("partition", {one.partition: one.offsets for one in ledger.balance})
+    reason = F.when(F.col("declared") == Fate.ABORTED.value, F.coalesce("reason", F.lit("aborted by its worker")))
+    why = F.format_string(
+        "%s of producer id %d, %.1f %% of the partition: %s.",
+        records("amount", "aborted"),
+        "writer",
+        100 * F.col("amount") / offsets,
+        F.coalesce(reason, F.lit("no witness tells why")),
+    )
+    return evidence(rows, F.col("amount"), why)
+
+
+def covered(ledger: Ledger) -> int:
+    return sum(ledger.ends.values())
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "transactions of a partition", "is aborted", "are aborted")

@@ -1,0 +1,83 @@
+"""The validators, one module a kind, all of one shape."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+
+from topicproof.validators.kinds import (
+    aborted_input,
+    aborted_read,
+    aborted_volume,
+    circular_flow,
+    duplicate,
+    fate_split,
+    gap,
+    hanging,
+    identity_change,
+    identity_disjoint,
+    identity_missing,
+    identity_repeated,
+    interleaving,
+    intruder,
+    key_spread,
+    late_append,
+    lso_stall,
+    marker_accounting,
+    movement,
+    offset_ahead,
+    offset_behind,
+    order,
+    outputs_alike,
+    phantom,
+    poll_skip,
+    precommitted_read,
+    reading_mismatch,
+    resurrected,
+    sequence_hole,
+    sink_removed,
+    source_pending,
+    source_removed,
+    torn,
+    unknown_outcome,
+    unstable_offsets,
+    wrong_attribution,
+    wrong_value,
+    zombie_write,
+)
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+
+class Validator(Protocol):
+    """What each of these modules offers."""
+
+    NAME: str
+    """The kind, as it is written in code, pages and reports."""
+    QUESTION: str
+    UNIT: str
+    """What the denominator counts."""
+    WITNESSES: tuple[tuple[Witness, ...], ...]
+    """Who must have been heard: of each group, at least one."""
+
+    def find(self, ledger: Ledger) -> DataFrame | None:
+        """The rows, with the columns of validators/evidence.py. Lazy: nothing is computed yet. None when the ledger's
+        counts say already that there is nothing to find."""
+
+    def covered(self, ledger: Ledger) -> int:
+        """The denominator: how many were looked at. 0 can never hold."""
+
+    def says(self, count: int, records: int) -> str:
+        """What was found, as a clause: `3 of 100 ... are ...`."""
+
+
+VALIDATORS: tuple[Validator, ...] = (
+    *(identity_missing, identity_repeated, identity_disjoint, outputs_alike, key_spread, source_removed, sink_removed),
+    *(duplicate, gap, order, aborted_read, phantom),
+    *(reading_mismatch, fate_split, wrong_attribution, late_append, zombie_write, marker_accounting),
+    *(torn, resurrected, aborted_input, circular_flow, precommitted_read, poll_skip),
+    *(wrong_value, offset_ahead, offset_behind),
+    *(intruder, sequence_hole, identity_change, aborted_volume, interleaving, unknown_outcome),
+    *(hanging, lso_stall, unstable_offsets, movement, source_pending),
+)

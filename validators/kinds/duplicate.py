@@ -1,0 +1,50 @@
+"""No output is committed twice: a lineage is found at one committed offset, over all partitions of the sink.
+
+Catalogue 1, Jepsen's `duplicate`. The rows are the later copies. An output repeated by a record of an aborted
+transaction that read_committed should not have shown is explained by `aborted_read`. Matched by key in a source that
+has lost records, it may be the output of an input that is gone: explained by `source_removed`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.kinds import aborted_read
+from topicproof.validators.evidence import evidence, share
+from topicproof.validators.expectation import PENDING
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.matching import is_pending, of_another
+from topicproof.validators.ledger.rows import known_aborted
+
+NAME = "duplicate"
+QUESTION = "Is every output committed at most once?"
+UNIT = "records"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    if not ledger.repeats_count:
+        return None
+    rows = ledger.sink.join(ledger.repeats, ["partition", "offset"])
+    why = F.format_string(
+        "The output of this input is committed %d times; the first is at %d/%d.",
+        "copies",
+        "first_partition",
+        "first_offset",
+    )
+    cause = F.when(known_aborted(), aborted_read.NAME).when(is_pending(ledger), PENDING)
+    another = of_another(ledger)
+    cause = cause if another is None else cause.otherwise(another)
+    return evidence(rows, F.col("copies"), why, cause)
+
+
+def covered(ledger: Ledger) -> int:
+    """Committed records that have an input."""
+    return sum(cell.committed for cell in ledger.matched)
+
+
+def says(count: int, records: int) -> str:
+    good = "are each the only one of their output"
+    return share(count, records, "committed records", good, "repeats a committed output", "repeat a committed output")

@@ -1,0 +1,33 @@
+"""No transaction hangs on the sink: what a partition holds open, its coordinator knows of.
+
+Catalogue 29, Java's algorithm: it starts from the partition's producers and asks the coordinator, because the
+coordinator cannot tell of what it does not know. Nothing ends a hanging transaction but an operator.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from topicproof.validators.coordinator import row, told
+from topicproof.validators.evidence import amount
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "hanging"
+QUESTION = "Does a coordinator know of every transaction that is open on the sink?"
+UNIT = "partitions"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    opened = ledger.coordinator.open if ledger.coordinator else ()
+    return told(ledger.spark, (row(each, each.why) for each in opened if each.hanging))
+
+
+def covered(ledger: Ledger) -> int:
+    """Partitions whose leaders were asked."""
+    return ledger.coordinator.partitions if ledger.coordinator else 0
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "partitions", "holds a hanging transaction", "hold hanging transactions")

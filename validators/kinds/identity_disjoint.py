@@ -1,0 +1,37 @@
+"""The two topics have something in common: some committed record names an input of the source.
+
+A premise. Where none does, the topics do not belong together, or the identity is the wrong one: topics that our sink
+did not write have no lineage headers. Every input would look lost, and every record invented.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.evidence import evidence, share
+from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "identity_disjoint"
+QUESTION = "Does any committed record name an input of the source?"
+UNIT = "committed records"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    if not ledger.disjoint:
+        return None
+    rows = ledger.sink.where(F.col("fate") == Fate.COMMITTED.value)
+    why = "Its identity is that of no input." if ledger.by_key else "It has no lineage header that names the source."
+    return evidence(rows, F.lit(0), F.lit(why))
+
+
+def covered(ledger: Ledger) -> int:
+    return ledger.committed
+
+
+def says(count: int, records: int) -> str:
+    if count:
+        return f"none of {records:,} committed records names an input of the source"
+    return share(0, records, "committed records", "were matched with the source", "", "")

@@ -1,0 +1,46 @@
+"""Every record holds an identity: the key, header or path by which records are matched.
+
+A premise. A record without one matches nothing: null equals nothing, not even null. An input without an identity may
+have any output, and an output without one may be that of any input. So these are not judged, and nothing that rests on
+them holds. A misspelt header or path shows here, because no record has it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.evidence import evidence, of_source, share, together
+from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "identity_missing"
+QUESTION = "Does every record hold the identity by which it is matched?"
+UNIT = "records"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    frames = []
+    if ledger.identified.missing and ledger.identities is not None:
+        inputs = ledger.identities().where(F.col("source_key").isNull() & ~F.col("pending"))
+        rows = of_source(inputs, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
+        frames.append(evidence(rows, F.lit(1), F.lit(f"This input has no {_spelled(ledger.agreed.match.source)}.")))
+    if ledger.unidentified_outputs:
+        rows = ledger.sink.where((F.col("fate") != Fate.ABORTED.value) & ~F.col("identified"))
+        frames.append(evidence(rows, F.lit(0), F.lit(f"This record has no {_spelled(ledger.agreed.match.sink)}.")))
+    return together(frames)
+
+
+def covered(ledger: Ledger) -> int:
+    """The committed records of the source's reading, and the committed and pending ones of the sink."""
+    return ledger.identified.records + ledger.committed + sum(cell.pending for cell in ledger.cells)
+
+
+def says(count: int, records: int) -> str:
+    return share(count, records, "records of both topics", "hold an identity", "holds no identity", "hold no identity")
+
+
+def _spelled(by: str) -> str:
+    """`header:id` -> `header id`."""
+    return by.replace(":", " ", 1)

@@ -1,0 +1,48 @@
+"""No two inputs of the source hold the same identity.
+
+A premise, asked where records are matched by key. Where inputs share an identity, their outputs can only be counted: an
+excess is a duplicate and a lack is a gap, whichever input it belongs to. But a duplicate of one beside the loss of
+another cannot be seen, and neither order nor values can be judged. So the verdict is never HOLDS.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from topicproof.validators.evidence import evidence, of_source, share
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "identity_repeated"
+QUESTION = "Does each input have an identity of its own?"
+UNIT = "inputs"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """One row for each input whose identity an earlier one holds already. Pending ones count: they may be committed."""
+    if not ledger.identified.repeated or ledger.identities is None:
+        return None
+    same = Window.partitionBy("source_key")
+    place = F.struct("source_partition", "source_offset")
+    inputs = ledger.identities().where(F.col("source_key").isNotNull())
+    inputs = inputs.withColumns({"first": F.min(place).over(same), "inputs": F.count("*").over(same)})
+    later = inputs.where(place > F.col("first"))
+    why = F.format_string(
+        "%d inputs hold the identity of this one; the first is at %d/%d.",
+        "inputs",
+        "first.source_partition",
+        "first.source_offset",
+    )
+    rows = of_source(later, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
+    return evidence(rows, F.col("inputs"), why)
+
+
+def covered(ledger: Ledger) -> int:
+    """Those of the source's reading, the pending ones included."""
+    return ledger.identified.records
+
+
+def says(count: int, records: int) -> str:
+    return share(count, records, "inputs", "have an identity of their own", "repeats an identity", "repeat an identity")

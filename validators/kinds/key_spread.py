@@ -1,0 +1,38 @@
+"""All outputs that one source partition gives for a key lie in one partition of the sink.
+
+A premise of order per key. Kafka orders the records of a partition, and promises nothing between two: where a key lies
+in several, nothing tells in which order its records came. Records without a key have no order.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.evidence import evidence, share
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.counts import keys_of
+
+NAME = "key_spread"
+QUESTION = "Does each key keep to one partition of the sink?"
+UNIT = "keys"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """One row for each key of a source partition, at its first record."""
+    if not ledger.keys.spread:
+        return None
+    rows = keys_of(ledger.sink, ledger.sink_bounds).where(F.col("partitions") > 1)
+    first = ledger.sink.join(rows.select("partition", "offset", "partitions"), ["partition", "offset"])
+    why = F.format_string("Records with the key of this one lie in %d partitions.", "partitions")
+    return evidence(first, F.col("partitions"), why)
+
+
+def covered(ledger: Ledger) -> int:
+    return ledger.keys.all
+
+
+def says(count: int, records: int) -> str:
+    return share(count, records, "keys", "keep to one partition", "lies in several partitions", "lie in several")

@@ -1,0 +1,46 @@
+"""A transaction that was ended gets no more records.
+
+Catalogue 14, KIP-890: a delayed Produce lands behind the marker of its own transaction. It hangs, or it becomes part of
+the producer's next transaction. Told by the records' headers: a name that stands in two transactions of the raw log in
+one partition has records behind its own marker. Copies of another log are left to `intruder`, as in
+`wrong_attribution`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.ledger import header_transactions as named
+from topicproof.validators.evidence import amount, evidence, records
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "late_append"
+QUESTION = "Do all records of a transaction stand before its own marker?"
+UNIT = "transactions"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """One row per transaction of the raw log that late records stand in, at the first of them."""
+    if ledger.raw_log is None or not any(one.strangers for one in ledger.ids):
+        return None
+    rows = named.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
+    rows = rows.where((F.col("ids") == 1) & (F.col("first_began") < F.col("began")))
+    why = F.format_string("Behind the marker of their transaction: %s.", records("records"))
+    return evidence(rows, F.col("records"), why)
+
+
+def covered(ledger: Ledger) -> int:
+    return sum(one.committed + one.aborted + one.open for one in ledger.ids)
+
+
+def says(count: int, records: int) -> str:
+    return amount(
+        count,
+        records,
+        "transactions that headers name",
+        "has records behind its own marker",
+        "have records behind their own markers",
+    )

@@ -1,0 +1,63 @@
+"""The last stable offset of the sink moves: no transaction holds it back for longer than it may be open.
+
+Catalogue 30. Every read_committed consumer stops there, whoever's records come behind. Shown for a partition whose last
+stable offset stands still for longer than the timeout of the transaction that holds it, while the log grows behind.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from topicproof.validators.coordinator import CLEANUP_MS, OpenTransaction, row, told
+from topicproof.validators.evidence import amount
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "lso_stall"
+QUESTION = "Does the last stable offset move on within the timeout of the transaction that holds it?"
+UNIT = "partitions"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
+
+TIMEOUT_MS = 60_000
+"""Kafka's default, for a transaction whose own timeout nobody knows."""
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    return told(ledger.spark, (row(each, _why(each), _cause(each)) for each in _stalls(ledger)))
+
+
+def covered(ledger: Ledger) -> int:
+    """Partitions whose leaders were asked."""
+    return ledger.coordinator.partitions if ledger.coordinator else 0
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "partitions", "has a last stable offset that stalls", "have one that stalls")
+
+
+def _stalls(ledger: Ledger) -> list[OpenTransaction]:
+    """The transactions at the last stable offset of their partition that are too old, with others' records behind."""
+    first: dict[int, OpenTransaction] = {}
+    for each in ledger.coordinator.open if ledger.coordinator else ():
+        known = first.get(each.partition)
+        if known is None or each.start_offset < known.start_offset:
+            first[each.partition] = each
+    return [each for each in first.values() if _old(each) and each.withheld > each.records]
+
+
+def _old(each: OpenTransaction) -> bool:
+    limit_ms = TIMEOUT_MS if each.timeout_ms is None else each.timeout_ms
+    return each.age_ms > limit_ms + CLEANUP_MS
+
+
+def _cause(each: OpenTransaction) -> str | None:
+    """The kind that says why it does not end."""
+    return "hanging" if each.hanging else "unstable_offsets" if each.stuck else None
+
+
+def _why(each: OpenTransaction) -> str:
+    return (
+        f"The last stable offset stands at {each.start_offset:,} for {each.age_ms / 1000:,.0f} s: "
+        f"{each.name} (producer {each.producer_id}) holds it, and {each.withheld - each.records:,} records of others "
+        "wait behind it."
+    )

@@ -1,0 +1,64 @@
+"""Markers and transactions of the log add up: each transaction below the last stable offset has one marker.
+
+Catalogue 21. That markers take the offsets that no record has is part of the balance, where a remainder is a doubt.
+Found here: a transaction below the last stable offset without any marker (compaction dropped it, KAFKA-14055), and a
+COMMIT marker right behind an ABORT marker of the same producer. Other markers without data are normal: an empty
+transaction's, and a coordinator's that starts anew and writes its markers once more. Where offsets are gone, data may
+have stood between two markers: nothing is said of them there. A transaction without a marker whose records are visible
+all the same is explained by `resurrected`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.kinds import resurrected
+from topicproof.validators.ledger.balance import settled
+from topicproof.validators.evidence import amount, evidence, of_log, records, together
+from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.counts import inside
+from topicproof.validators.ledger.marks import marked
+from topicproof.validators.ledger.rows import without_marker
+
+NAME = "marker_accounting"
+QUESTION = "Has every transaction below the last stable offset exactly one marker?"
+UNIT = "transactions and markers"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    found: list[DataFrame] = []
+    if ledger.raw_log is None:
+        return None
+    if ledger.ends.get(Fate.UNEXPLAINED.value):
+        endless = ledger.raw_log.transactions.where(inside(ledger.sink_bounds))
+        endless = endless.where(F.col("outcome") == Fate.UNEXPLAINED.value).withColumn("offset", F.col("first_offset"))
+        visible = ledger.sink.where(without_marker()).select("partition", "offset", F.lit(True).alias("shown"))
+        endless = endless.join(visible, ["partition", "offset"], "left")
+        why = F.format_string(
+            "A transaction of producer id %d, %s, lies below the last stable offset, and no marker ends it.",
+            "producer_id",
+            records("records"),
+        )
+        cause = F.when(F.col("shown"), resurrected.NAME)
+        found.append(evidence(of_log(endless), F.col("records"), why, cause))
+    whole = [one.partition for one in ledger.balance if not one.gone]
+    if ledger.marks("second_ends"):
+        ends = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("second_end"))
+        ends = ends.where(F.col("partition").isin(whole)).withColumn("offset", F.col("base_offset"))
+        why = F.format_string(
+            "A COMMIT marker of producer id %d right behind its ABORT marker: there is nothing left to commit.",
+            "producer_id",
+        )
+        found.append(evidence(of_log(ends), F.lit(0), why))
+    return together(found)
+
+
+def covered(ledger: Ledger) -> int:
+    return sum(ledger.ends.values()) + ledger.marks("markers")
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "transactions and markers", "has no counterpart", "have no counterpart")

@@ -1,0 +1,43 @@
+"""Which partitions were written to during the check.
+
+Information. Topics that move are judged on a cut: the source's bounds are taken after the sink's, so that each output
+finds its input. Outputs are due of the inputs below the group's committed offset, which is asked before the sink's
+bounds. Without a group they are due up to the last input with a committed output. Inputs beyond are not processed yet.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from topicproof.validators.evidence import COLUMNS, share
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "movement"
+QUESTION = "Which partitions grew during the check?"
+UNIT = "partitions"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    rows = []
+    for one in ledger.circumstances.growth:
+        bounds = ledger.source_bounds if one.side == "source" else ledger.sink_bounds
+        topic, partition = bounds.place(one.partition)
+        why = f"Partition {partition} of {topic} grew from {one.before:,} to {one.after:,} offsets during the check."
+        sink = (one.partition, None) if one.side == "sink" else (None, None)
+        source = (bounds.topic, one.partition) if one.side == "source" else (None, None)
+        rows.append((*sink, *source, None, None, None, None, one.after - one.before, why))
+    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+
+
+def covered(ledger: Ledger) -> int:
+    """All partitions of both topics, where they were looked at twice."""
+    partitions = len(ledger.source_bounds.partitions) + len(ledger.sink_bounds.partitions)
+    return partitions if ledger.circumstances.watched else 0
+
+
+def says(count: int, records: int) -> str:
+    return share(
+        count, records, "partitions", "stood still during the check", "grew during the check", "grew during the check"
+    )

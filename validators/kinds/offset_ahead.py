@@ -1,0 +1,96 @@
+"""Every expected output below the group's committed offset is committed, to the last.
+
+Catalogue 8, Jepsen's `committed-too-far`. Inputs between the last one with a committed output and the group's offset
+are never processed again: they are lost, and their gaps are explained by this. A hole further down is a gap, and says
+nothing of the offset. Judged at rest, and within the judged range: outputs that are still pending are lost or not,
+nobody knows yet, and where all of them are the row is explained by `pending`. An offset beyond the end of the partition
+skips inputs that are still to come.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.kinds import identity_repeated
+from topicproof.validators.evidence import COLUMNS, evidence, of_source, share, together
+from topicproof.validators.expectation import PENDING
+from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.matching import untold, why_uncertain
+from topicproof.validators.offsets import by_partition
+from topicproof.validators.ledger.rows import known_aborted
+
+NAME = "offset_ahead"
+QUESTION = "Is the last expected output below the group's offset committed?"
+UNIT = "source partitions"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """One row per source partition: at its end where the offset lies beyond, else at the first input that is lost."""
+    frames = [one for one in (_beyond(ledger), _lost(ledger)) if one is not None]
+    return together(frames)
+
+
+def _beyond(ledger: Ledger) -> DataFrame | None:
+    if ledger.agreed.offsets is None:
+        return None
+    rows = untold(ledger)
+    for one in ledger.source_bounds.partitions:
+        offset = ledger.agreed.offsets.get(one.partition, 0)
+        if offset > one.hw:
+            why = f"The group's offset is {offset:,}, and the partition ends at {one.hw:,}: inputs to come are skipped."
+            place = (ledger.source_bounds.topic, one.partition, one.hw, None)
+            rows.append((None, None, *place, None, None, offset - one.hw, why))
+    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+
+
+def _lost(ledger: Ledger) -> DataFrame | None:
+    ends = {one.partition: one.hw for one in ledger.source_bounds.partitions}
+    offsets = {p: at for p, at in (ledger.agreed.offsets or {}).items() if at <= ends.get(p, at)}
+    ahead = {partition: offset for partition, offset in offsets.items() if offset > ledger.after(partition)}
+    if not ahead:
+        return None
+    after = by_partition("source_partition", {partition: ledger.after(partition) for partition in ahead})
+    offset = by_partition("source_partition", ahead)
+    lost = ledger.outputs.where((F.col("source_offset") >= after) & (F.col("source_offset") < offset))
+    identity = ("source_partition", "source_offset", "output_index")
+    open_ = ledger.sink.where((F.col("fate") == Fate.PENDING.value) & ~known_aborted())
+    waiting = open_.select(*identity).distinct().withColumn("waiting", F.lit(True))
+    rows = (
+        lost.select(*identity)
+        .distinct()
+        .join(waiting, list(identity), "left")
+        .groupBy("source_partition")
+        .agg(
+            F.min("source_offset").alias("source_offset"),
+            F.count("*").alias("lost"),
+            F.count("waiting").alias("waiting"),
+        )
+    )
+    undecided = F.col("lost") == F.col("waiting")
+    why = F.format_string(
+        "The group's offset is %d, and of the expected outputs from this input to there none is committed: "
+        "%d lost, %d pending.",
+        offset,
+        F.col("lost") - F.col("waiting"),
+        "waiting",
+    )
+    rows = of_source(rows, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
+    cause = F.when(undecided, PENDING)
+    uncertain = identity_repeated.NAME if ledger.identified.repeated else why_uncertain(ledger)
+    return evidence(rows, F.col("lost"), why, cause.otherwise(F.lit(uncertain)))
+
+
+def covered(ledger: Ledger) -> int:
+    """Source partitions with a committed offset."""
+    return len(ledger.agreed.offsets or ())
+
+
+def says(count: int, records: int) -> str:
+    return share(
+        *(count, records, "source partitions", "have the outputs below the group's offset"),
+        "has a group's offset ahead of its committed outputs",
+        "have a group's offset ahead of their committed outputs",
+    )

@@ -1,0 +1,66 @@
+"""The group's committed offset lies beyond every input whose output is committed.
+
+Catalogue 9. Where it does not, the next start processes these inputs again and commits their outputs a second time: the
+offset was not committed in the transaction of the output. Where topics move, the offsets are asked again after the
+sink's bounds were taken. A partition of which the group has committed no offset is unknown: `no_offset`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from topicproof.validators.kinds import identity_missing, identity_repeated, source_removed
+from topicproof.validators.evidence import COLUMNS, share
+from topicproof.validators.expectation import MOVEMENT
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.matching import untold
+
+NAME = "offset_behind"
+QUESTION = "Does the group's offset lie beyond every input whose output is committed?"
+UNIT = "source partitions"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """One row per source partition, at the first input that would be processed again."""
+    rows: list[tuple[object, ...]] = []
+    offsets = ledger.agreed.offsets
+    if offsets is None:
+        return None
+    if ledger.circumstances.offsets_after is not None:
+        offsets = ledger.circumstances.offsets_after
+    cause = _uncertain(ledger)
+    for one in ledger.source_bounds.partitions:
+        partition, offset = one.partition, offsets.get(one.partition)
+        after = ledger.after(partition)
+        if offset is not None and offset < after:
+            why = f"The group's offset is {offset}, and input {after - 1} has its output: it would be processed again."
+            place = (ledger.source_bounds.topic, partition, offset, None)
+            rows.append((None, None, *place, None, cause, after - offset, why))
+    rows += untold(ledger)
+    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+
+
+def _uncertain(ledger: Ledger) -> str | None:
+    """Why the last input with a committed output may be another one, or the group may have moved on meanwhile."""
+    if ledger.identified.repeated:
+        return identity_repeated.NAME
+    if ledger.circumstances.moving and ledger.circumstances.offsets_after is None:
+        return MOVEMENT
+    if ledger.by_key and ledger.source_incomplete:
+        return source_removed.NAME
+    return identity_missing.NAME if ledger.identified.missing or ledger.identified.missing_elsewhere else None
+
+
+def covered(ledger: Ledger) -> int:
+    """Source partitions, where a contract names a group."""
+    return 0 if ledger.agreed.offsets is None else len(ledger.source_bounds.partitions)
+
+
+def says(count: int, records: int) -> str:
+    return share(
+        *(count, records, "source partitions", "have a group's offset beyond their committed outputs"),
+        "has none beyond its committed outputs",
+        "have none beyond their committed outputs",
+    )

@@ -1,0 +1,41 @@
+"""No two outputs of one input hold the same key and value in the same topic.
+
+A premise, asked where an input has several outputs and records are matched by key. Nothing but their content tells such
+outputs apart. Where two are alike, a repeated output cannot be told from one that was meant, nor seen beside a missing
+one.
+
+A limit: an output that was written twice with different bytes, such as the time of writing, beside a lost one of the
+same input, is not seen. Lineage, or an identity for each output, tells these apart.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.evidence import evidence, share
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.counts import later_alike
+
+NAME = "outputs_alike"
+QUESTION = "Can the outputs of an input be told apart?"
+UNIT = "committed records"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    if not ledger.alike:
+        return None
+    why = F.lit("An earlier output of the same input has the same key and value.")
+    return evidence(later_alike(ledger.sink, ledger.sink_bounds), F.lit(0), why)
+
+
+def covered(ledger: Ledger) -> int:
+    return ledger.at_inputs
+
+
+def says(count: int, records: int) -> str:
+    return share(
+        count, records, "committed records", "differ from other outputs of their input", "is like another", "are alike"
+    )

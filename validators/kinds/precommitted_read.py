@@ -1,0 +1,46 @@
+"""No read_committed consumer receives a record before its transaction is committed.
+
+Catalogue 15 and 18, Jepsen's `precommitted-read`. A reader polled the sink while it was written, and asked for the
+last stable offset after each poll. What it received must lie below that, and must be committed now: what was open when
+it was read was read too early, whether it was committed later or aborted.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators import polled
+from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "precommitted_read"
+QUESTION = "Did a read_committed reader receive only what was committed by then?"
+UNIT = "records polled"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READER,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """One row per record, however often it was received too early."""
+    if ledger.polled is None:
+        return None
+    received = polled.records(ledger.polled, ledger.sink_bounds).groupBy("partition", "offset")
+    early = received.agg(
+        F.min_by("lso", "at_ms").alias("lso_then"), F.bool_or(F.col("offset") >= F.col("lso")).alias("above")
+    )
+    rows = ledger.sink.join(early, ["partition", "offset"])
+    rows = rows.where(F.col("above") | (F.col("fate") != Fate.COMMITTED.value))
+    why = F.when(
+        F.col("above"),
+        F.format_string("It was received while the last stable offset was %d.", "lso_then"),
+    ).otherwise(F.format_string("It was received, and its fate is %s.", "fate"))
+    return evidence(rows, F.when(F.col("fate") == Fate.COMMITTED.value, 0).otherwise(1), why)
+
+
+def covered(ledger: Ledger) -> int:
+    return ledger.polled.records if ledger.polled else 0
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "records polled", "was not committed yet", "were not committed yet")

@@ -1,0 +1,51 @@
+"""What read_committed delivered is what batches and markers say it must.
+
+Catalogue 19. read_committed is computed from the raw log, by another client, and compared with what was delivered: as
+counts while the ledger is made, record by record only where they differ. A record that is committed and was not
+delivered is found here alone. One that is aborted and was delivered is listed, and explained by `aborted_read`.
+
+That the two readings contradict each other or the bounds is another matter: then nothing that was read can be trusted,
+and the ledger says so as a doubt.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.kinds import aborted_read
+from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.rows import is_hidden
+
+NAME = "reading_mismatch"
+QUESTION = "Did read_committed deliver what the batches and markers of the raw log say?"
+UNIT = "records"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG,))
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    if not ledger.hidden and not sum(cell.unstable for cell in ledger.cells):
+        return None
+    delivered = (F.col("fate") == Fate.COMMITTED.value) & (F.col("outcome") == Fate.ABORTED.value)
+    rows = ledger.sink.where(is_hidden() | delivered)
+    why = F.when(is_hidden(), "Committed by the raw log, yet read_committed did not deliver it.").otherwise(
+        "Aborted by the raw log, yet read_committed delivered it."
+    )
+    return evidence(rows, F.when(is_hidden(), 1).otherwise(0), why, F.when(~is_hidden(), aborted_read.NAME))
+
+
+def covered(ledger: Ledger) -> int:
+    """Records below the last stable offset."""
+    return ledger.committed + ledger.aborted
+
+
+def says(count: int, records: int) -> str:
+    return amount(
+        count,
+        records,
+        "records below the last stable offset",
+        "was delivered against the raw log, or withheld against it",
+        "were delivered against the raw log, or withheld against it",
+    )

@@ -1,0 +1,49 @@
+"""What read_committed shows is committed by a marker that is still in the log.
+
+Catalogue 23. Compaction or a restore may lose the marker of a transaction and keep its data (KAFKA-14055, KAFKA-13727):
+aborted records then come back as committed ones, or committed ones stand without proof. Found is each record of a
+transaction that is visible to read_committed below the last stable offset, with no marker of its producer behind it.
+Compaction keeps a marker as long as it keeps a record of its transaction, so a healthy log never shows one.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.rows import without_marker
+
+NAME = "resurrected"
+QUESTION = "Is every record that read_committed shows committed by a marker in the log?"
+UNIT = "records"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG,))
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    if not sum(cell.endless for cell in ledger.cells):
+        return None
+    rows = ledger.sink.where(without_marker())
+    aborted = F.coalesce(F.col("declared") == Fate.ABORTED.value, F.lit(False))
+    why = F.when(
+        aborted,
+        "Visible to read_committed, but no marker ends its transaction, and the run's journal says it was aborted.",
+    ).otherwise("Visible to read_committed, but no marker in the log commits its transaction.")
+    return evidence(rows, F.when(aborted, 1).otherwise(0), why)
+
+
+def covered(ledger: Ledger) -> int:
+    """Committed records that were in a transaction."""
+    return ledger.committed - sum(cell.never_transactional for cell in ledger.cells)
+
+
+def says(count: int, records: int) -> str:
+    return amount(
+        count,
+        records,
+        "transactional records visible to read_committed",
+        "is committed by no marker",
+        "are committed by no marker",
+    )

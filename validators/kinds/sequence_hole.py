@@ -1,0 +1,50 @@
+"""The batches of a producer follow one another.
+
+Catalogue 27. Each batch of an idempotent producer is numbered from where the one before it ended, per epoch and
+partition; a new epoch starts at 0. A hole or an overlap means that the broker let a batch in out of turn, or lost one.
+Only batches with nothing gone between them are compared: compaction and deletion take whole batches, and leave an
+emptied one its width.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.ledger.balance import settled
+from topicproof.validators.evidence import amount, evidence, of_log
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.marks import marked
+
+NAME = "sequence_hole"
+QUESTION = "Do the sequences of every producer follow one another?"
+UNIT = "batches"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    if ledger.raw_log is None or not ledger.marks("holes"):
+        return None
+    rows = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("hole"))
+    rows = rows.withColumn("offset", F.col("base_offset"))
+    why = F.format_string(
+        "Producer id %d at epoch %d goes on with sequence %d; %d would follow.",
+        *("producer_id", "producer_epoch", "base_sequence", "expected"),
+    )
+    return evidence(of_log(rows), F.abs(F.col("base_sequence") - F.col("expected")), why)
+
+
+def covered(ledger: Ledger) -> int:
+    """Data batches of producers that number their records."""
+    return ledger.marks("sequenced")
+
+
+def says(count: int, records: int) -> str:
+    return amount(
+        count,
+        records,
+        "numbered batches",
+        "does not follow the one before it",
+        "do not follow the ones before them",
+    )

@@ -1,0 +1,45 @@
+"""Which inputs are pending: at or above the source's last stable offset, of an open transaction or behind one.
+
+Information. A read_committed pipeline does not receive them yet, so that no output is due. A committed output of one is
+listed under `phantom`, explained by `pending`: it may still prove to be the output of an aborted input.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from topicproof.validators.evidence import COLUMNS, share
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "source_pending"
+QUESTION = "Which inputs are pending in the source?"
+UNIT = "source partitions"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """One row for each partition, at its last stable offset."""
+    rows = []
+    for one in ledger.source_bounds.partitions:
+        lso = ledger.circumstances.source_lso.get(one.partition, one.hw)
+        if lso < one.hw:
+            why = f"{one.hw - lso:,} offsets are pending from here on, of an open transaction or behind one."
+            place = (ledger.source_bounds.topic, one.partition, lso, None)
+            rows.append((None, None, *place, None, None, one.hw - lso, why))
+    return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
+
+
+def covered(ledger: Ledger) -> int:
+    return len(ledger.circumstances.source_lso)
+
+
+def says(count: int, records: int) -> str:
+    return share(
+        count,
+        records,
+        "source partitions",
+        "are settled",
+        "has pending inputs, not judged",
+        "have pending inputs, not judged",
+    )

@@ -1,0 +1,105 @@
+"""A transaction is committed as a whole or not at all.
+
+Catalogue 11, Adya's `G1b`. The header of each record says how many records its transaction has, over all partitions,
+and over all topics that it wrote to. Found are transactions of which some records are committed, and not all. Only a
+run's journal tells that all its sinks are judged together: without one the rest may lie in a topic that nobody looked
+at, so what is short is listed and explained by `range`. One without any committed record is not torn: if the
+journal says that it was committed, its inputs are a gap. Records that were in no transaction are torn by nothing: the
+guarantees without transactions write the same headers.
+
+A transaction with a pending record is not judged. One of which a part may lie below the judged start, or may have been
+compacted away, is listed and explained by `range`: a partition cannot hide a part below its start if it holds an
+earlier transaction of the same transactional id. A fate split, a marker or a reading at fault explain the others.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from topicproof.validators.kinds import aborted_read, fate_split, reading_mismatch, wrong_attribution
+from topicproof.validators.ledger import header_transactions as named
+from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.expectation import RANGE
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "torn"
+QUESTION = "Is every transaction committed as a whole or not at all?"
+UNIT = "transactions"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG,))
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """One row per transaction, at its first committed record."""
+    if not any(one.torn for one in ledger.ids):
+        return None
+    rows = parts(ledger)
+    why = F.format_string("%d of the %d records of its transaction are committed.", "committed_in_all", "total_in_all")
+    return evidence(rows, F.col("missing"), why, F.col("cause"))
+
+
+def parts(ledger: Ledger) -> DataFrame:
+    """The torn transactions, one row each: the columns of `named` where their first committed record is, and
+    committed_in_all, total_in_all, missing (records), first_of_all and last_of_all (inputs), cause."""
+    one = Window.partitionBy(*named.NAME)
+    rows = ledger.named.withColumns(
+        {
+            "committed_in_all": F.sum("committed").over(one),
+            "total_in_all": F.max("total").over(one),
+            "pending_in_all": F.sum("pending").over(one),
+            "first_of_all": F.min("first_input").over(one),
+            "last_of_all": F.max("last_input").over(one),
+            "stable_in_all": F.sum("stable").over(one),
+            "unstable_in_all": F.sum("unstable").over(one),
+            "strangers": F.count_if(F.col("producer_id").isNull()).over(one),
+            "place": F.min(F.when(F.col("committed") > 0, F.struct("partition", "offset"))).over(one),
+        }
+    )
+    missing = F.col("total_in_all") - F.col("committed_in_all")
+    rows = rows.withColumn("missing", missing).where(
+        (F.col("place") == F.struct("partition", "offset"))
+        & (F.col("committed_in_all") > 0)
+        & (F.col("pending_in_all") == 0)
+        & (missing > 0)
+        & (F.col("stable_in_all") + F.col("unstable_in_all") > 0)
+    )
+    rows, cut = _with_cut(rows, ledger)
+    stable, unstable = F.col("stable_in_all"), F.col("unstable_in_all")
+    return rows.withColumn(
+        "cause",
+        F.when(F.col("strangers") > 0, wrong_attribution.NAME)
+        .when((stable > 0) & (unstable > 0), fate_split.NAME)
+        .when(unstable > 0, aborted_read.NAME)
+        .when(stable > F.col("committed_in_all"), reading_mismatch.NAME)
+        .when(F.lit(Witness.JOURNAL not in ledger.heard) | cut, RANGE),
+    )
+
+
+def _with_cut(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
+    """Whether what is missing may have been there: below the start of a partition, or compacted."""
+    if any(one.gone for one in ledger.balance):
+        return rows, F.lit(True)
+    begun = [one.partition for one in ledger.sink_bounds.partitions if one.start > 0]
+    if not begun:
+        return rows, F.lit(False)
+    held = ledger.named.where(F.col("partition").isin(begun)).groupBy("transactional_id", "partition")
+    lowest = held.agg(F.min("sequence").alias("lowest")).groupBy("transactional_id")
+    lows = lowest.agg(F.sort_array(F.collect_list("lowest")).alias("lows"))
+    earlier = F.size(F.filter("lows", lambda low: low < F.col("sequence")))
+    return rows.join(lows, "transactional_id", "left"), F.coalesce(earlier, F.lit(0)) < len(begun)
+
+
+def covered(ledger: Ledger) -> int:
+    """Transactions with a committed record, in a sink that has transactions at all."""
+    return sum(one.committed for one in ledger.ids) if ledger.ends else 0
+
+
+def says(count: int, records: int) -> str:
+    return amount(
+        count,
+        records,
+        "committed transactions that headers name",
+        "is committed in part only",
+        "are committed in part only",
+    )

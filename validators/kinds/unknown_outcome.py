@@ -1,0 +1,70 @@
+"""Every transaction of which the journal does not know the outcome is settled from the log.
+
+Catalogue 33, Jepsen's `:info`. A commit that timed out, a worker that died or was fenced on its way: the client does
+not know, and neither commit nor abort may be assumed. This is information: the markers say what became of it. One that
+is still open is explained by `pending`: nobody knows yet. One that left no record has nothing to settle.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.ledger import header_transactions as named
+from topicproof.validators.evidence import amount, evidence, records
+from topicproof.validators.expectation import PENDING
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "unknown_outcome"
+QUESTION = "What became of the transactions whose outcome the journal does not know?"
+UNIT = "transactions"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.JOURNAL,), (Witness.RAW_LOG,))
+
+_FIRST = ("partition", "offset", "source_topic", "source_partition", "source_offset", "output_index")
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """One row per transaction, at its first record."""
+    ids = [one.transactional_id for one in ledger.ids if one.unknown and one.transactional_id in ledger.journaled]
+    if not ids:
+        return None
+    rows = (
+        ledger.named.where(F.col("transactional_id").isin(*ids))
+        .groupBy(*named.NAME)
+        .agg(
+            F.min(F.struct(*_FIRST)).alias("first"),
+            F.max("declared").alias("known"),
+            *(F.sum(name).alias(name) for name in ("records", "committed", "pending", "stable", "unstable")),
+        )
+        .where(F.col("known").isNull())
+        .select("*", *(F.col(f"first.{name}").alias(name) for name in _FIRST))
+    )
+    open_, committed = F.col("pending") > 0, F.col("committed") > 0
+    # The guarantees without transactions write the same headers.
+    rows = rows.where(open_ | (F.col("stable") + F.col("unstable") > 0))
+    end = (
+        F.when(open_, F.lit("and it is still open"))
+        .when(committed, F.lit("and by its markers it was committed"))
+        .otherwise(F.lit("and by its markers it was aborted"))
+    )
+    why = F.concat(F.lit("The journal does not know how it ended, "), end, F.lit(": "), records("records"), F.lit("."))
+    return evidence(rows, F.when(open_, 2).when(committed, 1).otherwise(0), why, F.when(open_, PENDING))
+
+
+def covered(ledger: Ledger) -> int:
+    """Transactions of the journal's transactional ids, in a sink that has transactions at all."""
+    if not ledger.ends:
+        return 0
+    own = [one for one in ledger.ids if one.transactional_id in ledger.journaled]
+    return sum(one.committed + one.aborted + one.open for one in own)
+
+
+def says(count: int, records: int) -> str:
+    return amount(
+        count,
+        records,
+        "transactions of the run",
+        "ended without its worker's knowledge",
+        "ended without their workers' knowledge",
+    )

@@ -1,0 +1,41 @@
+"""What was decided arrives: no transaction waits for its markers, and no group's offset stays unstable.
+
+Catalogue 31. A decided transaction (PrepareCommit, PrepareAbort) should have its markers within milliseconds. An offset
+that a transaction moves is unstable until its end: a consumer that takes the partition over cannot start before.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from topicproof.validators.coordinator import Coordinator, Row, row, told
+from topicproof.validators.evidence import amount
+from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "unstable_offsets"
+QUESTION = "Does every decided transaction get its markers, and every group's offset become stable?"
+UNIT = "partitions and group offsets"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
+
+NONE = Coordinator(0, (), 0, ())
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    """A row of an offset has no place in the sink: it lies in `__consumer_offsets`."""
+    heard = ledger.coordinator or NONE
+    decided = (row(each, each.why) for each in heard.open if each.stuck)
+    waiting = (Row(None, None, each.holders[0].name, None, 0, each.why) for each in heard.unstable if each.stuck)
+    return told(ledger.spark, (*decided, *waiting))
+
+
+def covered(ledger: Ledger) -> int:
+    """Partitions whose leaders were asked, and group offsets that were asked for."""
+    heard = ledger.coordinator or NONE
+    return heard.partitions + heard.offsets
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "partitions and group offsets", "waits", "wait") + (
+        " for a transaction that should have ended"
+    )

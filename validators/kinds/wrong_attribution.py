@@ -1,0 +1,70 @@
+"""What a marker ends is one transaction, and the outcome is the one that its worker was told.
+
+Catalogue 13, KAFKA-17754: a delayed EndTxn ends the next transaction of its producer. Then records of two names stand
+between two markers of one producer, or the marker says something else than the journal. The name with the highest
+sequence is the one that the marker was for; the others are found. One that was ended before has come too late, and is
+explained by `late_append`. A producer id whose headers name several transactional ids holds a copy of another log,
+whose transactions are not this one's: it is left to `intruder`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from topicproof.validators.kinds import fate_split, late_append
+from topicproof.validators.ledger import header_transactions as named
+from topicproof.validators.evidence import amount, evidence, together
+from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.ledger.ledger import Ledger
+
+NAME = "wrong_attribution"
+QUESTION = "Does every marker end the transaction that it was meant for, as its worker was told?"
+UNIT = "transactions"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    found = [_mixed(ledger)] if any(one.strangers for one in ledger.ids) else []
+    found += [_misdeclared(ledger)] if any(one.misdeclared for one in ledger.ids) else []
+    return together(found)
+
+
+def _mixed(ledger: Ledger) -> DataFrame:
+    """Names that share a transaction of the raw log with a later one, each at its first record there."""
+    assert ledger.raw_log is not None, "groups were compared with the raw log"
+    name = F.struct(*named.NAME)
+    rows = named.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
+    rows = rows.where((F.col("ids") == 1) & (F.col("names") > 1) & (name != F.col("last_name")))
+    why = F.format_string(
+        "Between the same two markers of its producer stand records of transaction %s/%d/%d.",
+        *(F.col(f"last_name.{part}") for part in named.NAME[:3]),
+    )
+    late = F.col("first_began") < F.col("began")
+    return evidence(rows, F.col("records"), why, F.when(late, late_append.NAME))
+
+
+def _misdeclared(ledger: Ledger) -> DataFrame:
+    """Names whose marker contradicts the journal, each at its first record."""
+    one = Window.partitionBy(*named.NAME)
+    rows = ledger.named.withColumn("split", (F.sum("stable").over(one) > 0) & (F.sum("unstable").over(one) > 0))
+    committed = (F.col("unstable") > 0) & (F.col("declared") == Fate.COMMITTED.value)
+    aborted = (F.col("stable") > 0) & (F.col("declared") == Fate.ABORTED.value)
+    why = F.when(committed, "The journal says that its transaction was committed; its marker is ABORT.").otherwise(
+        "The journal says that its transaction was aborted; its marker is COMMIT."
+    )
+    return evidence(rows.where(committed | aborted), F.col("records"), why, F.when(F.col("split"), fate_split.NAME))
+
+
+def covered(ledger: Ledger) -> int:
+    return sum(one.committed + one.aborted + one.open for one in ledger.ids)
+
+
+def says(count: int, records: int) -> str:
+    return amount(
+        count,
+        records,
+        "transactions that headers name",
+        "is ended by a marker of another or of another outcome",
+        "are ended by markers of others or of another outcome",
+    )

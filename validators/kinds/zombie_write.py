@@ -1,0 +1,74 @@
+"""Who was replaced writes no more.
+
+Catalogue 26. Fencing must keep out a producer whose epoch was raised: data of a lower epoch behind a higher one of the
+same producer id was let in all the same. And where its order is promised, one source partition has one writer at a
+time: committed inputs of two transactional ids that overlap were processed by both, each unknown to the other.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from topicproof.validators.ledger.balance import settled
+from topicproof.validators.evidence import amount, evidence, of_log, records, together
+from topicproof.validators.finding import Order, Witness
+from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.marks import marked
+from topicproof.validators.ledger.header_transactions import TransactionalId
+
+NAME = "zombie_write"
+QUESTION = "Does nobody write who was fenced or replaced?"
+UNIT = "batches"
+WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
+
+
+def find(ledger: Ledger) -> DataFrame | None:
+    found: list[DataFrame] = []
+    if ledger.raw_log is not None and ledger.marks("stale"):
+        stale = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("stale"))
+        why = F.format_string(
+            "%s of producer id %d at epoch %d behind its epoch %d: it was fenced.",
+            *(records("count"), "producer_id", "producer_epoch", "epoch_before"),
+        )
+        found.append(evidence(of_log(stale.withColumn("offset", F.col("base_offset"))), F.col("count"), why))
+    found += [_first_of(ledger, earlier, later) for earlier, later in _overlaps(ledger)]
+    return together(found)
+
+
+def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
+    """Neighbouring transactional ids whose committed inputs of one source partition overlap, the later one second."""
+    if ledger.order is not Order.PER_SOURCE_PARTITION:
+        return []
+    known = [one for one in ledger.ids if one.source_partition is not None]
+    known.sort(key=lambda one: (one.source_partition, one.first_input))
+    found = []
+    furthest = known[:1]
+    for one in known[1:]:
+        last = furthest[0]
+        if last.source_partition == one.source_partition and (last.last_input or 0) >= (one.first_input or 0):
+            found.append((last, one))
+        if last.source_partition != one.source_partition or (last.last_input or 0) < (one.last_input or 0):
+            furthest = [one]
+    return found
+
+
+def _first_of(ledger: Ledger, earlier: TransactionalId, later: TransactionalId) -> DataFrame:
+    """The first transaction of the later id that reaches into the inputs of the earlier one."""
+    rows = ledger.named.where((F.col("transactional_id") == later.transactional_id) & (F.col("committed") > 0))
+    rows = rows.where(F.col("first_input") <= F.lit(earlier.last_input))
+    turn = F.row_number().over(Window.partitionBy("transactional_id").orderBy("first_input", "partition", "offset"))
+    why = F.lit(
+        f"It commits inputs from {later.first_input} on; {earlier.transactional_id} commits inputs "
+        f"{earlier.first_input} to {earlier.last_input} of the same partition."
+    )
+    return evidence(rows.withColumn("turn", turn).where(F.col("turn") == 1), F.lit(0), why)
+
+
+def covered(ledger: Ledger) -> int:
+    """Data batches of producers with an epoch."""
+    return ledger.marks("sequenced")
+
+
+def says(count: int, records: int) -> str:
+    return amount(count, records, "batches", "comes from a replaced writer", "come from replaced writers")

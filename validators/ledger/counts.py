@@ -1,0 +1,369 @@
+"""What is counted of a source's inputs and of a sink's rows, and why a reading cannot be trusted.
+
+The readings are checked before anything is judged with them: every (partition, offset) once, the same content at both
+levels, nothing that only read_committed sees. A violation is not a finding: it is a doubt, and the verdict is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from topicproof.validators.contract_terms import Agreed
+from topicproof.validators.ledger.balance import Headers, RawLog
+from topicproof.validators.ledger.cell import Cell
+from topicproof.validators.expected import outputs_of, record
+from topicproof.validators.finding import Balance, Bounds, Fate
+from topicproof.validators.lineage.identity import with_transaction
+from topicproof.validators.ledger.header_transactions import NAME
+from topicproof.validators.offsets import between, bits, bound, minus, word
+from topicproof.validators.ledger.rows import (
+    LINE,
+    LINEAGE,
+    Place,
+    is_hidden,
+    known_aborted,
+    ordered,
+    real,
+    without_marker,
+)
+
+
+class Inputs(NamedTuple):
+    """What a first count of the source says."""
+
+    judged: int
+    """Records in the judged range."""
+    repeated: int
+    """Records that one reading delivered more than once."""
+    dense: bool
+    """Every offset of the judged range holds an input, so that a lineage in range needs no look at the source."""
+    outputs: int
+    """How many outputs their counts say; where there are none, one each."""
+    uncounted: int
+    """Inputs without a valid count."""
+    headed: int
+    """Records with a header."""
+
+
+def count_inputs(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> Inputs:
+    words = source.groupBy("partition", word("offset").alias("word")).agg(
+        F.count_if(between("partition", "offset", bounds, "lso")).alias("judged"),
+        (F.count("*") - F.bit_count(bits("offset"))).alias("repeated"),
+        F.count_if(F.size("headers") > 0).alias("headed"),
+    )
+    names = ("judged", "repeated", "headed")
+    judged, repeated, headed = words.agg(*(F.coalesce(F.sum(name), F.lit(0)) for name in names)).collect()[0]
+    width = sum(one.lso - one.start for one in bounds.partitions)
+    dense = judged == width and repeated == 0
+    outputs, uncounted = judged, 0
+    if counts is not None:
+        due = counts.where(between("source_partition", "source_offset", bounds, "lso"))
+        said = due.agg(F.coalesce(F.sum("expected"), F.lit(0)), F.count_if(F.col("expected").isNull()))
+        outputs, uncounted = said.collect()[0]
+    return Inputs(judged, repeated, dense, outputs, uncounted, headed)
+
+
+def outputs_wanted(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> DataFrame:
+    """Of the inputs in `source`, or of those that are counted, that are due."""
+    if counts is not None:
+        return outputs_of(counts.where(between("source_partition", "source_offset", bounds, "lso")))
+    return source.where(between("partition", "offset", bounds, "lso")).select(
+        F.col("partition").alias("source_partition"),
+        F.col("offset").alias("source_offset"),
+        F.lit(0).alias("output_index"),
+    )
+
+
+class Values(NamedTuple):
+    """What a contract says of values, beside what there is."""
+
+    wanted: DataFrame
+    """source_partition, source_offset, wanted (binary), wanted_hash."""
+    records: DataFrame
+    """The sink's records, of which partition, offset and value are read."""
+
+
+def values_wanted(source: DataFrame, records: DataFrame, bounds: Bounds, agreed: Agreed) -> Values | None:
+    if agreed.value is None:
+        return None
+    inputs = source.where(between("partition", "offset", bounds, "lso"))
+    wanted = F.expr(agreed.value).cast("string").cast("binary")
+    told = record(inputs, bounds.topic).select(
+        F.col("partition").alias("source_partition"),
+        F.col("offset").alias("source_offset"),
+        wanted.alias("wanted"),
+        F.xxhash64(wanted).alias("wanted_hash"),
+    )
+    return Values(told, records)
+
+
+def outputs_produced(sink: DataFrame) -> DataFrame:
+    """The outputs that there are, whatever became of them: nobody knows whether the others were filtered out."""
+    return sink.where(F.col("place") == Place.INPUT.value).select(*LINEAGE)
+
+
+def count_outputs(outputs: DataFrame) -> int:
+    words = outputs.groupBy("source_partition", word("source_offset").alias("word")).agg(
+        F.bit_count(bits("source_offset")).alias("outputs")
+    )
+    return int(words.agg(F.coalesce(F.sum("outputs"), F.lit(0))).collect()[0][0])
+
+
+def _lineage_words(sink: DataFrame) -> DataFrame:
+    """By word of lineages: how many records there are beyond one each, and how many expected outputs are met by a
+    committed or a pending record."""
+    expected = F.col("place") == Place.INPUT.value
+    pending = (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
+    return (
+        sink.where(real() | (expected & pending))
+        .groupBy("source_partition", "output_index", word("source_offset").alias("word"))
+        .agg(
+            (F.count_if(real()) - F.bit_count(bits("source_offset", real()))).alias("repeats"),
+            F.bit_count(bits("source_offset", expected)).alias("met"),
+        )
+    )
+
+
+def count_repeats(sink: DataFrame) -> tuple[int, int]:
+    sums = (F.coalesce(F.sum(name), F.lit(0)) for name in ("repeats", "met"))
+    row = _lineage_words(sink).agg(*sums).collect()[0]
+    return int(row[0]), int(row[1])
+
+
+def later_copies(sink: DataFrame) -> DataFrame:
+    """The later copies. Only words of lineages that have some are looked at record by record.
+
+    The first copy is the earliest by timestamp, and within its partition by offset. One whose transaction is known to
+    be aborted is never the first while there is another: the others did not repeat it.
+    """
+    suspicious = _lineage_words(sink).where(F.col("repeats") > 0).drop("repeats", "met")
+    records = sink.where(real()).withColumn("word", word("source_offset"))
+    records = records.join(suspicious, ["source_partition", "output_index", "word"], "left_semi")
+    alike = Window.partitionBy(*LINEAGE)
+    aborted = F.when(known_aborted(), 1).otherwise(0)
+    records = records.withColumn("first", F.min(F.struct(aborted, "timestamp", "partition", "offset")).over(alike))
+    here = F.col("partition") == F.col("first.partition")
+    records = records.withColumn("first_here", F.min(F.when(here, F.struct(aborted, "offset"))).over(alike))
+    return records.select(
+        "partition",
+        "offset",
+        F.count("*").over(alike).alias("copies"),
+        F.col("first.partition").alias("first_partition"),
+        F.col("first_here.offset").alias("first_offset"),
+    ).where((F.col("partition") != F.col("first_partition")) | (F.col("offset") != F.col("first_offset")))
+
+
+def count_lines(cells: Sequence[Cell]) -> int:
+    return sum(cell.source_partition is not None and cell.committed > 0 for cell in cells)
+
+
+def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> tuple[Cell, ...]:
+    """`topic`: the source's."""
+    committed = F.col("fate") == Fate.COMMITTED.value
+    straddling = F.lit(False)
+    for partition, one in headers.items():
+        if one.straddle:
+            straddling |= (F.col("partition") == partition) & (F.col("offset") <= one.straddle.last)
+    known = F.col("outcome").isNotNull() | F.col("declared").isNotNull()
+    counts = {
+        "committed": committed,
+        "aborted": F.col("fate") == Fate.ABORTED.value,
+        "pending": F.col("fate") == Fate.PENDING.value,
+        "never_transactional": committed & ~F.col("transactional"),
+        "heard": committed & known,
+        "unstable": committed & (F.col("outcome") == Fate.ABORTED.value),
+        "straddling": straddling,
+        "endless": without_marker(),
+        "of_aborted": committed & (F.col("place") == Place.ABORTED.value),
+        "at_inputs": committed & (F.col("place") == Place.INPUT.value),
+        "of_source": (F.col("fate") != Fate.ABORTED.value) & F.col("source_topic").eqNullSafe(F.lit(topic)),
+        "unidentified": (F.col("fate") != Fate.ABORTED.value) & ~F.col("identified"),
+        "revoked": committed & known_aborted(),
+    }
+    cells = sink.groupBy("partition", F.when(real(), F.col("source_partition")).alias("source_partition")).agg(
+        F.max(F.when(real(), F.col("source_offset"))).alias("last_source_offset"),
+        *(F.count_if(condition).alias(name) for name, condition in counts.items()),
+    )
+    return tuple(Cell(**row.asDict()) for row in cells.collect())
+
+
+def count_lines_at_length(sink: DataFrame, per_key: bool) -> int:
+    """As `count_lines`, where lines are those of keys, or where some records stand in none: each is then its own."""
+    row = (
+        sink.where(real())
+        .agg(
+            F.count_distinct(F.when(ordered(per_key), F.struct(*LINE, *(("key_hash",) * per_key)))),
+            F.count_if(~ordered(per_key)),
+        )
+        .collect()[0]
+    )
+    return int(row[0] + row[1])
+
+
+class Identities(NamedTuple):
+    """What the source's records hold to be matched by. All zero where records are matched by lineage."""
+
+    records: int = 0
+    """Committed and pending records of the source's reading."""
+    missing: int = 0
+    """Committed ones that hold no identity."""
+    repeated: int = 0
+    """Those of `records` whose identity an earlier one holds too."""
+    missing_elsewhere: int = 0
+    """Pending and aborted records that hold none."""
+
+
+def count_identities(source: DataFrame, aborted: DataFrame | None) -> Identities:
+    """`source`: as the ledger's `identities`; `aborted`: as `identified`."""
+    of_one = source.groupBy("source_key").agg(F.count("*").alias("inputs"), F.count_if("pending").alias("waiting"))
+    nothing = F.col("source_key").isNull()
+    sums = {
+        "records": F.col("inputs"),
+        "missing": F.when(nothing, F.col("inputs") - F.col("waiting")),
+        "repeated": F.when(~nothing, F.col("inputs") - 1),
+        "missing_elsewhere": F.when(nothing, F.col("waiting")),
+    }
+    row = of_one.agg(*(F.coalesce(F.sum(one), F.lit(0)).alias(name) for name, one in sums.items())).collect()[0]
+    found = Identities(**row.asDict())
+    lost = 0 if aborted is None else aborted.where(nothing).count()
+    return found._replace(missing_elsewhere=found.missing_elsewhere + lost)
+
+
+def count_alike(sink: DataFrame, bounds: Bounds) -> int:
+    return later_alike(sink, bounds).count()
+
+
+def later_alike(sink: DataFrame, bounds: Bounds) -> DataFrame:
+    """The committed outputs that are like an earlier one of the same input in the same topic: partition, offset."""
+    rows = sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value))
+    topic = _topic(bounds)
+    same = Window.partitionBy("source_partition", "source_offset", "key_hash", "value_hash", topic)
+    rows = rows.withColumn("nth", F.row_number().over(same.orderBy("partition", "offset")))
+    return rows.where(F.col("nth") > 1).drop("nth")
+
+
+def _topic(bounds: Bounds) -> Column:
+    """Which of several topics a row of the sink lies in, as a number."""
+    number = F.lit(0)
+    for place, part in enumerate(bounds.parts):
+        number = F.when(F.col("partition") >= part.first, F.lit(place)).otherwise(number)
+    return number
+
+
+class Keys(NamedTuple):
+    """Where the keys lie that order is promised for, each once a source partition and topic."""
+
+    all: int = 0
+    spread: int = 0
+    """In several partitions of the topic."""
+
+
+def count_keys(sink: DataFrame, bounds: Bounds) -> Keys:
+    row = keys_of(sink, bounds).agg(F.count("*"), F.count_if(F.col("partitions") > 1)).collect()[0]
+    return Keys(int(row[0]), int(row[1]))
+
+
+def keys_of(sink: DataFrame, bounds: Bounds) -> DataFrame:
+    """The keys of one source partition's outputs in one topic: source_partition, key_hash, partitions (in how many they
+    lie), partition and offset (of the first one)."""
+    keyed = sink.where(real() & F.col("key_hash").isNotNull()).withColumn("topic", _topic(bounds))
+    first = F.min(F.struct("partition", "offset")).alias("first")
+    rows = keyed.groupBy("source_partition", "key_hash", "topic")
+    found = rows.agg(F.count_distinct("partition").alias("partitions"), first)
+    return found.select("*", "first.partition", "first.offset").drop("first")
+
+
+class Doubt(StrEnum):
+    """Why the readings of the sink cannot be trusted, as the beginning of a sentence that ends with a count."""
+
+    REPEATED = "records delivered more than once by one reading of the sink"
+    OUTSIDE = "records outside the bounds that were asked for"
+    UNEQUAL = "blocks of 64 offsets whose content differs between read_committed and read_uncommitted"
+    UNSEEN = "records visible to read_committed, but not to read_uncommitted"
+    PAST_LSO = "records visible to read_committed at or above the last stable offset"
+    UNCOVERED = "records below the last stable offset that are in no data batch of the raw log"
+
+
+def count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool) -> tuple[dict[Doubt, int], int]:
+    """Both readings and the raw log side by side, one row for 64 offsets; and how many records are hidden, which is no
+    doubt but a finding (reading_mismatch): the readings agree with each other, and the raw log contradicts both."""
+    settled = F.col("fate") != Fate.PENDING.value
+    records = sink.groupBy("partition", word("offset").alias("word")).agg(
+        bits("offset").alias("found"),
+        F.count("*").alias("found_count"),
+        F.bit_xor(F.when(F.col("visible"), F.col("content"))).alias("found_content"),
+        F.count_if(~between("partition", "offset", bounds, "hw")).alias(Doubt.OUTSIDE.name),
+        F.count_if(~settled & F.col("visible")).alias(Doubt.PAST_LSO.name),
+        F.count_if(F.lit(raw_log) & settled & F.col("transactional").isNull()).alias(Doubt.UNCOVERED.name),
+        F.count_if(is_hidden()).alias("hidden"),
+    )
+    unseen = minus(F.col("seen"), F.col("found"))
+    repeated = reduce(
+        Column.__add__,
+        (F.coalesce(F.col(f"{one}_count") - F.bit_count(one), F.lit(0)) for one in ("found", "seen")),
+    )
+    # Offsets that are repeated or missing have a doubt of their own.
+    unequal = (repeated == 0) & (unseen == 0) & (F.col("seen_content") != F.col("found_content"))
+    counted = {
+        Doubt.REPEATED: repeated,
+        Doubt.UNSEEN: F.bit_count(unseen),
+        Doubt.UNEQUAL: unequal.cast("int"),
+        **{one: F.col(one.name) for one in (Doubt.OUTSIDE, Doubt.PAST_LSO, Doubt.UNCOVERED)},
+    }
+    pairs = words.select("partition", "word", "seen", "seen_count", "seen_content").join(
+        records, ["partition", "word"], "full"
+    )
+    sums = {**{one.name: count for one, count in counted.items()}, "hidden": F.col("hidden")}
+    row = pairs.agg(*(F.coalesce(F.sum(count), F.lit(0)).alias(name) for name, count in sums.items())).collect()[0]
+    return {doubt: row[doubt.name] for doubt in Doubt}, row["hidden"]
+
+
+def doubts_of(found: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance]) -> tuple[str, ...]:
+    """Why not to trust the readings, in clauses."""
+    said = [f"{doubt.value}: {count:,}." for doubt, count in found.items() if count]
+    if inputs.repeated:
+        said.append(f"records delivered more than once by the reading of the source: {inputs.repeated:,}.")
+    if inputs.uncounted:
+        said.append(f"inputs without a valid count of expected outputs: {inputs.uncounted:,}.")
+    said += [
+        f"unexplained offsets in partition {one.partition}: {one.unexplained:,} of {one.offsets:,}."
+        for one in balance
+        if one.unexplained
+    ]
+    return tuple(said)
+
+
+def inside(bounds: Bounds) -> Column:
+    """Whether a transaction of the raw log has data in the bounds."""
+    start, hw = bound("partition", bounds, "start"), bound("partition", bounds, "hw")
+    return (F.col("last_offset") >= start) & (F.col("first_offset") < hw)
+
+
+def count_ends(raw_log: RawLog, bounds: Bounds) -> dict[str, int]:
+    rows = raw_log.transactions.where(inside(bounds)).groupBy("outcome").count().collect()
+    return {row["outcome"]: row["count"] for row in rows}
+
+
+def written_by(source: DataFrame, bounds: Bounds) -> DataFrame:
+    inputs = source.where((F.size("headers") > 0) & between("partition", "offset", bounds, "lso"))
+    return (
+        with_transaction(inputs)
+        .where(F.col("transactional_id").isNotNull())
+        .select(
+            F.col("partition").alias("source_partition"),
+            F.col("offset").alias("source_offset"),
+            F.struct(*NAME).alias("writer"),
+        )
+    )
+
+
+def count_writers(written: DataFrame) -> dict[str, int]:
+    """How many inputs each transactional id wrote."""
+    rows = written.groupBy("writer.transactional_id").count().collect()
+    return {row[0]: row[1] for row in rows}

@@ -1,0 +1,172 @@
+"""Transactions as the records' own headers name them, beside those that the raw log shows.
+
+A name is (transactional id, sequence, attempt, task): the task's random token keeps a replay apart from what it
+replays. Where all is well, the records of one name in one partition are exactly one transaction of the raw log. What
+is not so is looked at record by record (`attributed`), and only then.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from topicproof.validators.ledger.balance import RawLog, spans
+from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.offsets import bound
+
+NAME = ("transactional_id", "sequence", "attempt", "task")
+_FIRST = ("offset", "source_topic", "source_partition", "source_offset", "output_index")
+
+
+class TransactionalId(NamedTuple):
+    """What the headers of one transactional id say, and what they were found to be."""
+
+    transactional_id: str
+    records: int
+    committed: int
+    """Transactions; one with a committed record is committed, else with a pending one open, else aborted."""
+    aborted: int
+    open: int
+    strangers: int
+    """Groups of one name in one partition that are not exactly one transaction of the raw log."""
+    split: int
+    """Transactions that the raw log commits in one partition and aborts in another."""
+    misdeclared: int
+    """Groups whose marker says another outcome than the journal."""
+    torn: int
+    """Transactions, by the raw log, with some committed records, none pending, and fewer than their headers say."""
+    unknown: int
+    """Transactions of the raw log of which the journal does not know the outcome."""
+    changed: bool
+    """More than one producer id or epoch wrote for it."""
+    source_partition: int | None
+    """The one that its committed records stem from; null when there is none, or more than one."""
+    first_input: int | None
+    last_input: int | None
+
+
+def named(sink: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> DataFrame:
+    """One row per name and sink partition, in the place of its first record.
+
+    partition, `_FIRST` and `NAME`; last_offset, records; total (records of the whole transaction, by its headers);
+    committed, aborted, pending (records by fate); stable and unstable (records by the marker of the raw log); declared,
+    reason (the journal's); first_source, last_source (source partitions), first_input, last_input (of the committed
+    records); producer_id and producer_epoch of the transaction of the raw log that is exactly this, null when there is
+    none.
+    """
+    fate, committed = F.col("fate"), F.col("fate") == Fate.COMMITTED.value
+    groups = (
+        sink.where(F.col("transactional_id").isNotNull())
+        .groupBy("partition", *NAME)
+        .agg(
+            F.min(F.struct(*_FIRST)).alias("first"),
+            F.max("offset").alias("last_offset"),
+            F.count("*").alias("records"),
+            F.max("total").alias("total"),
+            F.count_if(committed).alias("committed"),
+            F.count_if(fate == Fate.ABORTED.value).alias("aborted"),
+            F.count_if(fate == Fate.PENDING.value).alias("pending"),
+            F.count_if(F.col("outcome") == Fate.COMMITTED.value).alias("stable"),
+            F.count_if(F.col("outcome") == Fate.ABORTED.value).alias("unstable"),
+            F.max("declared").alias("declared"),
+            F.max("reason").alias("reason"),
+            F.min(F.when(committed, F.col("source_partition"))).alias("first_source"),
+            F.max(F.when(committed, F.col("source_partition"))).alias("last_source"),
+            F.min(F.when(committed, F.col("source_offset"))).alias("first_input"),
+            F.max(F.when(committed, F.col("source_offset"))).alias("last_input"),
+        )
+        .select("*", *(F.col(f"first.{name}").alias(name) for name in _FIRST))
+        .drop("first")
+    )
+    if raw_log is None:
+        return groups.withColumns({name: F.lit(None).cast("long") for name in ("producer_id", "producer_epoch")})
+    logged = raw_log.transactions.select(
+        "partition",
+        F.greatest("first_offset", bound("partition", bounds, "start")).alias("offset"),
+        F.least(F.col("last_offset"), bound("partition", bounds, "hw") - 1).alias("last_offset"),
+        "producer_id",
+        F.col("producer_epoch").cast("long").alias("producer_epoch"),
+    )
+    return groups.join(logged, ["partition", "offset", "last_offset"], "left")
+
+
+def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
+    """The transactional ids of `named`, by name. There are few: each costs the coordinator memory."""
+    alien = F.col("producer_id").isNull()
+    told = (F.col("stable") > 0) & (F.col("declared") == Fate.ABORTED.value)
+    told |= (F.col("unstable") > 0) & (F.col("declared") == Fate.COMMITTED.value)
+    identity = F.struct("producer_id", "producer_epoch")
+    whole = {side: F.max(F.when(~alien, F.col(side))) > 0 for side in ("stable", "unstable")}
+    # The guarantees without transactions write the same headers, and promise nothing of what a crash cuts off.
+    transactional = F.sum(F.col("stable") + F.col("unstable")) > 0
+    names = groups.groupBy(*NAME).agg(
+        F.sum("records").alias("records"),
+        F.max("committed").alias("committed"),
+        F.max("pending").alias("pending"),
+        F.count_if(alien).alias("strangers"),
+        (whole["stable"] & whole["unstable"]).alias("split"),
+        F.count_if(told).alias("misdeclared"),
+        (transactional & F.sum("committed").between(1, F.max("total") - 1) & (F.max("pending") == 0)).alias("torn"),
+        (F.max("declared").isNull() & (transactional | (F.max("pending") > 0))).alias("unknown"),
+        F.min(F.when(~alien, identity)).alias("lowest"),
+        F.max(F.when(~alien, identity)).alias("highest"),
+        *_inputs(),
+    )
+    committed, pending = F.col("committed") > 0, F.col("pending") > 0
+    ids = names.groupBy("transactional_id").agg(
+        F.sum("records").alias("records"),
+        F.count_if(committed).alias("committed"),
+        F.count_if(~committed & pending).alias("open"),
+        F.count_if(~committed & ~pending).alias("aborted"),
+        F.sum("strangers").alias("strangers"),
+        F.count_if("split").alias("split"),
+        F.sum("misdeclared").alias("misdeclared"),
+        F.count_if("torn").alias("torn"),
+        F.count_if("unknown").alias("unknown"),
+        F.coalesce(F.min("lowest") != F.max("highest"), F.lit(False)).alias("changed"),
+        *_inputs(),
+    )
+    one = F.col("first_source") == F.col("last_source")
+    rows = ids.withColumn("source_partition", F.when(one, F.col("first_source"))).orderBy("transactional_id").collect()
+    return tuple(TransactionalId(*(row[name] for name in TransactionalId._fields)) for row in rows)
+
+
+def _inputs() -> list[Column]:
+    return [
+        *(F.min(name).alias(name) for name in ("first_source", "first_input")),
+        *(F.max(name).alias(name) for name in ("last_source", "last_input")),
+    ]
+
+
+def attributed(sink: DataFrame, raw_log: RawLog, bounds: Bounds) -> DataFrame:
+    """The names within each transaction of the raw log, record by record: one row per transaction, partition and name.
+
+    partition, producer_id, began (where the transaction's data begins) and `NAME`, with `_FIRST` of the first of these
+    records; records; names (how many share the transaction); ids (how many transactional ids its producer id wrote
+    headers of: a producer has one, so with more the records were copied from another log); first_began (where the first
+    transaction that holds this name in this partition begins).
+    """
+    places = spans(raw_log, bounds).where("transactional")
+    places = places.select(
+        "partition", "producer_id", "began", F.explode(F.sequence("at", "last_offset")).alias("offset")
+    )
+    records = sink.where(F.col("transactional_id").isNotNull()).join(places, ["partition", "offset"])
+    groups = records.groupBy("partition", "producer_id", "began", *NAME).agg(
+        F.min(F.struct(*_FIRST)).alias("first"), F.count("*").alias("records")
+    )
+    together = Window.partitionBy("partition", "producer_id", "began")
+    mine = Window.partitionBy("producer_id")
+    return (
+        groups.withColumns(
+            {
+                "names": F.count("*").over(together),
+                "last_name": F.max(F.struct(*NAME)).over(together),
+                "ids": F.size(F.collect_set("transactional_id").over(mine)),
+                "first_began": F.min("began").over(Window.partitionBy("partition", "producer_id", *NAME)),
+            }
+        )
+        .select("*", *(F.col(f"first.{name}").alias(name) for name in _FIRST))
+        .drop("first")
+    )

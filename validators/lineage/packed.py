@@ -1,0 +1,184 @@
+"""Readings whose lineage is packed: each record of a pack gets the headers that it would have had on its own.
+
+So the ledger and all validators know of one kind of lineage only. Readings are not shuffled: where packs lie is worked
+out once from the batch headers (validators/lineage/packs.py) and lies beside the readings, and each task of Spark looks its own
+offsets up there. Of a record only partition, offset and headers are handed to Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
+
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
+from topicproof.validators.lineage.packs import HEADS, PACKED_HEADER, Pack, lay, parse_pack
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+"""Not as text, which PySpark parses with its default session, even when that has ended."""
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_HEADER_NAMES = "headers.list.element.key"
+"""As Spark calls that column in Parquet."""
+HEADS_FILE, SEGMENTS_FILE, LOST_FILE = "heads.parquet", "segments.parquet", "lost.parquet"
+
+Ints = npt.NDArray[np.int64]
+
+
+def is_head() -> Column:
+    """Whether a record of a reading is the first of a pack."""
+    return F.coalesce(F.array_contains("headers.key", PACKED_HEADER), F.lit(False))
+
+
+def has_packs(reading: DataFrame) -> bool:
+    """Whether a reading holds any pack; one cheap look."""
+    return bool(reading.where(is_head()).select("offset").limit(1).collect())
+
+
+def packs_in(kept: Path) -> bool:
+    """The same of a reading that is kept as Parquet, without Spark: a look at the names of its headers."""
+    for part in sorted(kept.glob("*.parquet")):
+        names = pq.ParquetFile(part, read_dictionary=[_HEADER_NAMES])
+        for rows in names.iter_batches(columns=[_HEADER_NAMES]):
+            if PACKED_HEADER in rows.column(0).flatten().field("key").dictionary.to_pylist():
+                return True
+    return False
+
+
+def keep_packs(reading: DataFrame, batches: pa.Table, folder: Path) -> bool:
+    """Write into `folder` where the packs of a reading lie, by the raw log's batches. False where there are none."""
+    rows = reading.where(is_head()).select("partition", "offset", "headers").toArrow()
+    if not rows.num_rows:
+        return False
+    names = {"packed": PACKED_HEADER, "transaction": TRANSACTION_HEADER}
+    listed = rows["headers"].to_pylist()
+    values = {column: [_last(headers, name) for headers in listed] for column, name in names.items()}
+    heads = pa.table({"partition": rows["partition"], "offset": rows["offset"], **values}).cast(HEADS)
+    segments, lost = lay(batches, heads)
+    folder.mkdir(parents=True, exist_ok=True)
+    for table, name in ((heads, HEADS_FILE), (segments, SEGMENTS_FILE), (lost, LOST_FILE)):
+        pq.write_table(table, folder / name)
+    return True
+
+
+def unpacked(reading: DataFrame, folder: Path) -> DataFrame:
+    """The reading, with the headers of its own for each record of a pack that `folder` knows of."""
+    # Its type hints say of which kind it is.
+    unpack = arrow_udf(_unpacker(str(folder)), HEADERS)  # type: ignore[call-overload]
+    return reading.withColumn("headers", unpack("partition", "offset", "headers"))
+
+
+def count_lost(reading: DataFrame, folder: Path) -> int:
+    """How many records of an unpacked reading are without lineage because the first record of their pack is not there,
+    or cannot be read."""
+    lost = pq.read_table(folder / LOST_FILE)
+    if lost.num_rows == 0:
+        return 0
+    spark = reading.sparkSession
+    ranges = spark.createDataFrame(lost).withColumnRenamed("partition", "lost_in")
+    unnamed = reading.where(~F.coalesce(F.array_contains("headers.key", LINEAGE_HEADER), F.lit(False)))
+    inside = (F.col("partition") == F.col("lost_in")) & F.col("offset").between(
+        F.col("first_offset"), F.col("last_offset")
+    )
+    return unnamed.select("partition", "offset").join(F.broadcast(ranges), inside, "left_semi").count()
+
+
+def _last(headers: list[dict[str, object]], name: str) -> object:
+    return next((one["value"] for one in reversed(headers) if one["key"] == name), None)
+
+
+Columns = tuple[pa.Array, pa.Array, pa.Array]
+
+
+def _unpacker(folder: str) -> Callable[[Iterator[Columns]], Iterator[pa.Array]]:
+    def unpack(batches: Iterator[Columns]) -> Iterator[pa.Array]:
+        known: dict[int, _Packs] = {}
+        for partition, offset, headers in batches:
+            found = headers.cast(HEADERS_TYPE)
+            for number in pc.unique(partition).to_pylist():
+                if number not in known:
+                    known[number] = _Packs(folder, number)
+                found = known[number].unpack(np.asarray(partition) == number, np.asarray(offset), found)
+            yield found
+
+    return unpack
+
+
+class _Packs:
+    """Those of one partition."""
+
+    def __init__(self, folder: str, partition: int) -> None:
+        segments, heads = (
+            pq.read_table(f"{folder}/{name}", filters=[("partition", "=", partition)]).sort_by(by)
+            for name, by in ((SEGMENTS_FILE, "first_offset"), (HEADS_FILE, "offset"))
+        )
+        self.first, self.last, self.position = (
+            np.asarray(segments[name], np.int64) for name in ("first_offset", "last_offset", "position")
+        )
+        self.head = np.searchsorted(np.asarray(heads["offset"], np.int64), np.asarray(segments["head"], np.int64))
+        self.packed = heads["packed"].combine_chunks()
+        self.transactions = heads["transaction"].combine_chunks()
+
+    def unpack(self, here: npt.NDArray[np.bool_], offsets: Ints, headers: pa.ListArray) -> pa.ListArray:
+        """The headers of these records; those that are not `here` keep theirs."""
+        if not self.first.size:
+            return headers
+        segments = np.searchsorted(self.first, offsets, "right") - 1
+        rows = np.flatnonzero(here & (segments >= 0) & (offsets <= self.last[segments]))
+        if not rows.size:
+            return headers
+        segments = segments[rows]
+        heads, positions = self.head[segments], self.position[segments] + offsets[rows] - self.first[segments]
+        own = pc.list_parent_indices(headers)
+        entries = headers.flatten()
+        member = np.zeros(len(headers), bool)
+        member[rows] = True
+        # The first record of a pack has the transaction of its own already: it would be there twice.
+        first = np.zeros(len(headers), bool)
+        first[rows[positions == 0]] = True
+        parents = np.asarray(own, np.int64)
+        keys = entries.field("key")
+        packed = np.asarray(pc.fill_null(pc.equal(keys, PACKED_HEADER), False))
+        transaction = np.asarray(pc.fill_null(pc.equal(keys, TRANSACTION_HEADER), False))
+        kept = ~((packed & member[parents]) | (transaction & first[parents]))
+        more = [
+            (rows, _entries(LINEAGE_HEADER, self._lineages(heads, positions))),
+            (rows, _entries(TRANSACTION_HEADER, self.transactions.take(pa.array(heads)))),
+        ]
+        whole = pa.concat_arrays([entries.filter(pa.array(kept)), *(values for _, values in more)])
+        owners = np.concatenate([parents[kept], *(places for places, _ in more)])
+        ends = np.cumsum(np.bincount(owners, minlength=len(headers)))
+        offsets_of = pa.array(np.concatenate(([0], ends)), pa.int32())
+        nothing = pc.and_(headers.is_null(), pa.array(~member))
+        ordered = whole.take(pa.array(np.argsort(owners, kind="stable")))
+        return pa.ListArray.from_arrays(offsets_of, ordered, mask=nothing).cast(HEADERS_TYPE)
+
+    def _parsed(self, head: int) -> Pack:
+        pack = parse_pack(self.packed[head].as_py())
+        assert pack is not None, "a pack that cannot be read has no segment"
+        return pack
+
+    def _lineages(self, heads: Ints, positions: Ints) -> pa.Array:
+        """What the header of each of these records says."""
+        found: list[bytes | None] = [None] * heads.size
+        for head in np.unique(heads).tolist():
+            pack = self._parsed(head)
+            own = np.flatnonzero(heads == head)
+            where = positions[own]
+            begins = f"{pack.topic}/{pack.partition}/".encode()
+            places = zip(own.tolist(), pack.offsets[where].tolist(), pack.indices[where].tolist(), strict=True)
+            for row, offset, index in places:
+                found[row] = b"%b%d/%d" % (begins, offset, index)
+        return pa.array(found, pa.binary())
+
+
+def _entries(name: str, values: pa.Array) -> pa.StructArray:
+    return pa.StructArray.from_arrays([pa.array([name] * len(values), pa.string()), values], ["key", "value"])

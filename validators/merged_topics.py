@@ -1,0 +1,58 @@
+"""Several topics judged as one: their partitions are numbered through, in the order of the topics.
+
+A stage may write to several sinks, dead letters included, and read several sources. Which output went where is then
+one question over all of them: no validator needs to know that there is more than one topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.finding import Bounds, Part
+
+
+def join(bounds: Sequence[Bounds]) -> Bounds:
+    """One topic's bounds as they are; those of several as one."""
+    if len(bounds) == 1:
+        return bounds[0]
+    parts: list[Part] = []
+    first = 0
+    for one in bounds:
+        parts.append(Part(one.topic, first))
+        first += max(p.partition for p in one.partitions) + 1
+    numbered = (
+        replace(p, partition=part.first + p.partition)
+        for part, one in zip(parts, bounds, strict=True)
+        for p in one.partitions
+    )
+    return Bounds(" + ".join(one.topic for one in bounds), tuple(numbered), tuple(parts))
+
+
+def split(bounds: Bounds) -> list[tuple[Bounds, int]]:
+    """The topics' own bounds again, each with the number of its first partition."""
+    if not bounds.parts:
+        return [(bounds, 0)]
+    found = []
+    for part, end in zip(bounds.parts, [*(one.first for one in bounds.parts[1:]), None], strict=True):
+        own = (
+            replace(p, partition=p.partition - part.first)
+            for p in bounds.partitions
+            if p.partition >= part.first and (end is None or p.partition < end)
+        )
+        found.append((Bounds(part.topic, tuple(own)), part.first))
+    return found
+
+
+def with_numbered_input(records: DataFrame, bounds: Bounds) -> DataFrame:
+    """Records with source_topic and source_partition -> the same, with those of the joined source instead."""
+    for part in bounds.parts:
+        ours = F.col("source_topic") == part.topic
+        records = records.withColumn(
+            "source_partition",
+            F.when(ours, F.col("source_partition") + part.first).otherwise(F.col("source_partition")),
+        ).withColumn("source_topic", F.when(ours, bounds.topic).otherwise(F.col("source_topic")))
+    return records
