@@ -12,7 +12,7 @@ class SourceLog:
     """What the source's own log tells."""
 
     aborted: DataFrame | None = None
-    """The aborted records of the judged range, as a reading; None when it has none."""
+    """The aborted records of the source, as a reading, also beyond the judged range; None when it has none."""
     pending: DataFrame | None = None
     """The records at and above its last stable offset, as a reading; None when it has none."""
     markers: DataFrame | None = None

@@ -229,6 +229,17 @@ def test_the_output_of_a_pending_input_is_not_settled(spark: SparkSession, tmp_p
     )
 
 
+def test_an_aborted_input_has_no_output_beyond_the_judged_range_either(spark: SparkSession, tmp_path: Path) -> None:
+    """Story: the group's offset, and with it what is judged, ends below input 1, which was aborted. Its output is
+    there all the same. Beside it lies that of input 2, which is only not judged."""
+    made = history("0 1 2 C", inputs=3, aborted=[(0, 1)], judged=[(0, 1)])
+    report = judged(spark, tmp_path, made)
+    assert (report.verdict, found(report)) == (
+        Outcome.VIOLATED,
+        {"aborted_input": (1, 1, None), "phantom": (2, 0, "aborted_input")},
+    )
+
+
 @pytest.mark.parametrize(
     ("before", "after", "verdict", "rows"),
     [

@@ -66,7 +66,7 @@ class Place(StrEnum):
     HOLE = "HOLE"
     """Into the judged range, to an offset where read_committed has no record: a marker, or compacted."""
     ABORTED = "ABORTED"
-    """To a record of the judged range that was aborted in the source."""
+    """To a record that was aborted in the source, also beyond the judged range."""
     REMOVED = "REMOVED"
     """Into the judged range, to a record that compaction or retention has removed from the source."""
     BEYOND = "BEYOND"
@@ -193,11 +193,8 @@ def with_places(
     start, lso, hw = (bound("source_partition", bounds, name) for name in ("start", "lso", "hw"))
     offset = F.col("source_offset")
     nowhere = (F.col("source_topic") != bounds.topic) | start.isNull() | offset.isNull() | (offset >= hw)
-    place = (
-        F.when(nowhere, Place.NOWHERE.value)
-        .when(offset < start, Place.BEFORE.value)
-        .when(offset >= lso, Place.AFTER.value)
-    )
+    beyond = F.when(nowhere, Place.NOWHERE.value).when(offset < start, Place.BEFORE.value)
+    place = beyond.when(offset >= lso, Place.AFTER.value)
     index = F.col("output_index")
     if counts is None:
         there = F.when(index >= 1, Place.BEYOND.value).otherwise(Place.INPUT.value)
@@ -205,7 +202,7 @@ def with_places(
         few = bounds.offsets <= BROADCAST_ROWS_MAX
         records = records.join(F.broadcast(counts) if few else counts, ["source_partition", "source_offset"], "left")
         there = F.when(index >= F.col("expected"), Place.BEYOND.value).otherwise(Place.INPUT.value)
-    if dense:
+    if dense and source_log.aborted is None:
         return records.withColumn("place", place.otherwise(there))
     keys = [F.col("partition").alias("source_partition"), word("offset").alias("source_word")]
     records = records.withColumn("source_word", word("source_offset"))
@@ -218,6 +215,8 @@ def with_places(
         # Neither a record nor a marker: the log has lost what was there.
         hole = F.when(holds("markers", "source_offset"), hole).otherwise(Place.REMOVED.value)
     if source_log.aborted is not None:
-        hole = F.when(holds("lost", "source_offset"), Place.ABORTED.value).otherwise(hole)
+        # An aborted input has no output wherever the judged range ends.
+        place = beyond.when(holds("lost", "source_offset"), Place.ABORTED.value)
+        place = place.when(offset >= lso, Place.AFTER.value)
     found = F.when(holds("inputs", "source_offset"), there).otherwise(hole)
     return records.withColumn("place", place.otherwise(found))
