@@ -6,11 +6,11 @@ import pandas as pd
 import streamlit as st
 
 from topicproof.app import session, wording
+from topicproof.backend.commands.show import balances
 from topicproof.backend.history.store import Run
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.totals import Balance, current_totals
 from topicproof.backend.settings import Settings
-from topicproof.backend.commands.show import balances
 from topicproof.validators.finding import Outcome
 
 READ_AGAIN_S = 3

@@ -17,8 +17,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.kafka.browse.records import Record
+from topicproof.backend.kafka.browse.search import Row
 
 Chart = Callable[[], go.Figure]
 """Makes the figure when it is asked for."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from topicproof.app import charts, export, wording
+from topicproof.backend.commands.show import side_effects
 from topicproof.backend.faults.fault import Side
 from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.history.store import Run
-from topicproof.backend.commands.show import side_effects
 from topicproof.validators.finding import Outcome
 
 RATES_KEPT = 60

@@ -22,19 +22,19 @@ from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
 from topicproof.backend.evidence.copy import zip_evidence
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.judging.verify import evidence_hash
 from topicproof.backend.history.signoff import Signoff, Standing, signoffs, standing
 from topicproof.backend.history.store import History, Run
+from topicproof.backend.judging.verify import evidence_hash
+from topicproof.backend.kafka.browse.describe import ClusterView, Placement, Setting, describe_cluster, describe_topic
+from topicproof.backend.kafka.browse.records import Record, read_window
 from topicproof.backend.kafka.browse.search import Search, offset_at, search
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers
-from topicproof.backend.kafka.browse.describe import ClusterView, Placement, Setting, describe_cluster, describe_topic
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
-from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, knock
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
-from topicproof.backend.kafka.browse.records import Record, read_window
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import read_states
+from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, knock
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings

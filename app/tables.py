@@ -11,10 +11,10 @@ from pandas.io.formats.style import Styler
 
 from topicproof.app.place import BOTH, COMMITTED, UNCOMMITTED
 from topicproof.app.wording import FATE_WORDS, data_size, fate_label, moment_of_ms, not_here, short_transaction
-from topicproof.backend.kafka.browse.search import Row
-from topicproof.backend.kafka.log.fates import FATES
-from topicproof.backend.kafka.coordination.lag import GroupLag
 from topicproof.backend.kafka.browse.records import Headers, Record, as_text
+from topicproof.backend.kafka.browse.search import Row
+from topicproof.backend.kafka.coordination.lag import GroupLag
+from topicproof.backend.kafka.log.fates import FATES
 from topicproof.validators.finding import Bounds, Fate
 
 CELL_CHARACTERS = 80

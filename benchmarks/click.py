@@ -17,8 +17,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, expect, sync_playwright
 from rich.console import Console
 
-from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.history.store import History
+from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.kafka import free_ports
 from topicproof.backend.services.keeper import services
 from topicproof.backend.settings import read_settings

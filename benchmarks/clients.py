@@ -35,12 +35,12 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from rich.console import Console
 from rich.table import Table
 
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.plain import PlainProducer
+from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.plain import PlainProducer
-from topicproof.backend.kafka.log.rawlog import Connection, connect
-from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config, read_settings
 
 SINK, SOURCE = "sink", "source"

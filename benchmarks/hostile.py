@@ -26,14 +26,14 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.scan import peak_bytes
+from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.services.keeper import services
-from topicproof.backend.settings import idempotent_producer_config, read_settings, transactional_producer_config
 from topicproof.backend.services.spark import spark_session
-from topicproof.backend.judging.capture_store import Question
-from benchmarks.scan import peak_bytes
+from topicproof.backend.settings import idempotent_producer_config, read_settings, transactional_producer_config
 from topicproof.validators.finding import Order
 from topicproof.validators.lineage.identity import Identity
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from topicproof.backend.errors import SetupError
-from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
-from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, consumer_config, idempotent_producer_config
 from benchmarks.sides import PARTITIONS, Bench, streaming
+from topicproof.backend.errors import SetupError
+from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, consumer_config, idempotent_producer_config
 
 WARMING_S = 8
 """Not counted: the pipeline starts meanwhile."""

@@ -26,10 +26,10 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
 
-from topicproof.backend.services.jars import BROKER, jar_files
-from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.services.jars import BROKER, jar_files
+from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.settings import idempotent_producer_config, read_settings
 from topicproof.validators.finding import Bounds, PartitionBounds
 

@@ -24,16 +24,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from topicproof.backend.errors import SetupError
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.store import History, Run
-from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
-from topicproof.backend.services.java import java
+from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.fates import over_partitions, transactions
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
-from topicproof.backend.sink.journal import Declared, TaskStarted, TransactionEnded, decode
-from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
+from topicproof.backend.services.java import java
 from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import (
     READ_COMMITTED,
     Settings,
@@ -41,8 +42,7 @@ from topicproof.backend.settings import (
     idempotent_producer_config,
     spark_source_options,
 )
-from topicproof.backend.services.spark import spark_session
-from topicproof.backend.judging.capture_store import Question
+from topicproof.backend.sink.journal import Declared, TaskStarted, TransactionEnded, decode
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.readings import read
 

@@ -24,14 +24,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from topicproof.backend.errors import TopicproofError
-from topicproof.backend.services.keeper import services
-from topicproof.backend.settings import ROOT, read_settings
 from benchmarks import sides
 from benchmarks.latency import delays, latencies
 from benchmarks.sides import Bench, Timed
 from benchmarks.speed_report import as_markdown, as_page
 from benchmarks.standalone import standalone
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.services.keeper import services
+from topicproof.backend.settings import ROOT, read_settings
 
 RECORDS, TIMES = 4_000_000, 3
 QUICK_RECORDS = 200_000

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from topicproof.validators.ledger import build as ways
 from topicproof.validators.finding import Guarantee
+from topicproof.validators.ledger import build as ways
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import judge
 

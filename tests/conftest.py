@@ -13,10 +13,10 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
-from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.settings import Settings, admin_config, read_settings
-from topicproof.backend.services.spark import connect
 from tests.runs import SMALL, Finished, run_to_end
+from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.services.spark import connect
+from topicproof.backend.settings import Settings, admin_config, read_settings
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

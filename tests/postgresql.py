@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psycopg
 
-from topicproof.backend.services.kafka import free_ports
 from tests.conftest import wait_until
+from topicproof.backend.services.kafka import free_ports
 
 START_TIMEOUT_S = 30
 

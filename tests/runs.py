@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from topicproof.backend.history.store import History, Run
-from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.lifecycle import create, execute, make_context
+from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, consumer_config, transactional_producer_config
 from topicproof.validators.report import Report

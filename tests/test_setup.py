@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from topicproof.backend import settings as settings_module
-from topicproof.backend.services.dashboard import require_port
 from topicproof.backend.errors import ClusterError, SetupError, UsageError
+from topicproof.backend.kafka.cluster import TXN_OFFSET_COMMIT, Cluster, require_transactions
+from topicproof.backend.services import kafka as broker
+from topicproof.backend.services.dashboard import require_port
 from topicproof.backend.services.jars import BROKER, _put, jar_files
 from topicproof.backend.services.java import java
-from topicproof.backend.services import kafka as broker
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.kafka.cluster import TXN_OFFSET_COMMIT, Cluster, require_transactions
 from topicproof.backend.settings import read_properties, read_settings
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.sides import Bench
+from benchmarks.speed import Line, measure, write
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from benchmarks.sides import Bench
-from benchmarks.speed import Line, measure, write
 
 RECORDS = 2_000
 

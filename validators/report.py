@@ -15,7 +15,6 @@ from typing import Any
 from pyspark.sql import Row, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.evidence import COLUMNS, together
 from topicproof.validators.expectation import (
     BY_CONTRACT,
@@ -33,6 +32,7 @@ from topicproof.validators.expectation import (
     reason_not_required,
 )
 from topicproof.validators.expected import Expect
+from topicproof.validators.fast_path.proof import together as side_by_side
 from topicproof.validators.finding import (
     EXAMPLES_MAX,
     Balance,
@@ -50,9 +50,9 @@ from topicproof.validators.finding import (
     Transactions,
     Witness,
 )
+from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.ledger import Ledger, ReadingsNeeded
 from topicproof.validators.readings import keep
-from topicproof.validators.fast_path.proof import together as side_by_side
 
 SCHEMA = 1
 """Version of report.json; docs/report.schema.json describes it."""

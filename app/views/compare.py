@@ -24,8 +24,8 @@ from topicproof.app.place import (
     write_selection,
 )
 from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
-from topicproof.backend.kafka.log import fates
 from topicproof.backend.kafka.browse.records import Record
+from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.keeper import Services
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.lineage.headers import parse_lineage

@@ -10,11 +10,11 @@ import streamlit as st
 from topicproof.app import cells, charts, export, session, wording
 from topicproof.app.clickable import clickable
 from topicproof.app.payload import verbatim
-from topicproof.backend.errors import TopicproofError
-from topicproof.backend.runs.launch import start_matrix, start_run
-from topicproof.backend.matrix.cells import RESULTS, Result, read_results
-from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.commands.show_matrix import summary
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.matrix.cells import RESULTS, Result, read_results
+from topicproof.backend.runs.launch import start_matrix, start_run
+from topicproof.backend.runs.plan import make_plan
 
 POLL_S = 3.0
 GOES_ON_S = 60.0

@@ -28,8 +28,8 @@ from topicproof.app.place import (
 )
 from topicproof.app.snapshot import Snapshot
 from topicproof.backend.kafka.browse import search as browse
-from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
 from topicproof.backend.kafka.browse.describe import VERDICT_SETTINGS
+from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED
 from topicproof.validators.finding import Fate

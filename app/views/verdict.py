@@ -12,8 +12,8 @@ from topicproof.app import session, signing, wording
 from topicproof.app.place import whereabouts
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
-from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.finding import Check, Example, Finding, Outcome
+from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.report import Report
 
 EXAMPLES_OPEN = 5

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from topicproof.backend.commands.options import Bootstrap, Config, Json, settings_of
 from topicproof.backend.commands.terminal import emit, err, out, say
+from topicproof.backend.errors import ContractError, EvidenceError, UsageError
 from topicproof.backend.judging.contract import make_contract, read_fields
 from topicproof.backend.judging.contract_draft import draft
 from topicproof.backend.judging.contract_lint import lint
-from topicproof.backend.errors import ContractError, EvidenceError, UsageError
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
 

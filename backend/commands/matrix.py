@@ -10,13 +10,13 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, settings_of
+from topicproof.backend.commands.show import plain
+from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
 from topicproof.backend.commands.terminal import emit, err, out, say, stopping
 from topicproof.backend.errors import EvidenceError, TopicproofError
 from topicproof.backend.matrix.cells import AT_ONCE, Result, kept, run_cells
 from topicproof.backend.matrix.table import cells
 from topicproof.backend.services.keeper import services
-from topicproof.backend.commands.show import plain
-from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
 
 
 def matrix(

@@ -37,8 +37,8 @@ from topicproof.backend.commands.options import (
     UntilStopped,
     settings_of,
 )
+from topicproof.backend.commands.show import balances, plain, progress_line, side_effects
 from topicproof.backend.commands.terminal import emit, err, out, print_report, say, stopping
-from topicproof.backend.judging.contract import Contract, make_contract, question_of, read_contract
 from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.evidence.copy import copy_evidence, require_room
 from topicproof.backend.evidence.folder import REPORT
@@ -46,18 +46,18 @@ from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
 from topicproof.backend.history.signoff import signoffs
 from topicproof.backend.history.store import History, Run
+from topicproof.backend.judging.capture_store import EVIDENCE
+from topicproof.backend.judging.contract import Contract, make_contract, question_of, read_contract
+from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import lifecycle as runs_of
 from topicproof.backend.runs.duplicates import Cause
-from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.runs.plan import RunPlan, make_plan, read_plan
 from topicproof.backend.runs.scenarios import SCENARIOS
-from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
+from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.settings import Settings
-from topicproof.backend.commands.show import balances, plain, progress_line, side_effects
 from topicproof.backend.services.spark import spark_session
-from topicproof.backend.judging.capture_store import EVIDENCE
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report

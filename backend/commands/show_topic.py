@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from topicproof.backend.commands.show import plain
 from topicproof.backend.kafka.browse.inspect import ProducerView, TopicView
 from topicproof.backend.kafka.coordination.transactions import TransactionsOfCluster
-from topicproof.backend.commands.show import plain
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Fate
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from topicproof.backend.errors import EvidenceError
 from topicproof.backend.commands.show import report_lines
+from topicproof.backend.errors import EvidenceError
 from topicproof.validators.report import Report
 
 out = Console(soft_wrap=True)

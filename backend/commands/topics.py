@@ -18,17 +18,17 @@ from topicproof.backend.commands.options import (
     UntilStopped,
     settings_of,
 )
+from topicproof.backend.commands.show_topic import print_topic, print_transactions
 from topicproof.backend.commands.terminal import emit, out, say, stopping
 from topicproof.backend.errors import UsageError
+from topicproof.backend.kafka.browse.inspect import inspect_topic
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.abort import abort as abort_transaction
 from topicproof.backend.kafka.coordination.abort import plan_abort
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.coordination.transactions import cluster_transactions
 from topicproof.backend.runs.fill import fill as fill_topic
 from topicproof.backend.runs.initial_offsets import commit_floor
 from topicproof.backend.services.keeper import services
-from topicproof.backend.commands.show_topic import print_topic, print_transactions
 
 
 def fill(

@@ -9,8 +9,8 @@ import typer
 from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, settings_of
 from topicproof.backend.commands.runs import execute, stop_all
 from topicproof.backend.commands.terminal import emit, out, say, stopping
-from topicproof.backend.services.dashboard import dashboard, require_port
 from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.services.dashboard import dashboard, require_port
 from topicproof.backend.services.keeper import services
 from topicproof.backend.settings import DASHBOARD_PORT
 

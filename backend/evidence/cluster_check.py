@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from topicproof.backend.errors import TopicError
+from topicproof.backend.judging.capture_store import BATCHES, SOURCE_BATCHES, TAKEN, Taken
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.origin import fetch_origin
-from topicproof.backend.judging.capture_store import BATCHES, SOURCE_BATCHES, TAKEN, Taken
 from topicproof.validators.finding import Bounds, Origin
 from topicproof.validators.merged_topics import split
 

@@ -34,10 +34,10 @@ from topicproof.backend.evidence.manifest import (
 )
 from topicproof.backend.evidence.page import PAGE, page_time
 from topicproof.backend.judging.verify import evidence_in, read_report
+from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER
 from topicproof.validators.report import Report
-from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 
 DIGEST_BYTES = 16
 OURS = (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)

@@ -64,7 +64,9 @@ def same_version(said: Report) -> bool:
 
 def other_versions(said: Report) -> list[str]:
     """What the report names that is another version today, such as `pyspark 4.0.0 (now 4.1.0)`."""
-    from topicproof.backend.judging.judge import versions  # late: judge.py completes the evidence that this module verifies
+    from topicproof.backend.judging.judge import (
+        versions,  # late: judge.py completes the evidence that this module verifies
+    )
 
     return [
         f"{name} {said.versions.get(name, 'of no known version')} (now {now})"
@@ -135,7 +137,9 @@ def _names(bounds: Bounds) -> tuple[str, ...]:
 
 def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
     """Of a contract for several sinks, what it asks of the first one that is `sink`, or of the first of all."""
-    from topicproof.backend.judging.contract import read_contract  # late: it imports what judges, which completes evidence
+    from topicproof.backend.judging.contract import (
+        read_contract,  # late: it imports what judges, which completes evidence
+    )
 
     terms = read_contract(path)[0].each()
     contract = next((one for one in terms if sink in one.of.names), terms[0])

@@ -21,10 +21,10 @@ from topicproof.backend.faults.hanging import leave_open
 from topicproof.backend.faults.kinds import BROKER, ISOLATED, NETWORK, OPEN, parse_fault
 from topicproof.backend.faults.proxy import Api, How, Proxy, Rule
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.sink.journal import FaultFired, FaultTold, JournalReader, JournalWriter, Told
 from topicproof.backend.runs.query import Names
 from topicproof.backend.services.keeper import brokers
 from topicproof.backend.settings import Settings
+from topicproof.backend.sink.journal import FaultFired, FaultTold, JournalReader, JournalWriter, Told
 
 LOOK_S = 0.05
 

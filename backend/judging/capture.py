@@ -18,16 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.backend.errors import ClusterError, EvidenceError, SparkError
-from topicproof.backend.kafka.log import fates, rawlog
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
-from topicproof.backend.kafka.browse.describe import cleanup_policy
-from topicproof.backend.kafka.origin import fetch_origin, topic_names
-from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
-from topicproof.backend.kafka.coordination.unstable import ask_unstable_offsets
-from topicproof.backend.settings import READ_COMMITTED, spark_source_options
-from topicproof.backend.services.spark import first_line
-from topicproof.backend.judging.spark_tuning import suit
 from topicproof.backend.judging.capture_store import (
     ABORTED,
     COMMITTED,
@@ -40,19 +30,29 @@ from topicproof.backend.judging.capture_store import (
     Readings,
     Taken,
 )
-from topicproof.validators.ledger.balance import TRANSACTION_COLUMNS
+from topicproof.backend.judging.spark_tuning import suit
+from topicproof.backend.kafka.browse.describe import cleanup_policy
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
+from topicproof.backend.kafka.coordination.unstable import ask_unstable_offsets
+from topicproof.backend.kafka.log import fates, rawlog
+from topicproof.backend.kafka.origin import fetch_origin, topic_names
+from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
+from topicproof.backend.services.spark import first_line
+from topicproof.backend.settings import READ_COMMITTED, spark_source_options
 from topicproof.validators.circumstances import Circumstances, Growth, Removed
 from topicproof.validators.coordinator import Coordinator
-from topicproof.validators.finding import Bounds, Fate, Witness
-from topicproof.validators.lineage.identity import Identity
-from topicproof.validators.merged_topics import join, split
-from topicproof.validators.ledger.ledger import ReadingsNeeded
-from topicproof.validators.lineage.packed import keep_packs, packs_in
 from topicproof.validators.fast_path.offset_runs import folded_pieces, words_of
-from topicproof.validators.readings import COLUMNS, keep, read
-from topicproof.validators.ledger.rows import content
 from topicproof.validators.fast_path.proof import Folded, spans_of
 from topicproof.validators.fast_path.proof_log import sound_log
+from topicproof.validators.finding import Bounds, Fate, Witness
+from topicproof.validators.ledger.balance import TRANSACTION_COLUMNS
+from topicproof.validators.ledger.ledger import ReadingsNeeded
+from topicproof.validators.ledger.rows import content
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.lineage.packed import keep_packs, packs_in
+from topicproof.validators.merged_topics import join, split
+from topicproof.validators.readings import COLUMNS, keep, read
 
 SETTLE_S = 3.0
 SETTLE_STEP_S = 0.05

@@ -17,16 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.folded import keep_folded, read_folded
-from topicproof.backend.sink.journal import Entry, decode, encode
 from topicproof.backend.services.spark import first_line
-from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
+from topicproof.backend.sink.journal import Entry, decode, encode
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
+from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.expected import Expect, Expected
+from topicproof.validators.fast_path.proof import Folded
 from topicproof.validators.finding import Bounds, Guarantee, Order, Origin
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.readings import COLUMNS, gathered, keep
-from topicproof.validators.fast_path.proof import Folded
 
 EVIDENCE = "evidence"
 COMMITTED, UNCOMMITTED, INPUTS = "sink-read_committed", "sink-read_uncommitted", "source-read_committed"

@@ -13,20 +13,20 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from topicproof.backend.errors import ContractError, Mistake, TopicError, UsageError
+from topicproof.backend.judging.capture import committed_offsets
+from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.plan import Place, PlanFields, TopicName, read_plan
 from topicproof.backend.runs.lifecycle import require_records
-from topicproof.backend.judging.capture_store import Question
-from topicproof.backend.judging.capture import committed_offsets
+from topicproof.backend.runs.plan import Place, PlanFields, TopicName, read_plan
 from topicproof.validators.contract_terms import Agreed, Thresholds
-from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.expectation import REQUIRED
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order
+from topicproof.validators.json_path import parse_path
+from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.lineage.identity import KEY, Identity, Match
 from topicproof.validators.merged_topics import join
-from topicproof.validators.json_path import parse_path
 
 LINEAGE = "lineage"
 KINDS = tuple(validator.NAME for validator in VALIDATORS)

@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import NullType, NumericType
 
-from topicproof.backend.judging.contract import in_order, make_contract, mistake
 from topicproof.backend.errors import ContractError, Mistake
+from topicproof.backend.judging.contract import in_order, make_contract, mistake
 from topicproof.backend.judging.expression_limits import patterns_of
 from topicproof.backend.judging.expressions import parse_expression
 from topicproof.backend.runs.plan import Place, PlanFields

@@ -20,10 +20,7 @@ from pyspark.sql import functions as F
 from topicproof.backend.errors import SparkError
 from topicproof.backend.evidence.folder import REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.kafka.log import fates
-from topicproof.backend.sink.journal import Entry, TaskStarted, TransactionEnded
-from topicproof.backend.services.spark import first_line
-from topicproof.backend.judging.spark_tuning import narrow, suit
+from topicproof.backend.judging.capture import take, take_folded, transactions_in
 from topicproof.backend.judging.capture_store import (
     COMMITTED,
     EVIDENCE,
@@ -36,21 +33,24 @@ from topicproof.backend.judging.capture_store import (
     keep_taken,
     write_text,
 )
-from topicproof.backend.judging.capture import take, take_folded, transactions_in
+from topicproof.backend.judging.spark_tuning import narrow, suit
+from topicproof.backend.kafka.log import fates
+from topicproof.backend.services.spark import first_line
+from topicproof.backend.sink.journal import Entry, TaskStarted, TransactionEnded
+from topicproof.validators.expectation import MOVEMENT
+from topicproof.validators.fast_path.proof import Folded, outcomes_of
+from topicproof.validators.finding import Bounds, Fate, Guarantee, Order
 from topicproof.validators.kinds import gap
 from topicproof.validators.ledger.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
-from topicproof.validators.expectation import MOVEMENT
-from topicproof.validators.finding import Bounds, Fate, Guarantee, Order
-from topicproof.validators.lineage.identity import Identity
-from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded
 from topicproof.validators.ledger.build import build_ledger, proved_ledger
-from topicproof.validators.offsets import bound
+from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded
+from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
+from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.lineage.packed import unpacked
+from topicproof.validators.offsets import bound
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
 from topicproof.validators.readings import COLUMNS, frame_of, gathered, keep
 from topicproof.validators.report import Report, judge
-from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
-from topicproof.validators.fast_path.proof import Folded, outcomes_of
 from topicproof.validators.source_log import SourceLog
 
 VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python", "plotly", "junitparser", "pyarrow")

@@ -17,17 +17,17 @@ from pyspark.sql import functions as F
 
 from topicproof.backend.errors import SelfTestError, SparkError, UsageError
 from topicproof.backend.evidence.folder import REPORT
-from topicproof.backend.judging.verify import evidence_hash, evidence_in
-from topicproof.backend.judging.judge import judge_taken, ledger_of, with_headers
-from topicproof.backend.services.keeper import services
-from topicproof.backend.settings import Settings
-from topicproof.backend.services.spark import first_line, spark_session
 from topicproof.backend.judging.capture_store import EVIDENCE, Taken, read_taken
+from topicproof.backend.judging.judge import judge_taken, ledger_of, with_headers
+from topicproof.backend.judging.verify import evidence_hash, evidence_in
+from topicproof.backend.services.keeper import services
+from topicproof.backend.services.spark import first_line, spark_session
+from topicproof.backend.settings import Settings
+from topicproof.validators.fast_path.proof import Folded
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.readings import keep
 from topicproof.validators.report import Report
 from topicproof.validators.selftest import Caught, choose, compare, inject
-from topicproof.validators.fast_path.proof import Folded
 
 SCRATCH = "self-test"
 NOTHING_TO_INJECT_INTO = (

@@ -18,11 +18,6 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from topicproof.backend.errors import SinkError
-from topicproof.backend.judging.judge import conclude
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.origin import fetch_origin, topic_names
-from topicproof.backend.sink.table import LINEAGE, connect_database, rows_of, shown
-from topicproof.backend.settings import READ_COMMITTED, spark_source_options
 from topicproof.backend.judging.capture_store import (
     COMMITTED,
     EVIDENCE,
@@ -33,6 +28,11 @@ from topicproof.backend.judging.capture_store import (
     Taken,
     empty,
 )
+from topicproof.backend.judging.judge import conclude
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.origin import fetch_origin, topic_names
+from topicproof.backend.settings import READ_COMMITTED, spark_source_options
+from topicproof.backend.sink.table import LINEAGE, connect_database, rows_of, shown
 from topicproof.validators.contract_terms import Agreed
 from topicproof.validators.finding import Bounds, Guarantee, PartitionBounds, Witness
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, Lineage, format_lineage

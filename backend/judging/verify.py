@@ -32,9 +32,9 @@ from topicproof.backend.evidence.manifest import (
     read_manifest,
 )
 from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
+from topicproof.backend.judging.capture_store import EVIDENCE, read_taken
 from topicproof.backend.judging.judge import judge_taken
 from topicproof.backend.services.spark import first_line
-from topicproof.backend.judging.capture_store import EVIDENCE, read_taken
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.report import Report
 

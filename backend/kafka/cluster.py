@@ -24,8 +24,8 @@ from confluent_kafka.cimpl import NewTopic
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from topicproof.backend.errors import ClusterError, TopicError
-from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
+from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.settings import READ_COMMITTED, admin_config, consumer_config
 from topicproof.validators.finding import Bounds, PartitionBounds

@@ -2,8 +2,8 @@
 
 Kafka stores any 64-bit number of milliseconds as a timestamp. Spark's Kafka source multiplies it by 1,000, and fails on
 one beyond the year 294,246: a single record keeps the whole topic from being judged. `read_clamped` gives the rows that
-`topicproof.validators.readings.read` gives. It moves such a timestamp to the nearest one that Spark documents (years 1 to 9999).
-It is slower than Spark's own source, and used only where that one fails.
+`topicproof.validators.readings.read` gives. It moves such a timestamp to the nearest one that Spark documents (years 1
+to 9999). It is slower than Spark's own source, and used only where that one fails.
 
 Spark's Python workers import this module by name: on a cluster this project must be on their PYTHONPATH.
 """

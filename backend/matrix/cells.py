@@ -26,11 +26,11 @@ from topicproof.backend.history.store import History
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.reader import judge_deduplicated
 from topicproof.backend.matrix.table import KINDS, Cell, Damage, Trial
-from topicproof.backend.sink.journal import read_journal
-from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
+from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.sink.journal import read_journal
 from topicproof.validators.expectation import EXEMPT
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report

@@ -1,8 +1,8 @@
 """A finished run's sink as a reader sees it who drops repeats: the first record of every lineage, and no other.
 
-Lineage is the header that our sink writes (validators/lineage/headers.py). A record without it is kept. The verdict is that of
-the same validators on what such a reader has, with exactly-once for its promise; the raw log is not asked, since it
-tells of records that the reader has dropped.
+Lineage is the header that our sink writes (validators/lineage/headers.py). A record without it is kept. The verdict is
+that of the same validators on what such a reader has, with exactly-once for its promise; the raw log is not asked,
+since it tells of records that the reader has dropped.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from topicproof.backend.judging.capture_store import EVIDENCE, read_taken
 from topicproof.backend.judging.table import REQUIRED
 from topicproof.backend.services.spark import spark_session
-from topicproof.backend.judging.capture_store import EVIDENCE, read_taken
 from topicproof.validators.finding import Guarantee
-from topicproof.validators.lineage.headers import LINEAGE_HEADER
 from topicproof.validators.ledger.build import build_ledger
+from topicproof.validators.lineage.headers import LINEAGE_HEADER
 from topicproof.validators.readings import keep
 from topicproof.validators.report import Report, judge
 

@@ -20,9 +20,9 @@ from typing import IO
 import yaml
 
 from topicproof.backend.errors import EvidenceError, SetupError
-from topicproof.backend.services.prefork_client import ask
 from topicproof.backend.history.store import History
 from topicproof.backend.runs.plan import RunPlan
+from topicproof.backend.services.prefork_client import ask
 from topicproof.backend.settings import BROKER_START_TIMEOUT_S, ROOT, SPARK_START_TIMEOUT_S, Settings, socket_path
 
 MODULE = "topicproof.backend.cli"

@@ -22,25 +22,25 @@ from topicproof.backend.evidence.copy import without_payloads, without_values
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.faults.director import Director, Struck
 from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.judging.capture_store import EVIDENCE, Question
 from topicproof.backend.judging.judge import judge_topics
-from topicproof.backend.services.kafka import free_ports
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.sink.table import begin, drop_table, drop_tables, make_tables, require_no_table, shown_url
 from topicproof.backend.runs.duplicates import Cause, Twice, fill_twice, table_of
 from topicproof.backend.runs.file_server import HOST, serving
 from topicproof.backend.runs.fill import fill, numbers_in
-from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
 from topicproof.backend.runs.monitor import Context, watched
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import Names, prepare, process, require_expressions
 from topicproof.backend.runs.reader import FOLDER, reading
 from topicproof.backend.runs.scenarios import DEAD_LETTERS, Scenario, Stage, scenario
-from topicproof.backend.sink.stateful import commit_batch_floor
+from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
 from topicproof.backend.runs.totals import current_totals, wrong_by
+from topicproof.backend.services.kafka import free_ports
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings
 from topicproof.backend.services.spark import connect, session_id, spark_session
-from topicproof.backend.judging.capture_store import EVIDENCE, Question
+from topicproof.backend.settings import Settings
+from topicproof.backend.sink.stateful import commit_batch_floor
+from topicproof.backend.sink.table import begin, drop_table, drop_tables, make_tables, require_no_table, shown_url
 from topicproof.validators.finding import Bounds, Guarantee, Outcome
 from topicproof.validators.report import Report
 from topicproof.validators.report import exit_code as exit_code_of

@@ -18,12 +18,12 @@ from topicproof.backend.errors import ClusterError, SinkError, TopicproofError
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.file_server import requests
-from topicproof.backend.sink.journal import Declared, Entry, FaultFired, JournalReader, TransactionEnded
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import Names, committed_of
 from topicproof.backend.runs.scenarios import Stage, Work, scenario
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.sink.journal import Declared, Entry, FaultFired, JournalReader, TransactionEnded
 
 TICK_S = 0.5
 RATE_WINDOW_S = 5.0

@@ -21,16 +21,16 @@ from topicproof.backend import errors
 from topicproof.backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.records_source import OVERFLOW
-from topicproof.backend.sink.table import DatabaseSink, committed_offsets, set_generation
+from topicproof.backend.runs.plan import RunPlan, refused
+from topicproof.backend.runs.scenarios import DEAD_LETTERS, Stage, Work, as_text
+from topicproof.backend.services.spark import first_line
+from topicproof.backend.settings import spark_source_options
+from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
 from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
-from topicproof.backend.runs.plan import RunPlan, refused
 from topicproof.backend.sink.position import journalled, moved, next_generation
-from topicproof.backend.runs.scenarios import DEAD_LETTERS, Stage, Work, as_text
-from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.backend.sink.stateful import KafkaStatefulSink, batches_topic
-from topicproof.backend.settings import spark_source_options
-from topicproof.backend.services.spark import first_line
+from topicproof.backend.sink.table import DatabaseSink, committed_offsets, set_generation
 from topicproof.validators.finding import Guarantee
 
 POLL_S = 0.2

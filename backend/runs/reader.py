@@ -176,7 +176,8 @@ def runs(offsets: list[int]) -> list[tuple[int, int]]:
 
 
 def read_account(folder: Path, sinks: Bounds) -> pa.Table | None:
-    """What was polled of the sinks, their partitions numbered through (validators/merged_topics.py); None without a reader."""
+    """What was polled of the sinks, their partitions numbered through (validators/merged_topics.py); None without a
+    reader."""
     files = sorted(folder.glob("*.parquet"))
     if not files:
         return None

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import totals, windows
-from topicproof.backend.sink.table import DATABASE_FORMAT
 from topicproof.backend.sink.options import FORMAT
 from topicproof.backend.sink.stateful import STATEFUL_FORMAT
+from topicproof.backend.sink.table import DATABASE_FORMAT
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Order
 
@@ -53,7 +53,8 @@ class Stage:
     sinks: tuple[str, ...]
     """The first one takes every output that names no topic."""
     transform: Callable[[DataFrame, Work], DataFrame]
-    """Rows of Spark's Kafka source -> rows for the sink: one per input, as backend/sink/exactly_once.py describes them."""
+    """Rows of Spark's Kafka source -> rows for the sink: one per input, as backend/sink/exactly_once.py describes
+    them."""
     expect: Expect = Expect.ONE_TO_ONE
     count: str | Callable[[DataFrame, Work], DataFrame | None] | None = None
     """How many outputs an input must have, for the judge (validators/expected.py): Spark SQL over its record, or a

@@ -12,18 +12,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from topicproof.backend.judging.judge import conclude, judge_topics, with_headers
-from topicproof.backend.judging.table import judge_table
-from topicproof.backend.kafka.log import rawlog
-from topicproof.backend.kafka.origin import topic_names
-from topicproof.backend.sink.journal import read_journal
-from topicproof.backend.runs.monitor import Context
-from topicproof.backend.sink.position import journalled
-from topicproof.backend.runs.query import Names, committed_of
-from topicproof.backend.runs.reader import FOLDER, read_account
-from topicproof.backend.runs.scenarios import Stage, scenario
-from topicproof.backend.sink.options import OFF, PACKED
-from topicproof.backend.settings import READ_COMMITTED, spark_source_options
 from topicproof.backend.judging.capture_store import (
     ABORTED,
     COMMITTED,
@@ -36,14 +24,26 @@ from topicproof.backend.judging.capture_store import (
     empty,
     read_taken,
 )
-from topicproof.validators.lineage.chain import through
+from topicproof.backend.judging.judge import conclude, judge_topics, with_headers
+from topicproof.backend.judging.table import judge_table
+from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.origin import topic_names
+from topicproof.backend.runs.monitor import Context
+from topicproof.backend.runs.query import Names, committed_of
+from topicproof.backend.runs.reader import FOLDER, read_account
+from topicproof.backend.runs.scenarios import Stage, scenario
+from topicproof.backend.settings import READ_COMMITTED, spark_source_options
+from topicproof.backend.sink.journal import read_journal
+from topicproof.backend.sink.options import OFF, PACKED
+from topicproof.backend.sink.position import journalled
 from topicproof.validators.expectation import merge
 from topicproof.validators.expected import Expected
 from topicproof.validators.finding import Bounds, Guarantee, Origin, Outcome, Witness
+from topicproof.validators.lineage.chain import through
 from topicproof.validators.lineage.identity import Identity, with_lineage
+from topicproof.validators.lineage.packed import keep_packs, unpacked
 from topicproof.validators.merged_topics import join, split
 from topicproof.validators.offsets import bound
-from topicproof.validators.lineage.packed import keep_packs, unpacked
 from topicproof.validators.readings import keep, read
 from topicproof.validators.report import Report
 

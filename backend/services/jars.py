@@ -1,4 +1,7 @@
-"""The jars of ivy.xml, fetched once by the Apache Ivy that PySpark ships. Run as `python -m topicproof.backend.services.jars`."""
+"""The jars of ivy.xml, fetched once by the Apache Ivy that PySpark ships.
+
+Run as `python -m topicproof.backend.services.jars`.
+"""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ import psutil
 from topicproof.backend.errors import SetupError, TopicproofError, UsageError
 from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import (
     BROKER_START_TIMEOUT_S,
     ROOT,
@@ -36,7 +37,6 @@ from topicproof.backend.settings import (
     read_settings,
     socket_path,
 )
-from topicproof.backend.services.spark import EmbeddedSpark
 
 LINGER_S = 1.0
 """How long the keeper waits for another user after the last one left."""

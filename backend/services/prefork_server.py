@@ -53,7 +53,7 @@ exec "{python}" -I -S "{client}" "{address}" "{python}" "$@"
 
 def write_executable(path: Path, address: Path) -> None:
     """Write the file to be named as PYSPARK_PYTHON of a server whose forks are served at `address`."""
-    client = Path(__file__).with_name("fork_client.py")
+    client = Path(__file__).with_name("prefork_client.py")
     path.write_text(EXECUTABLE.format(python=sys.executable, client=client, address=address))
     path.chmod(0o700)
 

@@ -28,9 +28,9 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from topicproof.backend.errors import SetupError, SparkError
-from topicproof.backend.services.prefork_server import write_executable
 from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import LOG_LINES_SHOWN, end_process, free_ports, require_disk_space
+from topicproof.backend.services.prefork_server import write_executable
 from topicproof.backend.settings import ROOT, SPARK_START_TIMEOUT_S, socket_path
 
 SESSION_TIMEOUT_S = 60

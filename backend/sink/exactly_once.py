@@ -108,6 +108,7 @@ from topicproof.backend.faults.worker import Injector
 from topicproof.backend.kafka.partitioner import partitions_of
 from topicproof.backend.kafka.plain import PlainProducer
 from topicproof.backend.kafka.transaction import Delivered, Record, TransactionalProducer, is_refused
+from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
 from topicproof.backend.sink.journal import (
     Declared,
     JournalWriter,
@@ -116,6 +117,7 @@ from topicproof.backend.sink.journal import (
     last_attempt,
     read_journal,
 )
+from topicproof.backend.sink.options import FORMAT, OFF, PACKED, SinkOptions
 from topicproof.backend.sink.outputs import (
     REMEDY_SHUFFLED,
     Output,
@@ -127,8 +129,6 @@ from topicproof.backend.sink.outputs import (
     require_columns,
 )
 from topicproof.backend.sink.position import Position, agree, generation_partition, journalled, moved
-from topicproof.backend.sink.options import FORMAT, OFF, PACKED, SinkOptions
-from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.lineage.headers import (
     LINEAGE_HEADER,

@@ -27,10 +27,9 @@ whose replays are refused although nothing is wrong.
 The driver's `commit()` notes in the group how far each source partition is processed: information for people and
 tools, read by nobody here.
 
-Input: the rows of backend/sink/exactly_once.py, in any order and of any source partition; an output keeps the place of the
-input that it stems from as its lineage. Options: those of that sink, where
-recordsPerTransaction and bytesPerTransaction have no meaning (a batch is a transaction: bound it with the source's
-maxOffsetsPerTrigger), and
+Input: the rows of backend/sink/exactly_once.py, in any order and of any source partition; an output keeps the place of
+the input that it stems from as its lineage. Options: those of that sink, where recordsPerTransaction and
+bytesPerTransaction have no meaning (a batch is a transaction: bound it with the source's maxOffsetsPerTrigger), and
 
 | option | meaning | default |
 | --- | --- | --- |
@@ -51,10 +50,10 @@ from pyspark.sql.types import StructType
 
 from topicproof.backend.errors import CheckpointMismatch, SparkError
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.sink.outputs import outputs_of, require_columns
-from topicproof.backend.sink.position import Position
 from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
 from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.sink.outputs import outputs_of, require_columns
+from topicproof.backend.sink.position import Position
 
 STATEFUL_FORMAT = "kafka-transactional-stateful"
 BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"

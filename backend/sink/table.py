@@ -1,7 +1,7 @@
 """A database table as the sink: `df.writeStream.format("database-transactional")`, through SQLAlchemy.
 
-The argument of backend/sink/exactly_once.py, with a database in Kafka's place: each transaction holds the outputs of some
-inputs *and* the source offset that follows them. The offset lies in the table `topicproof_offsets` of the same
+The argument of backend/sink/exactly_once.py, with a database in Kafka's place: each transaction holds the outputs of
+some inputs *and* the source offset that follows them. The offset lies in the table `topicproof_offsets` of the same
 database, and is compared and set: where it is no longer what this task read, somebody else has gone on, and nothing of
 this task's transaction stays. So a killed worker, a repeated task or batch and a lost checkpoint leave each input's
 outputs there once. Rows are checked for continuity as there, and faults and the journal are that sink's too. The
@@ -12,7 +12,8 @@ meanwhile commits nothing more.
 afterwards: inputs are processed again, and their rows still are there once (an idempotent upsert), as long as the
 transformation is deterministic.
 
-Options: those of backend/sink/exactly_once.py (the brokers are asked about holes in the source, and for the journal), and
+Options: those of backend/sink/exactly_once.py (the brokers are asked about holes in the source, and for the journal),
+and
 
 | option | meaning | default |
 | --- | --- | --- |
@@ -53,9 +54,9 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModu
 
 from topicproof.backend.errors import Fenced, NotDelivered, OffsetMissing, SinkError, UsageError
 from topicproof.backend.faults.fault import Step
-from topicproof.backend.sink.outputs import require_columns
 from topicproof.backend.sink.exactly_once import KafkaTransactionalWriter, PartitionWriter, Receipt
 from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.sink.outputs import require_columns
 from topicproof.validators.finding import Guarantee
 
 DATABASE_FORMAT = "database-transactional"

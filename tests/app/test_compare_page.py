@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from topicproof.app.place import WINDOW
-from topicproof.app.tables import FATE, OFFSET, READ_COMMITTED_GETS, READ_UNCOMMITTED_GETS
-from topicproof.backend.settings import Settings, idempotent_producer_config
 from tests.app.conftest import OpenPage, boxes, texts
 from tests.kafka.topics import Writer
 from tests.runs import Finished
+from topicproof.app.place import WINDOW
+from topicproof.app.tables import FATE, OFFSET, READ_COMMITTED_GETS, READ_UNCOMMITTED_GETS
+from topicproof.backend.settings import Settings, idempotent_producer_config
 from topicproof.validators.finding import Fate
 
 

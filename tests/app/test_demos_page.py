@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.app.conftest import OpenPage, texts
+from tests.runs import Finished
 from topicproof.app.stories import STORIES, steps, story, ways
 from topicproof.backend.history.store import State
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.settings import Settings
-from tests.app.conftest import OpenPage, texts
-from tests.runs import Finished
 from topicproof.validators.finding import Example, Finding, Outcome
 
 

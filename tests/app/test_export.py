@@ -9,11 +9,11 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from topicproof.app import export
-from topicproof.backend.kafka.browse.search import Row
-from topicproof.backend.kafka.browse.records import Record
 from tests.app.conftest import OpenPage
 from tests.runs import Finished
+from topicproof.app import export
+from topicproof.backend.kafka.browse.records import Record
+from topicproof.backend.kafka.browse.search import Row
 from topicproof.validators.finding import Fate
 
 HOSTILE = b"\xff\x00<script>"

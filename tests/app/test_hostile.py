@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from topicproof.app.wording import plain
-from topicproof.backend.history.store import State
-from topicproof.backend.settings import Settings
 from tests.app.conftest import OpenPage
 from tests.app.test_history_page import TWICE, Stored, stored
 from tests.kafka.topics import Writer
+from topicproof.app.wording import plain
+from topicproof.backend.history.store import State
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Example
 
 HOSTILE = "<script>alert(1)</script> ![x](http://127.0.0.1:1/y) [z](javascript:alert(2)) $x$ :red[y] `c`"

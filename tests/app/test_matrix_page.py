@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.conftest import OpenPage, texts
 from topicproof.app import cells, charts
 from topicproof.backend.history.store import History, State
 from topicproof.backend.matrix.cells import RESULTS, Result
 from topicproof.backend.settings import read_settings
-from tests.app.conftest import OpenPage, texts
 
 PLAN = {"guarantee": "exactly_once", "records": 600, "partitions": 2, "per_transaction": 100, "seed": 3}
 EXACT = Result("exactly_once", "none", PLAN, "squares-a", "HOLDS", {}, "exact", "no fault fired", (), 6.1)

@@ -13,8 +13,8 @@ from topicproof.app import charts, snapshot, wording
 from topicproof.app.place import COMMITTED, LEVELS, Place, read_place, write_place
 from topicproof.backend.kafka.log.fates import FATES, bins
 from topicproof.backend.settings import ROOT
-from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
+from topicproof.validators.kinds.catalogue import VALIDATORS
 
 BOUNDS = Bounds("squares", (PartitionBounds(0, 0, 10, 10), PartitionBounds(1, 5, 8, 12), PartitionBounds(2, 3, 3, 3)))
 RANGES = pd.DataFrame(

@@ -8,6 +8,9 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
+from tests.app.conftest import OpenPage, texts
+from tests.conftest import wait_until
+from tests.runs import Finished
 from topicproof.backend.faults.kinds import KINDS
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.runs.launch import start_run
@@ -15,9 +18,6 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.totals import total_text
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, idempotent_producer_config
-from tests.app.conftest import OpenPage, texts
-from tests.conftest import wait_until
-from tests.runs import Finished
 
 WAIT_S = 180
 

@@ -9,13 +9,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topicproof.app.place import COMMITTED, UNCOMMITTED, VIEWS, Look, needle, read_look, write_look
-from topicproof.backend.kafka.browse.search import DATA_FATES, FOUND_MAX
-from topicproof.backend.settings import READ_COMMITTED, Settings, consumer_config, idempotent_producer_config
 from tests.app.conftest import OpenPage, boxes, texts
 from tests.conftest import wait_until
 from tests.kafka.topics import Writer
 from tests.runs import Finished
+from topicproof.app.place import COMMITTED, UNCOMMITTED, VIEWS, Look, needle, read_look, write_look
+from topicproof.backend.kafka.browse.search import DATA_FATES, FOUND_MAX
+from topicproof.backend.settings import READ_COMMITTED, Settings, consumer_config, idempotent_producer_config
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 BOUNDS = Bounds("squares", (PartitionBounds(0, 0, 20, 20), PartitionBounds(1, 5, 8, 12)))

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.app.conftest import OpenPage, texts
+from tests.kafka.topics import Writer
+from tests.runs import Finished
 from topicproof.app import transactions
 from topicproof.app.place import Selection, read_selection, write_selection
 from topicproof.app.wording import TRANSACTION_WORDS, open_advice, open_word
 from topicproof.backend.kafka.log.fates import TRANSACTION_COLUMNS
 from topicproof.backend.settings import Settings
-from tests.app.conftest import OpenPage, texts
-from tests.kafka.topics import Writer
-from tests.runs import Finished
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
 

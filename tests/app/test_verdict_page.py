@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from topicproof.backend.evidence.folder import REPORT
-from topicproof.backend.history.store import History, State
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.stage_verdicts import stage_folder
-from topicproof.backend.runs.lifecycle import check
-from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings
-from topicproof.backend.judging.capture_store import Question
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
+from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.history.store import History, State
+from topicproof.backend.judging.capture_store import Question
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.lifecycle import check
+from topicproof.backend.runs.stage_verdicts import stage_folder
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Example, Outcome
 from topicproof.validators.lineage.identity import Identity

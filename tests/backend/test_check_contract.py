@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from topicproof.backend.judging.contract import question_of, read_contract
 from topicproof.backend.errors import ContractError
+from topicproof.backend.judging.contract import question_of, read_contract
 from topicproof.backend.judging.judge import judge_topics
-from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.judging.selftest import self_test
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.settings import transactional_producer_config
 from topicproof.validators.finding import Outcome
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from topicproof.backend.judging.contract import make_contract, read_contract
 from topicproof.backend.errors import ContractError
+from topicproof.backend.judging.contract import make_contract, read_contract
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.settings import ROOT
 from topicproof.validators.contract_terms import Agreed, Thresholds

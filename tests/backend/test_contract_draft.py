@@ -12,13 +12,13 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
+from tests.test_cli import call
+from topicproof.backend.errors import ContractError
 from topicproof.backend.judging.candidates import document, fits, nodes
 from topicproof.backend.judging.contract import make_contract, read_contract
 from topicproof.backend.judging.contract_draft import Draft, draft
-from topicproof.backend.errors import ContractError
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.settings import Settings, idempotent_producer_config
-from tests.test_cli import call
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Fate, Order
 from topicproof.validators.lineage.headers import Lineage, format_lineage

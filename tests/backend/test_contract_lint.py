@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.test_cli import call
 from topicproof.backend.judging.contract import read_fields
 from topicproof.backend.judging.contract_lint import lint
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings
-from tests.test_cli import call
 
 TOPICS = "source: {topic: a}\nsink: {topic: b}\n"
 

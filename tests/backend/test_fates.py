@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kafka.topics import FATE_LETTERS, model
 from topicproof.backend.kafka.log.batches import SCHEMA
 from topicproof.backend.kafka.log.fates import (
     FATES,
@@ -31,7 +32,6 @@ from topicproof.backend.kafka.log.fates import (
     total,
     transactions,
 )
-from tests.kafka.topics import FATE_LETTERS, model
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 PRODUCERS = {"A": 1001, "B": 1002, "C": 1003}

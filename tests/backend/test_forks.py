@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import wait_until
 from topicproof.backend.services.prefork_server import write_executable
 from topicproof.backend.settings import ROOT, socket_path
-from tests.conftest import wait_until
 
 ASKED = """
 import os, sys

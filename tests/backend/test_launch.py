@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.backend.test_forks import forking
 from topicproof.backend.errors import EvidenceError, SetupError
 from topicproof.backend.runs.launch import start_resume, start_run
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.settings import read_settings, socket_path
-from tests.backend.test_forks import forking
 
 
 def test_a_process_that_ends_first_is_heard(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.kafka.topics import Writer
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.kafka import free_ports
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from tests.kafka.topics import Writer
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [

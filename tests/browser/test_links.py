@@ -9,11 +9,11 @@ from dataclasses import asdict
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.conftest import settled
+from tests.runs import Finished
 from topicproof.app.pages import PAGES
 from topicproof.backend.matrix.cells import RESULTS, Result
 from topicproof.backend.settings import Settings
-from tests.browser.conftest import settled
-from tests.runs import Finished
 
 CELL = Result(
     "at_least_once", "abort", {}, "squares-gone", "HOLDS", {"duplicates": 2}, "duplicates", "it fired", (), 7.0

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from topicproof.app.stories import STORIES, Story
 from tests.browser.conftest import settled
+from topicproof.app.stories import STORIES, Story
 
 STORY_MS = 600_000
 ABORTS = next(story for story in STORIES if story.name == "aborts")

@@ -18,10 +18,12 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
 
+from tests.conftest import wait_until
 from topicproof.backend.judging.contract import make_contract, question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import services
+from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import (
     READ_COMMITTED,
     consumer_config,
@@ -29,8 +31,6 @@ from topicproof.backend.settings import (
     read_settings,
     transactional_producer_config,
 )
-from topicproof.backend.services.spark import spark_session
-from tests.conftest import wait_until
 from topicproof.validators.report import Report
 
 PARTITIONS, BATCH, PATIENCE_S, TIMEOUT_S = 2, 100, 0.05, 30

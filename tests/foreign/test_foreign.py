@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
-from topicproof.backend.services.java import java
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import ROOT, Settings, idempotent_producer_config
 from tests.conftest import wait_until
 from tests.test_cli import call
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
+from topicproof.backend.services.java import java
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import ROOT, Settings, idempotent_producer_config
 
 HERE = Path(__file__).parent
 CONTRACTS = ROOT / "contracts"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.foreign.moving import judged, moving_pair, terms
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services
-from tests.foreign.moving import judged, moving_pair, terms
 from topicproof.validators.finding import Outcome
 
 RATE = 500

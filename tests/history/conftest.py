@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgresql import new_database
 from topicproof.backend.history.store import History
 from topicproof.backend.settings import read_settings
-from tests.postgresql import new_database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

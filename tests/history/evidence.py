@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from tests.validators.history import SINK, History
 from topicproof.backend.evidence.folder import complete
 from topicproof.backend.evidence.manifest import read_manifest, write_manifest
-from topicproof.backend.judging.judge import judge_taken
 from topicproof.backend.judging.capture_store import (
     COMMITTED,
     INPUTS,
@@ -20,10 +20,10 @@ from topicproof.backend.judging.capture_store import (
     Taken,
     keep_taken,
 )
-from tests.validators.history import SINK, History
+from topicproof.backend.judging.judge import judge_taken
 from topicproof.validators import readings
-from topicproof.validators.ledger.balance import BATCH_COLUMNS
 from topicproof.validators.finding import Origin
+from topicproof.validators.ledger.balance import BATCH_COLUMNS
 from topicproof.validators.report import Report
 
 ARROW = {"int": pa.int32(), "long": pa.int64(), "boolean": pa.bool_(), "string": pa.string()}

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from topicproof.backend.errors import EvidenceError
-from topicproof.backend.history.signoff import Decision, sign, signoffs
-from topicproof.backend.history.store import History
-from topicproof.backend.runs import lifecycle as run
-from topicproof.backend.judging.selftest import KEPT
-from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings
 from tests.app.test_history_page import HELD
 from tests.history.evidence import mend
 from tests.kafka.topics import Writer
 from tests.runs import SMALL, Finished, run_to_end
 from tests.test_cli import call
+from topicproof.backend.errors import EvidenceError
+from topicproof.backend.history.signoff import Decision, sign, signoffs
+from topicproof.backend.history.store import History
+from topicproof.backend.judging.selftest import KEPT
+from topicproof.backend.runs import lifecycle as run
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
 
 
 @pytest.fixture(scope="module")

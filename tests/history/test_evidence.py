@@ -18,23 +18,23 @@ import xmlschema
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase
 from pyspark.sql import SparkSession
 
+from tests.history.evidence import judged, mend
+from tests.validators.history import history
+from topicproof.backend.commands.show import report_lines
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.copy import copy_evidence, zip_evidence
 from topicproof.backend.evidence.derived import report_contradictions
 from topicproof.backend.evidence.manifest import Difference, Payloads, differences, read_manifest, write_manifest
+from topicproof.backend.judging.capture_store import Question, Taken, keep_taken, read_taken
 from topicproof.backend.judging.verify import read_report, verify
 from topicproof.backend.sink.journal import Declared, FaultFired, TaskStarted, TransactionEnded
-from topicproof.backend.commands.show import report_lines
-from topicproof.backend.judging.capture_store import Question, Taken, keep_taken, read_taken
-from tests.history.evidence import judged, mend
-from tests.validators.history import history
 from topicproof.validators.contract_terms import Agreed, Thresholds
 from topicproof.validators.coordinator import Coordinator, OpenTransaction
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order, Origin, Outcome, PartitionBounds
+from topicproof.validators.kinds.wrong_value import WRONG
 from topicproof.validators.lineage.identity import Identity, Match
 from topicproof.validators.report import Report
-from topicproof.validators.kinds.wrong_value import WRONG
 
 XSD = Path(__file__).with_name("junit.xsd")
 HEALTHY = ("0 1 C 2 A 2 C", "1.0 1.1 C")

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
+from tests.app.test_history_page import HELD, TWICE, UNKNOWN
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.history.signoff import Decision, Signoff, Standing, broken, sign, signoffs, standing
 from topicproof.backend.history.store import History
-from tests.app.test_history_page import HELD, TWICE, UNKNOWN
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.app.test_history_page import HELD, TWICE
+from tests.test_cli import call
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.history.trend import MEASURES, frame, subject
 from topicproof.backend.settings import Settings, read_settings
-from tests.app.test_history_page import HELD, TWICE
-from tests.test_cli import call
 from topicproof.validators.report import Report
 
 TOPICS = {"source": "orders", "sink": "lines"}

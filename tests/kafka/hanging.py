@@ -7,9 +7,9 @@ import time
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
-from topicproof.backend.kafka.log.rawlog import connect
 from tests.conftest import wait_until
 from tests.kafka.topics import broker_setting
+from topicproof.backend.kafka.log.rawlog import connect
 
 GHOST = 987_654
 """A producer id that no coordinator ever gave to anybody."""

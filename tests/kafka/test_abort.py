@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaException
 
+from tests.kafka.hanging import GHOST, hang
+from tests.kafka.topics import Writer, delivered
+from tests.test_cli import call
 from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.coordination.abort import abort, plan_abort
 from topicproof.backend.kafka.coordination.coordinator import open_transactions, producers
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.settings import READ_COMMITTED
-from tests.kafka.hanging import GHOST, hang
-from tests.kafka.topics import Writer, delivered
-from tests.test_cli import call
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import PartitionBounds
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
+from tests.kafka.topics import Writer, delete_below
 from topicproof.app.snapshot import take
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import search as browse
-from topicproof.backend.kafka.browse.search import Stop, Wanted, latest, offset_at, search
 from topicproof.backend.kafka.browse.describe import describe_cluster, describe_topic
+from topicproof.backend.kafka.browse.search import Stop, Wanted, latest, offset_at, search
 from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, idempotent_producer_config
-from tests.kafka.topics import Writer, delete_below
 from topicproof.validators.finding import Fate
 
 MOMENT_MS = 1_700_000_000_000

@@ -11,13 +11,13 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka.errors import ClusterAuthorizationFailedError
 from rich.console import Console
 
+from tests.kafka.hanging import GHOST, hang
+from tests.kafka.topics import Writer
+from topicproof.backend.commands.show_topic import print_topic
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import inspect as inspection
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.settings import READ_COMMITTED, consumer_config
-from topicproof.backend.commands.show_topic import print_topic
-from tests.kafka.hanging import GHOST, hang
-from tests.kafka.topics import Writer
 from topicproof.validators.finding import Fate
 
 NewTopic = Callable[..., str]

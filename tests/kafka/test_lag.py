@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from topicproof.backend.kafka.coordination.coordinator import open_transactions
-from topicproof.backend.kafka.log.fates import fate_ranges
-from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags, partition_lag
-from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
-from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, consumer_config
 from tests.backend.test_fates import log
 from tests.kafka.topics import Writer, delete_below, delivered
+from topicproof.backend.kafka.coordination.coordinator import open_transactions
+from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags, partition_lag
+from topicproof.backend.kafka.log.fates import fate_ranges
+from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, consumer_config
 from topicproof.validators.finding import Bounds
 
 NewTopic = Callable[..., str]

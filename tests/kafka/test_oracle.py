@@ -20,14 +20,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka.record import MemoryRecords
 
-from topicproof.backend.services.jars import BROKER, TOOLS, jar_files
-from topicproof.backend.services.java import java
+from tests.conftest import wait_until
+from tests.kafka.topics import Writer, broker_setting, delete_below, delivered
 from topicproof.backend.kafka.log.batches import COMPRESSIONS
 from topicproof.backend.kafka.log.fates import balance, fate_ranges, over_partitions, total, transactions
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.backend.services.jars import BROKER, TOOLS, jar_files
+from topicproof.backend.services.java import java
 from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, Settings, admin_config
-from tests.conftest import wait_until
-from tests.kafka.topics import Writer, broker_setting, delete_below, delivered
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NewTopic = Callable[..., str]

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from topicproof.backend.kafka.plain import PlainProducer
 from tests.conftest import wait_until
+from topicproof.backend.kafka.plain import PlainProducer
 
 PRODUCERS = 80
 """Of those that ask for metadata only once, one in five to seventeen is late."""

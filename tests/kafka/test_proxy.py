@@ -13,6 +13,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.conftest import wait_until
+from tests.runs import read_all
 from topicproof.backend.faults.proxy import HOST, Api, How, Proxy, Rule
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
@@ -25,8 +27,6 @@ from topicproof.backend.settings import (
     plain_producer_config,
     transactional_producer_config,
 )
-from tests.conftest import wait_until
-from tests.runs import read_all
 
 TIMEOUT_S = 20
 NewTopic = Callable[..., str]

@@ -13,8 +13,11 @@ import pyarrow as pa
 import pytest
 from kafka.record import MemoryRecordsBuilder
 
+from tests.conftest import wait_until
+from tests.kafka.topics import FATE_LETTERS, Writer, broker_setting, delete_below, fates_by_consumers, model
 from topicproof.backend import settings
 from topicproof.backend.errors import ClusterError, TopicError, UsageError
+from topicproof.backend.kafka.browse.records import read_window
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.log.batches import (
     COMPRESSIONS,
@@ -29,9 +32,6 @@ from topicproof.backend.kafka.log.batches import (
 )
 from topicproof.backend.kafka.log.fates import FATES, balance, fate_ranges, total, transactions
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, scan
-from topicproof.backend.kafka.browse.records import read_window
-from tests.conftest import wait_until
-from tests.kafka.topics import FATE_LETTERS, Writer, broker_setting, delete_below, fates_by_consumers, model
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NewTopic = Callable[..., str]

@@ -10,13 +10,13 @@ import pytest
 from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import SparkSession
 
+from tests.kafka.topics import Writer, delete_below
 from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.log.batches import SCHEMA
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.kafka.log.rawlog_source import FORMAT, KafkaRawLog, SourceOptions
-from tests.kafka.topics import Writer, delete_below
-from topicproof.validators.ledger.balance import BATCH_COLUMNS
 from topicproof.validators.finding import Bounds, PartitionBounds
+from topicproof.validators.ledger.balance import BATCH_COLUMNS
 
 NewTopic = Callable[..., str]
 

@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 from confluent_kafka import Producer
 
+from tests.conftest import wait_until
+from tests.kafka.hanging import hang
+from tests.kafka.topics import Writer
 from topicproof.backend.kafka.coordination.abort import abort, plan_abort
 from topicproof.backend.kafka.coordination.coordinator import producers
-from topicproof.backend.kafka.log.fates import transactions
-from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, scan
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.transaction_state import (
     TOPIC,
@@ -21,10 +22,9 @@ from topicproof.backend.kafka.coordination.transaction_state import (
     partition_of,
     read_states,
 )
+from topicproof.backend.kafka.log.fates import transactions
+from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, scan
 from topicproof.backend.settings import transactional_producer_config
-from tests.conftest import wait_until
-from tests.kafka.hanging import hang
-from tests.kafka.topics import Writer
 from topicproof.validators.finding import Bounds
 
 NewTopic = Callable[..., str]

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
+from tests.kafka.topics import Writer, delete_below
 from topicproof.backend import settings
 from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka.browse.records import Record, as_text, read_window
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
-from topicproof.backend.kafka.browse.records import Record, as_text, read_window
-from tests.kafka.topics import Writer, delete_below
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NewTopic = Callable[..., str]

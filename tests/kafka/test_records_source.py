@@ -10,12 +10,12 @@ from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from topicproof.backend.judging.capture_store import EVIDENCE, Question, read_taken
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped, register
 from topicproof.backend.runs.query import explained
 from topicproof.backend.settings import READ_COMMITTED, spark_source_options, transactional_producer_config
-from topicproof.backend.judging.capture_store import EVIDENCE, Question, read_taken
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.readings import read

@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives.serialization import (
 
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.history.store import History
-from topicproof.backend.services.jars import BROKER, jar_files
-from topicproof.backend.services.kafka import EmbeddedKafka
+from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
-from topicproof.backend.kafka.browse.inspect import inspect_topic
-from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.lifecycle import create, execute, make_context
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.services.jars import BROKER, jar_files
+from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, java_client, read_properties
 from topicproof.validators.finding import Outcome, Witness

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
+from tests.conftest import wait_until
 from topicproof.backend.services.keeper import services
 from topicproof.backend.settings import read_settings
-from tests.conftest import wait_until
 
 
 def test_two_users_share_one_broker_and_the_last_one_ends_it(tmp_path: Path) -> None:

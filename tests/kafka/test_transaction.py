@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from topicproof.backend.errors import RecordRefused
-from topicproof.backend.kafka.transaction import Record, TransactionalProducer
 from tests.conftest import wait_until
 from tests.runs import read_all
+from topicproof.backend.errors import RecordRefused
+from topicproof.backend.kafka.transaction import Record, TransactionalProducer
 
 CLIENT_TAKES_BYTES = 10_000_000
 

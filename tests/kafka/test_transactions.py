@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from topicproof.backend.kafka.coordination.transactions import cluster_transactions
 from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer
 from tests.test_cli import call
+from topicproof.backend.kafka.coordination.transactions import cluster_transactions
 
 NewTopic = Callable[..., str]
 

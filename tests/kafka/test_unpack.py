@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from tests.packs import Sink, write_broken
 from topicproof.backend.kafka.browse import unpack
+from topicproof.backend.kafka.browse.records import Record, read_window
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
-from topicproof.backend.kafka.browse.records import Record, read_window
-from tests.packs import Sink, write_broken
 
 NewTopic = Callable[..., str]
 

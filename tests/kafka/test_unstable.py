@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.conftest import wait_until
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.settings import (
@@ -15,7 +16,6 @@ from topicproof.backend.settings import (
     consumer_config,
     transactional_producer_config,
 )
-from tests.conftest import wait_until
 
 NewTopic = Callable[..., str]
 

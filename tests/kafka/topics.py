@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
+from tests.conftest import wait_until
 from topicproof.backend.settings import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -23,7 +24,6 @@ from topicproof.backend.settings import (
     idempotent_producer_config,
     transactional_producer_config,
 )
-from tests.conftest import wait_until
 from topicproof.validators.finding import Bounds
 
 FATE_LETTERS = {"C": "COMMITTED", "A": "ABORTED", "P": "PENDING", "M": "MARKER", "G": "GONE", "U": "UNEXPLAINED"}

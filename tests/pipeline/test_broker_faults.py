@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import MetadataRequest
 
+from tests.conftest import wait_until
+from tests.runs import Finished, read_all
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.faults.brokers import OWN_TOPICS, leader, own_partition
@@ -19,12 +21,10 @@ from topicproof.backend.history.store import ENDED, History
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
 from topicproof.backend.runs.launch import said, start_resume, start_run
-from topicproof.backend.sink.journal import FaultTold, Told, read_journal
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services, brokers, services
 from topicproof.backend.settings import Settings
-from tests.conftest import wait_until
-from tests.runs import Finished, read_all
+from topicproof.backend.sink.journal import FaultTold, Told, read_journal
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 

@@ -17,12 +17,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from sqlalchemy import inspect, select, update
 
+from tests.conftest import wait_until
+from tests.postgresql import new_database
+from tests.runs import run_to_end
 from topicproof.backend.errors import SinkError, UsageError
-from topicproof.backend.judging.verify import evidence_in, verify
 from topicproof.backend.faults.fault import Step
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.table import judge_table
+from topicproof.backend.judging.verify import evidence_in, verify
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.lifecycle import clean, create, execute, make_context, resume
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.query import explained
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.spark import spark_session
+from topicproof.backend.settings import Settings, idempotent_producer_config, spark_source_options
+from topicproof.backend.sink.journal import FaultFired, read_journal
 from topicproof.backend.sink.table import (
     DATABASE_FORMAT,
     OFFSETS,
@@ -31,16 +41,6 @@ from topicproof.backend.sink.table import (
     make_tables,
     rows_of,
 )
-from topicproof.backend.sink.journal import FaultFired, read_journal
-from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.runs.query import explained
-from topicproof.backend.runs.lifecycle import clean, create, execute, make_context, resume
-from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings, idempotent_producer_config, spark_source_options
-from topicproof.backend.services.spark import spark_session
-from tests.conftest import wait_until
-from tests.postgresql import new_database
-from tests.runs import run_to_end
 from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.report import Report
 

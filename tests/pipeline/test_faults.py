@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
+from tests.runs import Finished, read_all, run_to_end
 from topicproof.backend.errors import OffsetsMoved
 from topicproof.backend.faults.fault import Step
 from topicproof.backend.history.store import History
-from topicproof.backend.sink.journal import Declared, Entry, FaultFired, TaskStarted, TransactionEnded, read_journal
 from topicproof.backend.runs.lifecycle import resume
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from tests.runs import Finished, read_all, run_to_end
+from topicproof.backend.sink.journal import Declared, Entry, FaultFired, TaskStarted, TransactionEnded, read_journal
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import REASON_HEADER
 

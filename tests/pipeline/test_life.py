@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import wait_until
+from tests.runs import read_all
 from topicproof.backend.evidence.manifest import Payloads, read_manifest
 from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.judging.capture_store import EVIDENCE
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings
-from topicproof.backend.judging.capture_store import EVIDENCE
-from tests.conftest import wait_until
-from tests.runs import read_all
 
 WAIT_S = 120
 ENDLESS = ("run", "--rate", "2000", "--until-stopped", "--partitions", "2", "--per-transaction", "100")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.store import History
 from topicproof.backend.matrix.cells import RESULTS, Result, kept, read_results, run_cells, surprises
@@ -20,7 +21,6 @@ from topicproof.backend.matrix.table import BROKERS, PROMISES, TABLE, Cell, Dama
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
-from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 from topicproof.validators.readings import COLUMNS

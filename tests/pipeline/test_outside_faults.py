@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
+from tests.runs import Finished, read_all, run_to_end
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.store import State
-from topicproof.backend.sink.journal import FaultTold, Told, read_journal
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from tests.runs import Finished, read_all, run_to_end
+from topicproof.backend.sink.journal import FaultTold, Told, read_journal
 from topicproof.validators.finding import Outcome
 
 RECORDS, PARTITIONS, PER_TRANSACTION = 1_200, 2, 200

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from tests.runs import read_all
 from topicproof.backend import cli
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.initial_offsets import commit_floor
-from topicproof.backend.sink.journal import FaultFired, read_journal
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, idempotent_producer_config
-from tests.runs import read_all
+from topicproof.backend.sink.journal import FaultFired, read_journal
 
 RECORDS, PARTITIONS = 3_000, 2
 

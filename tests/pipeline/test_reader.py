@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.reader import read_account, reading, runs
 from tests.kafka.topics import Writer
 from tests.runs import Finished
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.reader import read_account, reading, runs
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.merged_topics import join
 

@@ -18,18 +18,18 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from topicproof.backend.errors import Fenced, SparkError
-from topicproof.backend.history.store import History, Run, State
-from topicproof.backend.services.jars import SPARK, jar_files
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.sink.journal import Declared, TransactionEnded, read_journal
-from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.runs.lifecycle import create, execute, make_context, resume
-from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings, admin_config
-from topicproof.backend.services.spark import EmbeddedSpark
 from tests.conftest import wait_until
 from tests.runs import read_all
+from topicproof.backend.errors import Fenced, SparkError
+from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.lifecycle import create, execute, make_context, resume
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.services.jars import SPARK, jar_files
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.spark import EmbeddedSpark
+from topicproof.backend.settings import Settings, admin_config
+from topicproof.backend.sink.journal import Declared, TransactionEnded, read_journal
 
 WAIT_S = 180
 PLAN: dict[str, Any] = {

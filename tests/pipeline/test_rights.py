@@ -13,17 +13,17 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
+from tests.runs import read_all
 from topicproof.backend.errors import NotAllowed, SinkError
 from topicproof.backend.faults.fault import Step
-from topicproof.backend.services.jars import BROKER, jar_files
-from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import TransactionalProducer
-from topicproof.backend.sink.journal import Declared, TransactionEnded, read_journal
-from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
-from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.services.jars import BROKER, jar_files
+from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.settings import Settings, admin_config
-from tests.runs import read_all
+from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
+from topicproof.backend.sink.journal import Declared, TransactionEnded, read_journal
+from topicproof.backend.sink.options import SinkOptions
 
 TOPICS = ("source", "sink", "journal")
 RECORDS, PER_TRANSACTION = 40, 10

@@ -13,6 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.pipeline.broken_sinks import ForgetfulSink
+from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_committed
 from topicproof.backend.errors import (
     AttemptsExhausted,
     Fenced,
@@ -23,21 +25,19 @@ from topicproof.backend.errors import (
     TopicproofError,
 )
 from topicproof.backend.history.store import History, State
+from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs import query as process_module
 from topicproof.backend.runs import lifecycle as run_module
+from topicproof.backend.runs import query as process_module
 from topicproof.backend.runs.fill import fill
 from topicproof.backend.runs.monitor import Context
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.scenarios import Work
-from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings, spark_source_options
 from topicproof.backend.services.spark import spark_session
-from topicproof.backend.judging.capture_store import Question
-from tests.pipeline.broken_sinks import ForgetfulSink
-from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_committed
+from topicproof.backend.settings import Settings, spark_source_options
+from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report

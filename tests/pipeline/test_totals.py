@@ -21,25 +21,25 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.conftest import wait_until
+from tests.postgresql import new_database
+from tests.runs import read_all, run_to_end, write_committed
+from topicproof.backend.commands.show import balances
 from topicproof.backend.errors import CheckpointMismatch, OffsetMissing, OffsetsMoved, UsageError
 from topicproof.backend.faults.fault import Step
 from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.duplicates import Cause
-from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
-from topicproof.backend.runs.stage_verdicts import Judged
+from topicproof.backend.runs.lifecycle import create, execute, make_context, resume
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.query import explained
-from topicproof.backend.runs.lifecycle import create, execute, make_context, resume
-from topicproof.backend.sink.stateful import STATEFUL_FORMAT, KafkaStatefulSink, commit_batch_floor
+from topicproof.backend.runs.stage_verdicts import Judged
 from topicproof.backend.runs.totals import account, current_totals, payment, total_text, totals
 from topicproof.backend.runs.windows import BY_CLOCK, BY_EVENT_TIME, check_values
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, idempotent_producer_config, read_settings, spark_source_options
-from topicproof.backend.commands.show import balances
-from tests.conftest import wait_until
-from tests.postgresql import new_database
-from tests.runs import read_all, run_to_end, write_committed
+from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
+from topicproof.backend.sink.stateful import STATEFUL_FORMAT, KafkaStatefulSink, commit_batch_floor
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 

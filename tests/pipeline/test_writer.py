@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from tests.runs import Message, read_all
 from topicproof.backend.errors import (
     Fenced,
     InjectedError,
@@ -23,12 +24,11 @@ from topicproof.backend.errors import (
 from topicproof.backend.faults.attempts import fill_with_attempts
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import enqueue
-from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
-from topicproof.backend.sink.position import next_generation
-from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
-from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.settings import idempotent_producer_config
-from tests.runs import Message, read_all
+from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
+from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
+from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.sink.position import next_generation
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, REASON_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
 

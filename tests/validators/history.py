@@ -30,11 +30,15 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from topicproof.validators import readings
-from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
-from topicproof.validators.ledger.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
+from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
 from topicproof.validators.expected import ONE_TO_ONE, Expected
+from topicproof.validators.fast_path.proof import outcomes_of
 from topicproof.validators.finding import Bounds, Guarantee, Order, PartitionBounds
+from topicproof.validators.ledger.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
+from topicproof.validators.ledger.build import build_ledger
+from topicproof.validators.ledger.ledger import Accounts, Ledger
+from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
 from topicproof.validators.lineage.headers import (
     LINEAGE_HEADER,
     TRANSACTION_HEADER,
@@ -44,13 +48,9 @@ from topicproof.validators.lineage.headers import (
     format_transaction,
 )
 from topicproof.validators.lineage.identity import Identity
-from topicproof.validators.ledger.ledger import Accounts, Ledger
-from topicproof.validators.ledger.build import build_ledger
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
 from topicproof.validators.readings import ARROW_TYPES
 from topicproof.validators.report import Report, judge
-from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
-from topicproof.validators.fast_path.proof import outcomes_of
 from topicproof.validators.source_log import SourceLog
 
 SOURCE, SINK = "numbers", "squares"

@@ -23,9 +23,6 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from topicproof.backend.services.keeper import services
-from topicproof.backend.settings import read_settings
-from topicproof.backend.services.spark import connect
 from tests.validators.conftest import interpreted
 from tests.validators.pair_ledger import batch_of, is_told, report_of, rows_of, verdict_of
 from tests.validators.pair_oracle import (
@@ -57,6 +54,9 @@ from tests.validators.pair_oracle import (
     Truth,
     judge,
 )
+from topicproof.backend.services.keeper import services
+from topicproof.backend.services.spark import connect
+from topicproof.backend.settings import read_settings
 
 log = logging.getLogger(__name__)
 

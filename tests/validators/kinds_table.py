@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from topicproof.backend.settings import ROOT
 from tests.validators.test_kinds import STORIES
-from topicproof.validators.kinds.anomalies import ANOMALIES, Anomaly
-from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
+from topicproof.backend.settings import ROOT
 from topicproof.validators.expectation import ADVISORY, BY_CONTRACT, CONTRADICTIONS, NORMAL, PREMISES, REQUIRED
 from topicproof.validators.finding import Guarantee, Witness
+from topicproof.validators.kinds.anomalies import ANOMALIES, Anomaly
+from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 
 PATH = ROOT / "docs" / "KINDS.md"
 STORIES_MAX = 2

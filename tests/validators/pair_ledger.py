@@ -37,16 +37,16 @@ from tests.validators.pair_oracle import (
     Record,
 )
 from tests.validators.pair_oracle import judge as judge_slowly
-from topicproof.validators.contract_terms import Agreed
-from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.circumstances import Circumstances, Growth, Removed
+from topicproof.validators.contract_terms import Agreed
 from topicproof.validators.evidence import together
 from topicproof.validators.expectation import ADVISORY, CONTRADICTIONS, EXEMPT, REQUIRED, judge_rows, merge
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order, Outcome, PartitionBounds
+from topicproof.validators.kinds.catalogue import VALIDATORS
+from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, Lineage, format_lineage
 from topicproof.validators.lineage.identity import Identity, Match
-from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import Report, judge
 
 APART = 4

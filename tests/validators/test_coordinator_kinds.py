@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from topicproof.backend.judging.judge import judge_topics
-from topicproof.backend.kafka.log.rawlog import fetch_bounds
-from topicproof.backend.judging.capture_store import Question
 from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer
 from tests.validators.history import history
-from topicproof.validators.kinds import hanging, lso_stall, unstable_offsets
-from topicproof.validators.kinds.catalogue import Validator
+from topicproof.backend.judging.capture_store import Question
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.validators.coordinator import Coordinator, OpenTransaction, UnstableOffset
 from topicproof.validators.finding import Guarantee, Outcome, Witness
-from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.kinds import hanging, lso_stall, unstable_offsets
+from topicproof.validators.kinds.catalogue import Validator
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import judge
 
 NewTopic = Callable[..., str]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.expectation import (
     ADVISORY,
     BY_CONTRACT,
@@ -17,6 +16,7 @@ from topicproof.validators.expectation import (
     merge,
 )
 from topicproof.validators.finding import Guarantee, Outcome
+from topicproof.validators.kinds.catalogue import VALIDATORS
 
 KINDS = [validator.NAME for validator in VALIDATORS]
 

@@ -10,17 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.packs import write_broken, write_healthy
+from tests.validators.test_packed import source as source
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.copy import copy_evidence, without_payloads
 from topicproof.backend.evidence.folded import PIECES_SEEN
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, write_manifest
-from topicproof.backend.judging.verify import verify
-from topicproof.backend.judging.judge import judge_topics
-from topicproof.backend.kafka.log.rawlog import fetch_bounds
-from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.judging.capture_store import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, read_taken
-from tests.packs import write_broken, write_healthy
-from tests.validators.test_packed import source as source
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.judging.selftest import self_test
+from topicproof.backend.judging.verify import verify
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.validators.fast_path import offset_runs as pieces
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report

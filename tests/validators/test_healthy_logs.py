@@ -8,13 +8,13 @@ from pathlib import Path
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from topicproof.backend.judging.judge import judge_topics
-from topicproof.backend.kafka.log.rawlog import fetch_bounds
-from topicproof.backend.settings import Settings, transactional_producer_config
-from topicproof.backend.judging.capture_store import Question
 from tests.conftest import wait_until
 from tests.kafka.test_oracle import COPIED_RECORDS, copy
 from tests.kafka.topics import Writer
+from topicproof.backend.judging.capture_store import Question
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.settings import Settings, transactional_producer_config
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
 

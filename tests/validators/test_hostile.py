@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from benchmarks.hostile import MEGABYTE, NEVER, TWICE, Case, Message, fill, odd
+from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
-from topicproof.backend.judging.capture_store import Question
-from benchmarks.hostile import MEGABYTE, NEVER, TWICE, Case, Message, fill, odd
 from topicproof.validators.finding import Order
 from topicproof.validators.lineage.identity import Identity
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from topicproof.validators.lineage.identity import Match
 from topicproof.validators.json_path import exact_text, parse_path, spell_path
+from topicproof.validators.lineage.identity import Match
 
 DIGITS = "123456789012345678901234567890"
 SMALL = "0.1000000000000000001"

@@ -15,13 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.validators.history import History, history, side_by_side
-from topicproof.validators.kinds import aborted_read, gap
 from topicproof.validators import evidence
-from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.expectation import BY_CONTRACT, PREMISES
 from topicproof.validators.finding import Witness
-from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.kinds import aborted_read, gap
+from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.lineage.identity import Identity
 
 APART = 2
 """Partitions that each story has to itself."""

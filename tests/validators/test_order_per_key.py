@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.validators.history import History, history
-from topicproof.validators.kinds import order, zombie_write
 from topicproof.validators.finding import Guarantee, Order, Outcome
+from topicproof.validators.kinds import order, zombie_write
 from topicproof.validators.report import judge
 
 KEYS: Mapping[tuple[int, int], bytes | None] = {(0, 0): b"a", (0, 1): b"b", (0, 2): b"a", (0, 3): b"b"}

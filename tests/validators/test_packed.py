@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from tests.kafka.topics import delete_below
+from tests.packs import write_broken
+from topicproof.backend.judging.capture import take
+from topicproof.backend.judging.capture_store import Question, read_taken
 from topicproof.backend.judging.judge import judge_taken, judge_topics, with_headers
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.settings import idempotent_producer_config
-from topicproof.backend.judging.capture_store import Question, read_taken
-from topicproof.backend.judging.capture import take
-from tests.kafka.topics import delete_below
-from tests.packs import write_broken
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER

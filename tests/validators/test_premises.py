@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.validators.history import History, history
-from topicproof.validators.contract_terms import Agreed
-from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.circumstances import Circumstances, Growth, Removed
+from topicproof.validators.contract_terms import Agreed
 from topicproof.validators.expectation import PREMISES
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Guarantee, Order, Outcome
+from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.lineage.identity import Identity, Match
 from topicproof.validators.report import Report, judge
 

@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from tests.conftest import wait_until
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.settings import (
     idempotent_producer_config,
     spark_source_options,
     transactional_producer_config,
 )
-from tests.conftest import wait_until
 from topicproof.validators.finding import Bounds, PartitionBounds, Witness
 from topicproof.validators.ledger.build import build_ledger
 from topicproof.validators.readings import COLUMNS, keep, read

@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.validators.history import history
-from topicproof.validators.kinds import duplicate, gap, phantom
 from topicproof.validators.contract_terms import Agreed, Thresholds
-from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.expectation import CONTRADICTIONS, REQUIRED
 from topicproof.validators.finding import EXAMPLES_MAX, Guarantee, Outcome, PartitionBounds
+from topicproof.validators.kinds import duplicate, gap, phantom
+from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import Report, judge
 

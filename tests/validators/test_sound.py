@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from tests.both_ways import assert_both_ways_count_the_same
 from tests.validators.history import History, history
-from topicproof.validators.ledger import build as long_way
-from topicproof.validators.fast_path import offset_runs as pieces
 from topicproof.validators.expected import Expect, Expected
+from topicproof.validators.fast_path import offset_runs as pieces
 from topicproof.validators.finding import Order
+from topicproof.validators.ledger import build as long_way
 from topicproof.validators.lineage.identity import Identity
 
 JOURNAL = {("a-0", 1): "COMMITTED", ("a-0", 2): "ABORTED:at random", ("a-0", 3): "COMMITTED"}

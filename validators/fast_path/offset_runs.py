@@ -21,8 +21,8 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.identity import last_header
-from topicproof.validators.offsets import WORD, bits, word
 from topicproof.validators.lineage.packs import PACKED_HEADER
+from topicproof.validators.offsets import WORD, bits, word
 from topicproof.validators.readings import FEW_OFFSETS_MAX
 
 ORIGINS_MAX = 64

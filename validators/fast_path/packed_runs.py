@@ -1,7 +1,8 @@
-"""Pieces whose lineage is packed (validators/fast_path/offset_runs.py): cut into what the packs say, once all of these are known.
+"""Pieces whose lineage is packed (validators/fast_path/offset_runs.py): cut into what the packs say, once all of these
+are known.
 
-Which offsets are of which pack say the batches' headers (validators/lineage/packs.py), so that of the records themselves only
-the sets of their offsets are looked at.
+Which offsets are of which pack say the batches' headers (validators/lineage/packs.py), so that of the records
+themselves only the sets of their offsets are looked at.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from topicproof.validators.lineage.headers import Lineage, format_lineage
-from topicproof.validators.offsets import WORD
-from topicproof.validators.lineage.packs import HEADS, lay, parse_pack
 from topicproof.validators.fast_path.offset_runs import PIECES, all_of, begins_of, bit_of, first_of, members, widths
+from topicproof.validators.lineage.headers import Lineage, format_lineage
+from topicproof.validators.lineage.packs import HEADS, lay, parse_pack
+from topicproof.validators.offsets import WORD
 
 PIECES_AT_ONCE = 16_384
 """So many are looked at bit by bit, which takes about 100 MB."""

@@ -1,8 +1,9 @@
 """The short way: what a ledger counts, where it can be proved that nothing is odd.
 
 Most topics are as they should be. Then Spark need only fold each reading once, to words of 64 offsets
-(validators/fast_path/offset_runs.py); fates, transactions, order and repeats are arithmetic on the bits of these words, beside the raw
-log and the journal. So a proof can be repeated from the folded readings alone, which hold no key and no value.
+(validators/fast_path/offset_runs.py); fates, transactions, order and repeats are arithmetic on the bits of these words,
+beside the raw log and the journal. So a proof can be repeated from the folded readings alone, which hold no key and no
+value.
 
 Whatever is odd, if only by a bit, ends the proof: None, and the long way (validators/ledger/build.py) looks at each
 record and says what it is. So nothing that is found ever rests on this file; tests/validators/test_sound.py compares
@@ -22,12 +23,6 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.ledger.balance import Headers
-from topicproof.validators.ledger.cell import Cell
-from topicproof.validators.finding import Bounds, Fate
-from topicproof.validators.lineage.headers import Transaction, parse_lineage, parse_transaction
-from topicproof.validators.ledger.header_transactions import NAME, TransactionalId
-from topicproof.validators.offsets import WORD
 from topicproof.validators.fast_path.offset_runs import (
     Pieces,
     Spans,
@@ -38,8 +33,14 @@ from topicproof.validators.fast_path.offset_runs import (
     last_of,
     words_of,
 )
-from topicproof.validators.fast_path.proof_log import SoundLog
 from topicproof.validators.fast_path.packed_runs import with_lineage
+from topicproof.validators.fast_path.proof_log import SoundLog
+from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.ledger.balance import Headers
+from topicproof.validators.ledger.cell import Cell
+from topicproof.validators.ledger.header_transactions import NAME, TransactionalId
+from topicproof.validators.lineage.headers import Transaction, parse_lineage, parse_transaction
+from topicproof.validators.offsets import WORD
 
 Outcomes = Mapping[tuple[str, int, int, str], tuple[str | None, str | None]]
 """What the journal declares and its reason, by the name of a transaction."""

@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from topicproof.validators.ledger.balance import Headers
 from topicproof.validators.finding import Bounds
+from topicproof.validators.ledger.balance import Headers
 from topicproof.validators.ledger.marks import SEQUENCES
 
 Ints = npt.NDArray[np.int64]

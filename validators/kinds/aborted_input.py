@@ -2,7 +2,8 @@
 
 Catalogue 5. Its lineage, or its key, names a record that read_uncommitted has in the source and read_committed has not:
 whoever processed it read what no transaction ever committed. No guarantee allows that. By key it can only be told where
-no committed input has that key as well (validators/lineage/identity.py), and none may have had it that is gone or has no key.
+no committed input has that key as well (validators/lineage/identity.py), and none may have had it that is gone or has
+no key.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.kinds import resurrected, wrong_attribution
 from topicproof.validators.evidence import amount, evidence
 from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.kinds import resurrected, wrong_attribution
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted, without_marker
 

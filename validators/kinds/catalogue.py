@@ -6,6 +6,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 
+from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import (
     aborted_input,
     aborted_read,
@@ -46,7 +47,6 @@ from topicproof.validators.kinds import (
     wrong_value,
     zombie_write,
 )
-from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.evidence import amount, evidence
 from topicproof.validators.finding import Witness
+from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "fate_split"

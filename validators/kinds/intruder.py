@@ -11,9 +11,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.ledger.balance import settled
 from topicproof.validators.evidence import amount, evidence, of_log, records
 from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.balance import settled
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "intruder"

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence, share
 from topicproof.validators.finding import Witness
-from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.counts import keys_of
+from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "key_spread"
 QUESTION = "Does each key keep to one partition of the sink?"

@@ -12,14 +12,14 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.kinds import identity_repeated
 from topicproof.validators.evidence import COLUMNS, evidence, of_source, share, together
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.kinds import identity_repeated
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.matching import untold, why_uncertain
-from topicproof.validators.offsets import by_partition
 from topicproof.validators.ledger.rows import known_aborted
+from topicproof.validators.offsets import by_partition
 
 NAME = "offset_ahead"
 QUESTION = "Is the last expected output below the group's offset committed?"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from topicproof.validators.kinds import identity_missing, identity_repeated, source_removed
 from topicproof.validators.evidence import COLUMNS, share
 from topicproof.validators.expectation import MOVEMENT
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds import identity_missing, identity_repeated, source_removed
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.matching import untold
 

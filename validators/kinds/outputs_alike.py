@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence, share
 from topicproof.validators.finding import Witness
-from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.counts import later_alike
+from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "outputs_alike"
 QUESTION = "Can the outputs of an input be told apart?"

@@ -13,9 +13,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.kinds import aborted_read
 from topicproof.validators.evidence import amount, evidence
 from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.kinds import aborted_read
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import is_hidden
 

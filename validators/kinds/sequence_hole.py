@@ -11,9 +11,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.ledger.balance import settled
 from topicproof.validators.evidence import amount, evidence, of_log
 from topicproof.validators.finding import Witness
+from topicproof.validators.ledger.balance import settled
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.marks import marked
 

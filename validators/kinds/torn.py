@@ -17,11 +17,11 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.kinds import aborted_read, fate_split, reading_mismatch, wrong_attribution
-from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.evidence import amount, evidence
 from topicproof.validators.expectation import RANGE
 from topicproof.validators.finding import Witness
+from topicproof.validators.kinds import aborted_read, fate_split, reading_mismatch, wrong_attribution
+from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "torn"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.evidence import amount, evidence, records
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.finding import Witness
+from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "unknown_outcome"

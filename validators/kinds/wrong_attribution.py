@@ -12,10 +12,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.kinds import fate_split, late_append
-from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.evidence import amount, evidence, together
 from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.kinds import fate_split, late_append
+from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "wrong_attribution"

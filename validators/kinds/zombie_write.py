@@ -10,12 +10,12 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.ledger.balance import settled
 from topicproof.validators.evidence import amount, evidence, of_log, records, together
 from topicproof.validators.finding import Order, Witness
+from topicproof.validators.ledger.balance import settled
+from topicproof.validators.ledger.header_transactions import TransactionalId
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.marks import marked
-from topicproof.validators.ledger.header_transactions import TransactionalId
 
 NAME = "zombie_write"
 QUESTION = "Does nobody write who was fenced or replaced?"

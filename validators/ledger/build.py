@@ -12,15 +12,14 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
+from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
+from topicproof.validators.fast_path.proof import NAMED_COLUMNS, Folded, Sound, fold, prove, together
+from topicproof.validators.fast_path.proof_log import sound_log
+from topicproof.validators.finding import Balance, Bounds, Fate, Order, PartitionBounds, Transactions, Witness
 from topicproof.validators.ledger.balance import Headers, RawLog, Records, balance_of, balance_unheard, count_headers
 from topicproof.validators.ledger.cell import Cell
-from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
-from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
-from topicproof.validators.finding import Balance, Bounds, Fate, Order, PartitionBounds, Transactions, Witness
-from topicproof.validators.lineage.identity import Identity, identified, with_input, with_transaction
-from topicproof.validators.merged_topics import with_numbered_input
-from topicproof.validators.ledger.ledger import HEADERS, NO_ACCOUNTS, Accounts, Ledger, ReadingsNeeded
 from topicproof.validators.ledger.counts import (
     Doubt,
     Identities,
@@ -46,8 +45,7 @@ from topicproof.validators.ledger.counts import (
     written_by,
 )
 from topicproof.validators.ledger.header_transactions import TransactionalId, count_ids, named
-from topicproof.validators.lineage.packed import count_lost, has_packs, unpacked
-from topicproof.validators.readings import COLUMNS, frame_of, keep, union
+from topicproof.validators.ledger.ledger import HEADERS, NO_ACCOUNTS, Accounts, Ledger, ReadingsNeeded
 from topicproof.validators.ledger.rows import (
     SINK_COLUMNS,
     WORD_COLUMNS,
@@ -59,8 +57,10 @@ from topicproof.validators.ledger.rows import (
     with_fates,
     with_places,
 )
-from topicproof.validators.fast_path.proof import NAMED_COLUMNS, Folded, Sound, fold, prove, together
-from topicproof.validators.fast_path.proof_log import sound_log
+from topicproof.validators.lineage.identity import Identity, identified, with_input, with_transaction
+from topicproof.validators.lineage.packed import count_lost, has_packs, unpacked
+from topicproof.validators.merged_topics import with_numbered_input
+from topicproof.validators.readings import COLUMNS, frame_of, keep, union
 from topicproof.validators.source_log import NOTHING_LOGGED, SourceLog
 
 PACKED = "lineage is packed, and only the raw log, which was not heard, tells whose it is."
@@ -92,8 +92,8 @@ def build_ledger(
     are read more than once, so they should be kept ones. `source_bounds` is the judged range: an input counts from
     `start` to below `lso`. `evidence` is the URL of a folder for what is computed here; what an interrupted judging
     left there is replaced. `doubts`: why else not to trust the readings, in clauses. `packs`: where the sink's lineage
-    is packed, the folder that says where (validators/lineage/packed.py). `circumstances`: what is known of the topics beside
-    their records.
+    is packed, the folder that says where (validators/lineage/packed.py). `circumstances`: what is known of the topics
+    beside their records.
     """
     began = time.monotonic()
     given = _Given(
@@ -118,8 +118,9 @@ def proved_ledger(
     doubts: Sequence[str] = (),
     circumstances: Circumstances = NO_CIRCUMSTANCES,
 ) -> Ledger:
-    """The ledger of folded readings (validators/fast_path/proof.py, `fold`), for matching by lineage and order per source
-    partition; else as `build_ledger`. Raises ReadingsNeeded where something is odd, or more is asked than they tell."""
+    """The ledger of folded readings (validators/fast_path/proof.py, `fold`), for matching by lineage and order per
+    source partition; else as `build_ledger`. Raises ReadingsNeeded where something is odd, or more is asked than they
+    tell."""
     began = time.monotonic()
     raw_log, declared, _, source_log, _ = accounts
     told = agreed.value is not None or expected.count is not None or (source_log is not None and source_log.aborted)
@@ -276,8 +277,8 @@ class _Counted(NamedTuple):
 
 
 def _shortly(given: _Given) -> _Counted | None:
-    """The counts of a topic in which nothing is odd, by validators/fast_path/proof.py. None where something is, or where more is
-    expected than that each input has an output of its own, in order."""
+    """The counts of a topic in which nothing is odd, by validators/fast_path/proof.py. None where something is, or
+    where more is expected than that each input has an output of its own, in order."""
     expected = given.expected
     simple = given.identity is Identity.LINEAGE and given.aborted is None and expected.count is None
     if not simple or given.order is not Order.PER_SOURCE_PARTITION or given.raw_log is None:

@@ -15,13 +15,11 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from topicproof.validators.contract_terms import Agreed
-from topicproof.validators.ledger.balance import Headers, RawLog
-from topicproof.validators.ledger.cell import Cell
 from topicproof.validators.expected import outputs_of, record
 from topicproof.validators.finding import Balance, Bounds, Fate
-from topicproof.validators.lineage.identity import with_transaction
+from topicproof.validators.ledger.balance import Headers, RawLog
+from topicproof.validators.ledger.cell import Cell
 from topicproof.validators.ledger.header_transactions import NAME
-from topicproof.validators.offsets import between, bits, bound, minus, word
 from topicproof.validators.ledger.rows import (
     LINE,
     LINEAGE,
@@ -32,6 +30,8 @@ from topicproof.validators.ledger.rows import (
     real,
     without_marker,
 )
+from topicproof.validators.lineage.identity import with_transaction
+from topicproof.validators.offsets import between, bits, bound, minus, word
 
 
 class Inputs(NamedTuple):

@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from topicproof.validators.contract_terms import Agreed
-from topicproof.validators.ledger.balance import Headers, RawLog
-from topicproof.validators.ledger.cell import Cell
 from topicproof.validators.circumstances import Circumstances
+from topicproof.validators.contract_terms import Agreed
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.expected import Expected
 from topicproof.validators.finding import Balance, Bounds, Order, Transactions, Witness
-from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.ledger.balance import Headers, RawLog
+from topicproof.validators.ledger.cell import Cell
 from topicproof.validators.ledger.counts import Identities, Keys, Values, later_copies, outputs_produced
 from topicproof.validators.ledger.header_transactions import TransactionalId
+from topicproof.validators.ledger.rows import Declared
+from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.polled import Polled
 from topicproof.validators.readings import keep
-from topicproof.validators.ledger.rows import Declared
 from topicproof.validators.source_log import SourceLog
 
 HEADERS = "headers"
@@ -60,7 +60,8 @@ class Ledger:
     records: Callable[[], DataFrame]
     """Gives `sink`. Raises ReadingsNeeded where only folded readings are there."""
     named: DataFrame
-    """The transactions that the records' headers name, one row a partition: the columns of validators/ledger/header_transactions.py."""
+    """The transactions that the records' headers name, one row a partition: the columns of
+    validators/ledger/header_transactions.py."""
     wanted: DataFrame | None
     """`outputs`; None: as many as were produced."""
     sink_bounds: Bounds
@@ -79,12 +80,14 @@ class Ledger:
     ends: Mapping[str, int]
     """The raw log's transactions by outcome, each once a partition that it wrote to."""
     sound: bool
-    """Whether it was proved that nothing is odd (validators/fast_path/proof.py), so that the lines stand in order too."""
+    """Whether it was proved that nothing is odd (validators/fast_path/proof.py), so that the lines stand in order
+    too."""
     hidden: int
     """Records that the raw log commits and read_committed did not deliver."""
     repeats_count: int
     missing: int
-    """Expected outputs without a committed or pending record; 0 where the proof of validators/fast_path/proof.py counted."""
+    """Expected outputs without a committed or pending record; 0 where the proof of validators/fast_path/proof.py
+    counted."""
     inputs_count: int
     aborted_inputs: int
     """Records of the judged range that were aborted in the source; 0 where its log was not heard."""
@@ -106,8 +109,8 @@ class Ledger:
     circumstances: Circumstances
     identified: Identities
     identities: Callable[[], DataFrame] | None
-    """Gives the source's committed and pending records with what identifies them (validators/lineage/identity.py, `identified`)
-    and whether they are `pending`; None by lineage."""
+    """Gives the source's committed and pending records with what identifies them (validators/lineage/identity.py,
+    `identified`) and whether they are `pending`; None by lineage."""
     alike: int
     """Committed outputs that are like an earlier one of the same input, where several are expected."""
     keys: Keys

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from topicproof.validators.kinds import identity_disjoint, identity_missing, sink_removed, source_removed
 from topicproof.validators.expectation import MOVEMENT, PENDING, UNTOLD
+from topicproof.validators.kinds import identity_disjoint, identity_missing, sink_removed, source_removed
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import by_partition
 

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.expected import outputs_of
 from topicproof.validators.finding import Bounds, Fate
-from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.json_path import exact_text, parse_path
+from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.offsets import between
 from topicproof.validators.readings import union
 from topicproof.validators.source_log import NOTHING_LOGGED, SourceLog
@@ -117,7 +117,8 @@ def with_transaction(records: DataFrame) -> DataFrame:
 
 
 def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> DataFrame:
-    """Adds the parts of a header, or nulls unless they spell its text again: the rule of validators/lineage/headers.py."""
+    """Adds the parts of a header, or nulls unless they spell its text again: the rule of
+    validators/lineage/headers.py."""
     records = records.withColumn("text", last_header(header).cast("string")).withColumn("parts", F.split("text", "/"))
     parts = {name: F.get("parts", F.lit(place)).try_cast(kind) for place, (name, kind) in enumerate(types.items())}
     filled = [F.col(name) != "" if kind == "string" else F.col(name) >= 0 for name, kind in types.items()]

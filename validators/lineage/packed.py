@@ -1,8 +1,8 @@
 """Readings whose lineage is packed: each record of a pack gets the headers that it would have had on its own.
 
 So the ledger and all validators know of one kind of lineage only. Readings are not shuffled: where packs lie is worked
-out once from the batch headers (validators/lineage/packs.py) and lies beside the readings, and each task of Spark looks its own
-offsets up there. Of a record only partition, offset and headers are handed to Python.
+out once from the batch headers (validators/lineage/packs.py) and lies beside the readings, and each task of Spark looks
+its own offsets up there. Of a record only partition, offset and headers are handed to Python.
 """
 
 from __future__ import annotations

@@ -13,6 +13,11 @@ from kafka.errors import KafkaError
 
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers
+from topicproof.backend.kafka.coordination.lag import GroupLag, ask_group_lags
+from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
+from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
+from topicproof.backend.kafka.coordination.transaction_state import StateEntry, read_states
+from topicproof.backend.kafka.coordination.unstable import ask_unstable_offsets
 from topicproof.backend.kafka.log.fates import (
     ABORTED,
     COMMITTED,
@@ -23,12 +28,7 @@ from topicproof.backend.kafka.log.fates import (
     total,
     transactions,
 )
-from topicproof.backend.kafka.coordination.lag import GroupLag, ask_group_lags
 from topicproof.backend.kafka.log.rawlog import Connection, cluster_error, connect
-from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
-from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
-from topicproof.backend.kafka.coordination.transaction_state import StateEntry, read_states
-from topicproof.backend.kafka.coordination.unstable import ask_unstable_offsets
 from topicproof.validators.coordinator import OpenTransaction, UnstableOffset
 from topicproof.validators.finding import Bounds, Fate
 

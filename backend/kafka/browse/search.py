@@ -19,8 +19,8 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Me
 
 from topicproof.backend import settings
 from topicproof.backend.errors import ClusterError, TopicError
-from topicproof.backend.kafka.cluster import cluster_error
 from topicproof.backend.kafka.browse.records import Headers, headers_of
+from topicproof.backend.kafka.cluster import cluster_error
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 GROUP = "topicproof-browse"

@@ -18,10 +18,10 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError, TransactionalIdNotFoundError
 
 from topicproof.backend.errors import ClusterError
-from topicproof.backend.kafka.log.fates import fate_ranges, records_between
-from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import read_states
+from topicproof.backend.kafka.log.fates import fate_ranges, records_between
+from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.validators.coordinator import PREPARED, STUCK_MS
 from topicproof.validators.coordinator import OpenTransaction as OpenTransaction
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from topicproof.backend.kafka.log.fates import ABORTED
 from topicproof.backend.kafka.coordination.transaction_state import StateEntry
+from topicproof.backend.kafka.log.fates import ABORTED
 
 DECLARED, TIMEOUT, FENCED, OPERATOR = "declared", "timeout", "fenced", "operator"
 CLOCKS_MS = 1_000

@@ -13,8 +13,8 @@ from kafka.protocol.consumer import OffsetFetchRequest
 
 from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
 from topicproof.backend.kafka.coordination.lag import ask_groups
-from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.kafka.coordination.transaction_state import partition_of
+from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.validators.coordinator import UnstableOffset
 
 TOPIC = "__consumer_offsets"
