@@ -1,5 +1,5 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up all it lacks.
-.PHONY: demo test check format docs bench bench-scan bench-click bench-pages bench-hostile clean
+.PHONY: demo test test-fast check format docs bench bench-scan bench-click bench-pages bench-hostile clean
 
 demo:
 	@scripts/setup
@@ -11,6 +11,11 @@ JOBS ?= $(or $(shell awk '/^MemTotal/ { print ($$2 > 16000000 ? 2 : 1) }' /proc/
 test:
 	@scripts/setup --dev
 	@.venv/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile
+
+# Every test that needs no Kafka, Spark or browser: a minute.
+test-fast:
+	@scripts/setup --dev
+	@.venv/bin/python -m pytest -m quick
 
 # Only the house rules, without a broker: a minute instead of the whole of `make test`.
 check:

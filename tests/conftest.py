@@ -22,10 +22,15 @@ from topicproof.backend.settings import Settings, admin_config, read_settings
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first: those that use no process, then Spark, then Kafka, then the browser."""
     items.sort(key=_cost)
+    for item in items:
+        if not _cost(item):
+            item.add_marker("quick")
 
 
 def _cost(item: pytest.Item) -> int:
     needs = set(getattr(item, "fixturenames", ()))
+    if item.get_closest_marker("services"):
+        return 2
     for cost, fixtures in ((3, {"browser"}), (2, {"cluster", "bootstrap"}), (1, {"spark_sessions"})):
         if needs & fixtures:
             return cost

@@ -17,6 +17,8 @@ from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.settings import read_properties, read_settings
 
+pytestmark = pytest.mark.services
+
 
 def test_no_java_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Story: the machine has no Java. The sentence says which version, and how to get it."""

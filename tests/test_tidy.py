@@ -83,16 +83,26 @@ def test_every_error_is_in_the_tree_of_the_docstring() -> None:
     assert [name for name in names if name not in (errors.__doc__ or "")] == []
 
 
-def test_the_readme_names_every_fate_kind_fault_and_command() -> None:
-    """Story: a newcomer reads the README. Every fate, kind of finding, fault and command appears there."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    fates = [fate.value for fate in Fate]
-    kinds = [validator.NAME for validator in VALIDATORS]
+def test_the_documents_name_every_fate_kind_fault_and_command() -> None:
+    """Story: somebody looks a word up. Each has a row in the document of its audience."""
     from tests.test_cli import COMMANDS
 
-    faults = [f"{kind.name}@" for kind in KINDS]
-    missing = [word for word in [*fates, *kinds, *faults, *COMMANDS] if not re.search(rf"`?{word}\b", text)]
-    assert missing == []
+    words = {
+        "VERDICTS.md": [*(fate.value for fate in Fate), *(validator.NAME for validator in VALIDATORS)],
+        "RUNS.md": [f"{kind.name}@" for kind in KINDS],
+        "COMMANDS.md": list(COMMANDS),
+    }
+    for name, wanted in words.items():
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert [word for word in wanted if f"`{word}" not in text] == []
+
+
+def test_the_readme_is_short_and_links_to_what_there_is() -> None:
+    """Story: a newcomer reads the README to its end, and follows the links of every document."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1_200
+    for document in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        links = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
+        assert [link for link in links if not (document.parent / link).exists()] == [], document
 
 
 def test_images_and_pins_agree() -> None:

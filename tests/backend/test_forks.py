@@ -15,6 +15,8 @@ from tests.conftest import wait_until
 from topicproof.backend.services.prefork_server import write_executable
 from topicproof.backend.settings import ROOT, socket_path
 
+pytestmark = pytest.mark.services
+
 ASKED = """
 import os, sys
 print(sorted(sys.argv[1:]), os.getcwd(), os.environ["FLAVOUR"], "topicproof.backend.sink.exactly_once" in sys.modules)

@@ -13,6 +13,8 @@ from topicproof.backend.runs.launch import start_resume, start_run
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.settings import read_settings, socket_path
 
+pytestmark = pytest.mark.services
+
 
 def test_a_process_that_ends_first_is_heard(tmp_path: Path) -> None:
     """Story: Kafka's address is wrong, so the run's process ends at once. What it said is the error."""

@@ -28,6 +28,8 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, java_client, read_properties
 from topicproof.validators.finding import Outcome, Witness
 
+pytestmark = pytest.mark.services
+
 PASSWORD = 'a "quoted\\ secret'
 """What has to be escaped in a JAAS configuration."""
 

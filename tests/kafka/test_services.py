@@ -8,10 +8,13 @@ import os
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.conftest import wait_until
 from topicproof.backend.services.keeper import services
 from topicproof.backend.settings import read_settings
+
+pytestmark = pytest.mark.services
 
 
 def test_two_users_share_one_broker_and_the_last_one_ends_it(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
 from topicproof.backend.sink.journal import Declared, TransactionEnded, read_journal
 from topicproof.backend.sink.options import SinkOptions
 
+pytestmark = pytest.mark.services
+
 TOPICS = ("source", "sink", "journal")
 RECORDS, PER_TRANSACTION = 40, 10
 
