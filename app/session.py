@@ -20,11 +20,10 @@ from topicproof.app.snapshot import Snapshot, Watch, fingerprint, same_place
 from topicproof.app.wording import plain
 from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
 from topicproof.backend.evidence.copy import zip_evidence
-from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.evidence.folder import REPORT, evidence_hash
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.signoff import Signoff, Standing, signoffs, standing
 from topicproof.backend.history.store import History, Run
-from topicproof.backend.judging.verify import evidence_hash
 from topicproof.backend.kafka.browse.describe import ClusterView, Placement, Setting, describe_cluster, describe_topic
 from topicproof.backend.kafka.browse.records import Record, read_window
 from topicproof.backend.kafka.browse.search import Search, offset_at, search

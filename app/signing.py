@@ -9,11 +9,11 @@ import streamlit as st
 
 from topicproof.app import session, wording
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.signoff import Decision, Signoff, breaking, broken, sign, signable, signoffs, standing
 from topicproof.backend.history.store import Run
 from topicproof.backend.judging.selftest import before_signoff
-from topicproof.backend.judging.verify import evidence_hash, evidence_in, read_report
 from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome
 

@@ -15,13 +15,14 @@ from topicproof.backend.commands.show import plain
 from topicproof.backend.commands.terminal import emit, out, print_report, say
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.copy import copy_all
+from topicproof.backend.evidence.folder import evidence_hash, evidence_in
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, require_unchanged
 from topicproof.backend.exit_codes import worst
 from topicproof.backend.history import signoff as signoffs_of
 from topicproof.backend.history.signoff import Decision
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import before_signoff
-from topicproof.backend.judging.verify import Verified, evidence_hash, evidence_in, unchanged
+from topicproof.backend.judging.verify import Verified, unchanged
 from topicproof.backend.judging.verify import verify as verify_evidence
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session

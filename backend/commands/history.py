@@ -14,11 +14,11 @@ from topicproof.backend.commands.options import Json, settings_of
 from topicproof.backend.commands.show import plain
 from topicproof.backend.commands.terminal import emit, out
 from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.evidence.folder import evidence_hash, read_report
 from topicproof.backend.history.compare import compare as compare_reports
 from topicproof.backend.history.signoff import Standing, signoffs, standing
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.history.trend import MEASURES, subject, topics
-from topicproof.backend.judging.verify import evidence_hash, read_report
 from topicproof.backend.settings import Settings
 from topicproof.validators.report import Report
 

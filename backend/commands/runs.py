@@ -41,23 +41,23 @@ from topicproof.backend.commands.show import balances, plain, progress_line, sid
 from topicproof.backend.commands.terminal import emit, err, out, print_report, say, stopping
 from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.evidence.copy import copy_evidence, require_room
-from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.evidence.folder import EVIDENCE, REPORT
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
 from topicproof.backend.history.signoff import signoffs
 from topicproof.backend.history.store import History, Run
-from topicproof.backend.judging.capture_store import EVIDENCE
 from topicproof.backend.judging.contract import Contract, make_contract, question_of, read_contract
 from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import lifecycle as runs_of
 from topicproof.backend.runs.duplicates import Cause
-from topicproof.backend.runs.plan import RunPlan, make_plan, read_plan
+from topicproof.backend.runs.plan import RunPlan, make_plan
 from topicproof.backend.runs.scenarios import SCENARIOS
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
+from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report
@@ -117,7 +117,7 @@ def run(
     Example: `topicproof run --records 100000 --abort-probability 0.2 --fault crash@transaction=3 --seed 1`
     """
     named = plan_file is not None and str(plan_file) in SCENARIOS and not plan_file.exists()
-    fields: dict[str, Any] = read_plan(plan_file) if plan_file and not named else {}
+    fields: dict[str, Any] = read_yaml(plan_file) if plan_file and not named else {}
     _merge(fields, scenario=scenario or (str(plan_file) if named else None), guarantee=guarantee, records=records)
     _merge(fields, partitions=partitions, rate=rate, lineage=lineage)
     _merge(fields, per_transaction=per_transaction, abort_probability=abort_probability, attempts_max=attempts_max)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.findings import CSV, PARQUET, count_places, write_csv
-from topicproof.backend.evidence.folder import write_report
+from topicproof.backend.evidence.folder import evidence_in, read_report, write_report
 from topicproof.backend.evidence.manifest import (
     MANIFEST,
     Manifest,
@@ -33,7 +33,6 @@ from topicproof.backend.evidence.manifest import (
     write_manifest,
 )
 from topicproof.backend.evidence.page import PAGE, page_time
-from topicproof.backend.judging.verify import evidence_in, read_report
 from topicproof.validators.kinds.wrong_value import without_values as sentence_without
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER

@@ -10,6 +10,7 @@ manifest.json                          SHA-256 of each of these
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -19,11 +20,13 @@ from typing import Any
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.findings import Place, gather
 from topicproof.backend.evidence.junit import JUNIT, write_junit
-from topicproof.backend.evidence.manifest import Payloads, write_manifest
+from topicproof.backend.evidence.manifest import MANIFEST, Payloads, manifest_hash, write_manifest
 from topicproof.backend.evidence.page import PAGE, write_page
 from topicproof.validators.report import Report
 
 REPORT = "report.json"
+EVIDENCE = "evidence"
+"""The folder, below that of a run or of one of its stages."""
 
 
 def complete(folder: Path, report: Report, papers: Mapping[str, Any], payloads: Payloads = Payloads.ALL) -> str:
@@ -46,3 +49,36 @@ def write_report(folder: Path, report: Report, places: Mapping[Place, int], made
     (folder / REPORT).write_text(report.to_json() + "\n", encoding="utf-8")
     write_junit(folder / JUNIT, report, places, made_at)
     write_page(folder / PAGE, report, f"{made_at.replace('T', ' ')} UTC")
+
+
+def evidence_in(folder: Path) -> list[Path]:
+    """The evidence in a folder: itself, or what is in the folder of a run, of which several stages have each their own,
+    end to end first. Raises EvidenceError when there is none."""
+    if (folder / MANIFEST).is_file():
+        return [folder]
+    patterns = (f"{EVIDENCE}/{MANIFEST}", f"*/*/{EVIDENCE}/{MANIFEST}")
+    found = [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
+    if not found:
+        raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.")
+    return found
+
+
+def evidence_hash(folder: Path) -> str | None:
+    """What a sign-off names: the hash of the one manifest, or of all of them together; None where there is none."""
+    try:
+        found = evidence_in(folder)
+    except EvidenceError:
+        return None
+    if len(found) == 1:
+        return manifest_hash(found[0])
+    lines = "".join(f"{manifest_hash(one)}  {one.relative_to(folder)}\n" for one in found)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def read_report(evidence: Path) -> Report:
+    """Raises EvidenceError."""
+    path = evidence / REPORT
+    try:
+        return Report.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvidenceError(f"The report {path} cannot be read: {error}") from error

@@ -19,9 +19,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
 from topicproof.backend.evidence.manifest import require_unchanged
 from topicproof.backend.history.store import Base, History, Run
-from topicproof.backend.judging.verify import evidence_hash, evidence_in, read_report
 from topicproof.backend.settings import Settings
 from topicproof.validators.expectation import merge
 from topicproof.validators.finding import Finding, Outcome

@@ -28,7 +28,6 @@ from topicproof.validators.finding import Bounds, Guarantee, Order, Origin
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.readings import COLUMNS, gathered, keep
 
-EVIDENCE = "evidence"
 COMMITTED, UNCOMMITTED, INPUTS = "sink-read_committed", "sink-read_uncommitted", "source-read_committed"
 BATCHES, JOURNAL, COUNTS, TAKEN = "sink-raw_log.parquet", "journal.jsonl", "expected-counts", "taken.json"
 PACKS, SOURCE_PACKS = "sink-packs", "source-packs"

@@ -18,7 +18,7 @@ from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.lifecycle import require_records
-from topicproof.backend.runs.plan import Place, PlanFields, TopicName, read_plan
+from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, read_yaml
 from topicproof.validators.contract_terms import Agreed, Thresholds
 from topicproof.validators.expectation import REQUIRED
 from topicproof.validators.expected import Expect, Expected
@@ -207,16 +207,16 @@ def _said(own: OwnTerms) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name != "topic"}
 
 
-def read_contract(path: Path) -> tuple[Contract, PlanFields]:
+def read_contract(path: Path) -> tuple[Contract, YamlFields]:
     """The contract in a file, and where its fields stand. Raises ContractError naming each line and field."""
     fields = read_fields(path)
     return make_contract(fields), fields
 
 
-def read_fields(path: Path) -> PlanFields:
+def read_fields(path: Path) -> YamlFields:
     """The fields of a contract's file, whatever they say. Raises ContractError when it is not a YAML mapping."""
     try:
-        return read_plan(path)
+        return read_yaml(path)
     except UsageError as error:
         why = str(error).replace("The plan", "The contract").replace("plan fields", "fields").rstrip(".")
         line = re.search(r", line (\d+): ", why)
@@ -386,7 +386,7 @@ def _refused(fields: dict[str, Any], place: Place, why: str) -> ContractError:
 
 def mistake(fields: dict[str, Any], place: Place, why: str) -> Mistake:
     """What is wrong with the field at `place`."""
-    where, line = (fields.where(place), fields.line(place)) if isinstance(fields, PlanFields) else ("The check", None)
+    where, line = (fields.where(place), fields.line(place)) if isinstance(fields, YamlFields) else ("The check", None)
     return Mistake(where, line, ".".join(map(str, place)) or "contract", why.rstrip("."))
 
 

@@ -17,7 +17,7 @@ from topicproof.backend.errors import ContractError, Mistake
 from topicproof.backend.judging.contract import in_order, make_contract, mistake
 from topicproof.backend.judging.expression_limits import patterns_of
 from topicproof.backend.judging.expressions import parse_expression
-from topicproof.backend.runs.plan import Place, PlanFields
+from topicproof.backend.yaml_fields import Place, YamlFields
 from topicproof.validators.expected import record
 from topicproof.validators.json_path import exact_text, parse_path
 from topicproof.validators.readings import COLUMNS
@@ -25,7 +25,7 @@ from topicproof.validators.readings import COLUMNS
 EXPRESSIONS = ("count", "value")
 
 
-def lint(fields: PlanFields, spark: Callable[[], AbstractContextManager[SparkSession]]) -> tuple[Mistake, ...]:
+def lint(fields: YamlFields, spark: Callable[[], AbstractContextManager[SparkSession]]) -> tuple[Mistake, ...]:
     """All mistakes, by line. `spark` is asked for a session only if there is something to try."""
     try:
         make_contract(fields)

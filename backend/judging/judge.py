@@ -18,12 +18,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.backend.errors import SparkError
-from topicproof.backend.evidence.folder import REPORT, complete
+from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.judging.capture import take, take_folded, transactions_in
 from topicproof.backend.judging.capture_store import (
     COMMITTED,
-    EVIDENCE,
     INPUTS,
     UNCOMMITTED,
     Question,

@@ -16,10 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.backend.errors import SelfTestError, SparkError, UsageError
-from topicproof.backend.evidence.folder import REPORT
-from topicproof.backend.judging.capture_store import EVIDENCE, Taken, read_taken
+from topicproof.backend.evidence.folder import EVIDENCE, REPORT, evidence_hash, evidence_in
+from topicproof.backend.judging.capture_store import Taken, read_taken
 from topicproof.backend.judging.judge import judge_taken, ledger_of, with_headers
-from topicproof.backend.judging.verify import evidence_hash, evidence_in
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import first_line, spark_session
 from topicproof.backend.settings import Settings

@@ -18,16 +18,8 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from topicproof.backend.errors import SinkError
-from topicproof.backend.judging.capture_store import (
-    COMMITTED,
-    EVIDENCE,
-    INPUTS,
-    UNCOMMITTED,
-    Question,
-    Readings,
-    Taken,
-    empty,
-)
+from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Question, Readings, Taken, empty
 from topicproof.backend.judging.judge import conclude
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin, topic_names

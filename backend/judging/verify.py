@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,18 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from topicproof.backend.errors import EvidenceError, SparkError
-from topicproof.backend.evidence.cluster_check import compare_with_cluster
-from topicproof.backend.evidence.derived import (
-    asked_contradictions,
-    file_contradictions,
-    manifest_contradictions,
-    other_versions,
-    report_contradictions,
-)
 from topicproof.backend.evidence.findings import gather
-from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.evidence.folder import REPORT, read_report
 from topicproof.backend.evidence.manifest import (
-    MANIFEST,
     Difference,
     Manifest,
     Payloads,
@@ -32,7 +22,15 @@ from topicproof.backend.evidence.manifest import (
     read_manifest,
 )
 from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
-from topicproof.backend.judging.capture_store import EVIDENCE, read_taken
+from topicproof.backend.judging.capture_store import read_taken
+from topicproof.backend.judging.cluster_check import compare_with_cluster
+from topicproof.backend.judging.derived import (
+    asked_contradictions,
+    file_contradictions,
+    manifest_contradictions,
+    other_versions,
+    report_contradictions,
+)
 from topicproof.backend.judging.judge import judge_taken
 from topicproof.backend.services.spark import first_line
 from topicproof.validators.ledger.ledger import ReadingsNeeded
@@ -76,39 +74,6 @@ class Verified:
         if self.contradictions:
             return UNJUDGED if self.masked else FORGED
         return worst([code_of(self.found), UNJUDGED if self.unsettled else 0])
-
-
-def evidence_in(folder: Path) -> list[Path]:
-    """The evidence in a folder: itself, or what is in the folder of a run, of which several stages have each their own,
-    end to end first. Raises EvidenceError when there is none."""
-    if (folder / MANIFEST).is_file():
-        return [folder]
-    patterns = (f"{EVIDENCE}/{MANIFEST}", f"*/*/{EVIDENCE}/{MANIFEST}")
-    found = [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
-    if not found:
-        raise EvidenceError(f"{folder} holds no evidence: there is no {MANIFEST} in it.")
-    return found
-
-
-def evidence_hash(folder: Path) -> str | None:
-    """What a sign-off names: the hash of the one manifest, or of all of them together; None where there is none."""
-    try:
-        found = evidence_in(folder)
-    except EvidenceError:
-        return None
-    if len(found) == 1:
-        return manifest_hash(found[0])
-    lines = "".join(f"{manifest_hash(one)}  {one.relative_to(folder)}\n" for one in found)
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def read_report(evidence: Path) -> Report:
-    """Raises EvidenceError."""
-    path = evidence / REPORT
-    try:
-        return Report.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EvidenceError(f"The report {path} cannot be read: {error}") from error
 
 
 def unchanged(evidence: Path) -> Verified:

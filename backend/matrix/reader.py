@@ -12,7 +12,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.backend.judging.capture_store import EVIDENCE, read_taken
+from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.judging.capture_store import read_taken
 from topicproof.backend.judging.table import REQUIRED
 from topicproof.backend.services.spark import spark_session
 from topicproof.validators.finding import Guarantee

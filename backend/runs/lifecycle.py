@@ -19,10 +19,11 @@ from pyspark.sql import SparkSession
 
 from topicproof.backend.errors import OffsetMissing, OffsetsMoved, SparkError, TopicError, TopicproofError, UsageError
 from topicproof.backend.evidence.copy import without_payloads, without_values
+from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.faults.director import Director, Struck
 from topicproof.backend.history.store import History, Run, State
-from topicproof.backend.judging.capture_store import EVIDENCE, Question
+from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.duplicates import Cause, Twice, fill_twice, table_of

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -18,8 +16,7 @@ from topicproof.backend.runs.duplicates import Cause
 from topicproof.backend.runs.limits import Limits
 from topicproof.backend.runs.scenarios import SCENARIOS, Scenario, scenario
 from topicproof.backend.settings import TRANSACTION_TIMEOUT_MS
-
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, where
 
 REFUSED_SOURCE_OPTIONS = {
     "minpartitions": "it splits a source partition over several tasks",
@@ -36,12 +33,6 @@ REFUSED_SOURCE_OPTIONS = {
 }
 """Options of Spark's Kafka source that a plan may not set, each with the reason. Two were seen to lose records
 silently: 13,334 and 10,600 of 20,000 committed while the query succeeded."""
-
-
-def _topic(name: str | None) -> str | None:
-    if name is not None and (not _TOPIC.fullmatch(name) or name in {".", ".."}):
-        raise ValueError("a topic's name has 1 to 249 letters, digits, dots, dashes and underscores")
-    return name
 
 
 def _scenario(name: str) -> str:
@@ -102,7 +93,6 @@ def _as_value_error(call: Any) -> None:
 TABLE_FAULTS = (CRASH, ERROR, ZOMBIE)
 """Kinds that strike a worker whose sink is a table: the others strike what lies in Kafka."""
 
-TopicName = Annotated[str | None, AfterValidator(_topic)]
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -207,7 +197,7 @@ class RunPlan(BaseModel):
     """Spark SQL for the sink record's value, in the scenario yours; over key, value, topic, partition, offset,
     timestamp and headers, where key and value are text."""
 
-    _file: PlanFields | None = PrivateAttr(default=None)
+    _file: YamlFields | None = PrivateAttr(default=None)
     """The file it was made from, for whoever refuses a field later."""
 
     @model_validator(mode="after")
@@ -315,34 +305,6 @@ class RunPlan(BaseModel):
         return self.source.topic is None
 
 
-class PlanFields(dict[str, Any]):
-    """The fields of a plan file, with the line that each was read from."""
-
-    def __init__(self, path: Path, fields: Mapping[str, Any], lines: Mapping[Place, int]) -> None:
-        super().__init__(fields)
-        self.path = path
-        self.lines = lines
-        self.read = {place: _at(self, place) for place in lines}
-
-    def where(self, place: Place) -> str:
-        """The file, and the line of a field; of the field around it, where it has none. A field that the command line
-        has changed since is in no line."""
-        line = self.line(place)
-        return str(self.path) if line is None else f"{self.path}, line {line}"
-
-    def line(self, place: Place) -> int | None:
-        """The line alone."""
-        for length in range(len(place), 0, -1):
-            found = place[:length]
-            if found in self.lines and self.read[found] == _at(self, found):
-                return self.lines[found]
-        return None
-
-
-Place = tuple[str | int, ...]
-"""Where a field stands in a plan, such as ("source", "topic")."""
-
-
 def make_plan(fields: dict[str, Any]) -> RunPlan:
     """A plan from plain fields, or from a file's. Raises UsageError naming the line, the field and the remedy."""
     try:
@@ -350,64 +312,15 @@ def make_plan(fields: dict[str, Any]) -> RunPlan:
     except ValidationError as error:
         first = error.errors()[0]
         place: Place = tuple((first.get("ctx") or {}).get("place") or first["loc"])
-        raise UsageError(_sentence(_where(fields, place), place, first["msg"].removeprefix("Value error, "))) from error
-    plan._file = fields if isinstance(fields, PlanFields) else None
+        raise UsageError(_sentence(where(fields, place), place, first["msg"].removeprefix("Value error, "))) from error
+    plan._file = fields if isinstance(fields, YamlFields) else None
     return plan
 
 
 def refused(plan: RunPlan, field: str, why: str) -> UsageError:
     """What to raise for a field that turns out wrong only when Spark or Kafka is asked about it."""
-    return UsageError(_sentence(_where(plan._file, (field,)), (field,), why))
+    return UsageError(_sentence(where(plan._file, (field,)), (field,), why))
 
 
-def _sentence(where: str, place: Place, why: str) -> str:
-    return f"{where}: {'.'.join(map(str, place)) or 'plan'}: {why}"
-
-
-def _where(fields: dict[str, Any] | None, place: Place) -> str:
-    return fields.where(place) if isinstance(fields, PlanFields) else "The plan"
-
-
-def read_plan(path: Path) -> PlanFields:
-    """The fields of a plan file. Raises UsageError naming the line when it is not a YAML mapping."""
-    try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
-        found = yaml.SafeLoader("").construct_document(root) if root is not None else None
-    except OSError as error:
-        raise UsageError(f"The plan {path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"The plan {path} is not UTF-8 text.") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        raise UsageError(f"{path}{line}: not YAML ({getattr(error, 'problem', 'it does not parse')}).") from error
-    if root is None or not isinstance(found, dict):
-        raise UsageError(f"{path}: expected a mapping of plan fields, for example `scenario: squares`.")
-    return PlanFields(path, found, dict(_lines(path, root)))
-
-
-def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Place, int]]:
-    """Every field below `node` with its line, counted from 1. Raises UsageError for one that is there twice."""
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if key.value in seen:
-                raise UsageError(f"{path}, line {line}: {key.value} is there twice. Keep one.")
-            seen.add(key.value)
-            yield (*place, key.value), line
-            yield from _lines(path, value, (*place, key.value))
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            yield (*place, index), value.start_mark.line + 1
-            yield from _lines(path, value, (*place, index))
-
-
-def _at(fields: Any, place: Place) -> Any:
-    """What stands at a place; None where nothing does."""
-    for part in place:
-        try:
-            fields = fields[part]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return fields
+def _sentence(found: str, place: Place, why: str) -> str:
+    return f"{found}: {'.'.join(map(str, place)) or 'plan'}: {why}"

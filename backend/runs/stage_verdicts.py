@@ -12,10 +12,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.judging.capture_store import (
     ABORTED,
     COMMITTED,
-    EVIDENCE,
     INPUTS,
     UNCOMMITTED,
     Question,

@@ -12,13 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from tests.app.conftest import OpenPage, texts
-from topicproof.backend.evidence.folder import REPORT, complete
+from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete, evidence_hash
 from topicproof.backend.evidence.manifest import manifest_hash
 from topicproof.backend.history.signoff import Decision, Standing, signoffs
 from topicproof.backend.history.store import History, Run, State
-from topicproof.backend.judging.capture_store import EVIDENCE
 from topicproof.backend.judging.selftest import KEPT
-from topicproof.backend.judging.verify import evidence_hash
 from topicproof.backend.settings import Settings, read_settings
 from topicproof.validators.finding import (
     Balance,

@@ -10,7 +10,8 @@ from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from topicproof.backend.judging.capture_store import EVIDENCE, Question, read_taken
+from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.judging.capture_store import Question, read_taken
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped, register

@@ -21,10 +21,11 @@ from tests.conftest import wait_until
 from tests.postgresql import new_database
 from tests.runs import run_to_end
 from topicproof.backend.errors import SinkError, UsageError
+from topicproof.backend.evidence.folder import evidence_in
 from topicproof.backend.faults.fault import Step
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.table import judge_table
-from topicproof.backend.judging.verify import evidence_in, verify
+from topicproof.backend.judging.verify import verify
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.lifecycle import clean, create, execute, make_context, resume
 from topicproof.backend.runs.plan import make_plan

@@ -15,9 +15,9 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.runs import read_all
+from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads, read_manifest
 from topicproof.backend.history.store import History, Run, State
-from topicproof.backend.judging.capture_store import EVIDENCE
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from tests.both_ways import assert_both_ways_count_the_same
 from tests.runs import SMALL, Finished, read_all, run_to_end
+from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.history.store import History
-from topicproof.backend.judging.capture_store import EVIDENCE, read_taken
+from topicproof.backend.judging.capture_store import read_taken
 from topicproof.backend.judging.judge import ledger_of
 from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.judging.verify import verify

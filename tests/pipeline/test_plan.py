@@ -10,7 +10,8 @@ import pytest
 from topicproof.backend.errors import UsageError
 from topicproof.backend.faults.fault import Kind, Step
 from topicproof.backend.faults.kinds import KINDS, choices, parse_fault
-from topicproof.backend.runs.plan import RunPlan, make_plan, read_plan
+from topicproof.backend.runs.plan import RunPlan, make_plan
+from topicproof.backend.yaml_fields import read_yaml
 
 
 def test_a_plan_round_trips_through_json() -> None:
@@ -98,7 +99,7 @@ def test_a_plan_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, sa
     path = tmp_path / "plan.yaml"
     path.write_text(text)
     with pytest.raises(UsageError, match=says):
-        read_plan(path)
+        read_yaml(path)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_a_bad_plan_file_is_refused_with_the_line(tmp_path: Path, text: str, lin
     path = tmp_path / "plan.yaml"
     path.write_text(text)
     with pytest.raises(UsageError) as refused:
-        make_plan(read_plan(path))
+        make_plan(read_yaml(path))
     assert str(refused.value).startswith(f"{path}, line {line}: ") and says in str(refused.value)
     assert refused.value.exit_code == 64
 
@@ -135,7 +136,7 @@ def test_a_field_that_an_option_changed_is_in_no_line(tmp_path: Path) -> None:
     """Story: the file is right and an option wins over it with something wrong. No line of the file is blamed."""
     path = tmp_path / "plan.yaml"
     path.write_text("records: 10\n")
-    fields = read_plan(path)
+    fields = read_yaml(path)
     fields["records"] = -1
     with pytest.raises(UsageError) as refused:
         make_plan(fields)
@@ -145,4 +146,4 @@ def test_a_field_that_an_option_changed_is_in_no_line(tmp_path: Path) -> None:
 def test_a_missing_plan_file_is_named(tmp_path: Path) -> None:
     """Story: the plan file is not there. The error says which."""
     with pytest.raises(UsageError, match=r"plan\.yaml cannot be read"):
-        read_plan(tmp_path / "plan.yaml")
+        read_yaml(tmp_path / "plan.yaml")

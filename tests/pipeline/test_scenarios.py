@@ -15,17 +15,19 @@ from pyspark.sql import SparkSession
 from tests.runs import Finished, read_all, run_to_end
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.copy import copy_all
+from topicproof.backend.evidence.folder import evidence_hash, evidence_in
 from topicproof.backend.history.store import History
-from topicproof.backend.judging.verify import evidence_hash, evidence_in, unchanged, verify
+from topicproof.backend.judging.verify import unchanged, verify
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import scenarios
 from topicproof.backend.runs.file_server import HOST, bad, name, payments, serving
 from topicproof.backend.runs.files import REASON_HEADER
 from topicproof.backend.runs.lifecycle import create, exit_code, make_context
-from topicproof.backend.runs.plan import make_plan, read_plan
+from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.stage_verdicts import Judged, Until, carried_through, judged_range
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, idempotent_producer_config
+from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.finding import Outcome
 
 
@@ -84,7 +86,7 @@ def test_an_expression_that_spark_does_not_take_is_refused_by_line(
     path.write_text(f'scenario: yours\nsource: {{topic: letters}}\n{other}\n{field}: "{text}"\n')
     before = kafka.topics()
     with pytest.raises(UsageError, match=r"plan\.yaml, line 4: ") as refused:
-        create(settings, cluster, History(settings), make_plan(read_plan(path)))
+        create(settings, cluster, History(settings), make_plan(read_yaml(path)))
     assert says in str(refused.value) and "SQLSTATE" not in str(refused.value)
     assert kafka.topics() == before and refused.value.exit_code == 64
 

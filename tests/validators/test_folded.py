@@ -15,8 +15,9 @@ from tests.validators.test_packed import source as source
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.copy import copy_evidence, without_payloads
 from topicproof.backend.evidence.folded import PIECES_SEEN
+from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, write_manifest
-from topicproof.backend.judging.capture_store import COMMITTED, EVIDENCE, INPUTS, UNCOMMITTED, Question, read_taken
+from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Question, read_taken
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.judging.verify import verify

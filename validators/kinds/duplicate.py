@@ -14,8 +14,8 @@ from topicproof.validators.evidence import evidence, share
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import aborted_read
+from topicproof.validators.kinds.matching import is_pending, of_another
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.matching import is_pending, of_another
 from topicproof.validators.ledger.rows import known_aborted
 
 NAME = "duplicate"

@@ -20,8 +20,8 @@ from topicproof.validators.expectation import PENDING
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import offset_ahead, reading_mismatch, torn, wrong_attribution
+from topicproof.validators.kinds.matching import why_uncertain
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.matching import why_uncertain
 from topicproof.validators.ledger.rows import Place, is_hidden, known_aborted
 from topicproof.validators.offsets import bits, by_partition, holds, members, minus, word
 

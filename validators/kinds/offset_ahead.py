@@ -16,8 +16,8 @@ from topicproof.validators.evidence import COLUMNS, evidence, of_source, share, 
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import identity_repeated
+from topicproof.validators.kinds.matching import untold, why_uncertain
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.matching import untold, why_uncertain
 from topicproof.validators.ledger.rows import known_aborted
 from topicproof.validators.offsets import by_partition
 

@@ -13,8 +13,8 @@ from topicproof.validators.evidence import COLUMNS, share
 from topicproof.validators.expectation import MOVEMENT
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import identity_missing, identity_repeated, source_removed
+from topicproof.validators.kinds.matching import untold
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.matching import untold
 
 NAME = "offset_behind"
 QUESTION = "Does the group's offset lie beyond every input whose output is committed?"

@@ -16,8 +16,8 @@ from topicproof.validators.evidence import amount, evidence
 from topicproof.validators.expectation import PENDING
 from topicproof.validators.finding import Order, Witness
 from topicproof.validators.kinds import aborted_read, duplicate, identity_missing, sink_removed
+from topicproof.validators.kinds.matching import of_another
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.matching import of_another
 from topicproof.validators.ledger.rows import LINE, known_aborted, ordered, real
 
 NAME = "order"

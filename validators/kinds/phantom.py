@@ -18,8 +18,8 @@ from topicproof.validators.evidence import evidence, share
 from topicproof.validators.expectation import PENDING, RANGE
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import aborted_input, identity_disjoint, identity_missing, source_removed
+from topicproof.validators.kinds.matching import is_pending, of_another
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.matching import is_pending, of_another
 from topicproof.validators.ledger.rows import Place
 
 NAME = "phantom"

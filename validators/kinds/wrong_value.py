@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence, share
 from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.kinds.matching import of_another
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.matching import of_another
 from topicproof.validators.ledger.rows import Place
 
 NAME = "wrong_value"

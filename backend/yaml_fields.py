@@ -1,0 +1,101 @@
+"""Fields that somebody wrote as YAML, each with its line: plans and contracts are read by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator
+
+from topicproof.backend.errors import UsageError
+
+Place = tuple[str | int, ...]
+"""Where a field stands in a plan, such as ("source", "topic")."""
+
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def _topic(name: str | None) -> str | None:
+    if name is not None and (not _TOPIC.fullmatch(name) or name in {".", ".."}):
+        raise ValueError("a topic's name has 1 to 249 letters, digits, dots, dashes and underscores")
+    return name
+
+
+TopicName = Annotated[str | None, AfterValidator(_topic)]
+
+
+class YamlFields(dict[str, Any]):
+    """The fields of a plan file, with the line that each was read from."""
+
+    def __init__(self, path: Path, fields: Mapping[str, Any], lines: Mapping[Place, int]) -> None:
+        super().__init__(fields)
+        self.path = path
+        self.lines = lines
+        self.read = {place: _at(self, place) for place in lines}
+
+    def where(self, place: Place) -> str:
+        """The file, and the line of a field; of the field around it, where it has none. A field that the command line
+        has changed since is in no line."""
+        line = self.line(place)
+        return str(self.path) if line is None else f"{self.path}, line {line}"
+
+    def line(self, place: Place) -> int | None:
+        """The line alone."""
+        for length in range(len(place), 0, -1):
+            found = place[:length]
+            if found in self.lines and self.read[found] == _at(self, found):
+                return self.lines[found]
+        return None
+
+
+def read_yaml(path: Path) -> YamlFields:
+    """The fields of a plan file. Raises UsageError naming the line when it is not a YAML mapping."""
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        found = yaml.SafeLoader("").construct_document(root) if root is not None else None
+    except OSError as error:
+        raise UsageError(f"The plan {path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The plan {path} is not UTF-8 text.") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise UsageError(f"{path}{line}: not YAML ({getattr(error, 'problem', 'it does not parse')}).") from error
+    if root is None or not isinstance(found, dict):
+        raise UsageError(f"{path}: expected a mapping of plan fields, for example `scenario: squares`.")
+    return YamlFields(path, found, dict(_lines(path, root)))
+
+
+def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Place, int]]:
+    """Every field below `node` with its line, counted from 1. Raises UsageError for one that is there twice."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                raise UsageError(f"{path}, line {line}: {key.value} is there twice. Keep one.")
+            seen.add(key.value)
+            yield (*place, key.value), line
+            yield from _lines(path, value, (*place, key.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield (*place, index), value.start_mark.line + 1
+            yield from _lines(path, value, (*place, index))
+
+
+def _at(fields: Any, place: Place) -> Any:
+    """What stands at a place; None where nothing does."""
+    for part in place:
+        try:
+            fields = fields[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return fields
+
+
+def where(fields: dict[str, Any] | None, place: Place) -> str:
+    return fields.where(place) if isinstance(fields, YamlFields) else "The plan"
