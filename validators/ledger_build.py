@@ -17,7 +17,7 @@ from validators.balance import Headers, RawLog, Records, balance_of, balance_unh
 from validators.cell import Cell
 from validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from validators.expected import ONE_TO_ONE, Expect, Expected
-from validators.finding import Balance, Bounds, Fate, Order, PartitionBounds, Transactions, Witness
+from validators.finding import Balance, Bounds, Order, PartitionBounds, Transactions, Witness
 from validators.identity import Identity, identified, with_input, with_transaction
 from validators.joined import with_numbered_input
 from validators.ledger import HEADERS, NO_ACCOUNTS, Accounts, Ledger, ReadingsNeeded
@@ -53,7 +53,7 @@ from validators.sink_rows import (
     WORD_COLUMNS,
     Declared,
     content,
-    known_aborted,
+    countable,
     sink_words,
     with_declared,
     with_fates,
@@ -449,8 +449,7 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
     records = with_fates(records, words, given.sink_bounds, given.raw_log is not None)
     records = with_declared(with_transaction(records), given.declared)
     if given.by_key:
-        undecided = (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
-        records = records.withColumn("countable", (F.col("fate") == Fate.COMMITTED.value) | undecided)
+        records = records.withColumn("countable", countable())
     records = with_input(records, source, bounds, given.identity, counts, agreed.match, given.source_log)
     if not given.by_key:
         certain = {"identified": F.lit(True), "ambiguous": F.lit(False), "waiting": F.lit(False)}

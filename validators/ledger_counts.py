@@ -22,7 +22,17 @@ from validators.finding import Balance, Bounds, Fate
 from validators.identity import with_transaction
 from validators.named import NAME
 from validators.offsets import between, bits, bound, minus, word
-from validators.sink_rows import LINE, LINEAGE, Place, is_hidden, known_aborted, ordered, real, without_marker
+from validators.sink_rows import (
+    LINE,
+    LINEAGE,
+    Place,
+    countable,
+    is_hidden,
+    known_aborted,
+    ordered,
+    real,
+    without_marker,
+)
 
 
 class Inputs(NamedTuple):
@@ -174,7 +184,7 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> 
         "of_aborted": committed & (F.col("place") == Place.ABORTED.value),
         "at_inputs": committed & (F.col("place") == Place.INPUT.value),
         "of_source": (F.col("fate") != Fate.ABORTED.value) & F.col("source_topic").eqNullSafe(F.lit(topic)),
-        "unidentified": (F.col("fate") != Fate.ABORTED.value) & ~F.col("identified"),
+        "unidentified": countable() & ~F.col("identified"),
         "revoked": committed & known_aborted(),
     }
     cells = sink.groupBy("partition", F.when(real(), F.col("source_partition")).alias("source_partition")).agg(
