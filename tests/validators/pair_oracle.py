@@ -152,6 +152,10 @@ def _outcome(pair: Pair, rows: Counter[tuple[str, str | None]], premises: frozen
     return UNKNOWN if causes or premises or still_open else HOLDS
 
 
+def _place(one: Input) -> tuple[int, int]:
+    return one.partition, one.offset
+
+
 class _Case:
     """What a reader sees, and what follows from it."""
 
@@ -222,7 +226,9 @@ class _Case:
                     yield one.lineage[:2]
             return
         left = Counter(self.counts)
-        for given in sorted(self.inputs, key=lambda one: (one.partition, one.offset)):
+        # A committed output whose input is pending is wrong unless the group goes on behind it: aborted, the input has
+        # no output; committed, it is processed again.
+        for given in (*sorted(self.inputs, key=_place), *sorted(self.waiting, key=_place)):
             for name in self.names(given):
                 if left[name] > 0:
                     left[name] -= 1

@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import evidence, of_source, share, together
-from topicproof.validators.finding import Fate, Witness
+from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
+from topicproof.validators.ledger.rows import countable
 
 NAME = "identity_missing"
 QUESTION = "Does every record hold the identity by which it is matched?"
@@ -27,7 +28,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         rows = of_source(inputs, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
         frames.append(evidence(rows, F.lit(1), F.lit(f"This input has no {_spelled(ledger.agreed.match.source)}.")))
     if ledger.unidentified_outputs:
-        rows = ledger.sink.where((F.col("fate") != Fate.ABORTED.value) & ~F.col("identified"))
+        rows = ledger.sink.where(countable() & ~F.col("identified"))
         frames.append(evidence(rows, F.lit(0), F.lit(f"This record has no {_spelled(ledger.agreed.match.sink)}.")))
     return together(frames)
 

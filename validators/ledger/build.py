@@ -17,7 +17,7 @@ from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
 from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
 from topicproof.validators.fast_path.proof import NAMED_COLUMNS, Folded, Sound, fold, prove, together
 from topicproof.validators.fast_path.proof_log import sound_log
-from topicproof.validators.finding import Balance, Bounds, Fate, Order, PartitionBounds, Transactions, Witness
+from topicproof.validators.finding import Balance, Bounds, Order, PartitionBounds, Transactions, Witness
 from topicproof.validators.ledger.balance import Headers, RawLog, Records, balance_of, balance_unheard, count_headers
 from topicproof.validators.ledger.cell import Cell
 from topicproof.validators.ledger.counts import (
@@ -51,7 +51,7 @@ from topicproof.validators.ledger.rows import (
     WORD_COLUMNS,
     Declared,
     content,
-    known_aborted,
+    countable,
     sink_words,
     with_declared,
     with_fates,
@@ -450,8 +450,7 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
     records = with_fates(records, words, given.sink_bounds, given.raw_log is not None)
     records = with_declared(with_transaction(records), given.declared)
     if given.by_key:
-        undecided = (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
-        records = records.withColumn("countable", (F.col("fate") == Fate.COMMITTED.value) | undecided)
+        records = records.withColumn("countable", countable())
     records = with_input(records, source, bounds, given.identity, counts, agreed.match, given.source_log)
     if not given.by_key:
         certain = {"identified": F.lit(True), "ambiguous": F.lit(False), "waiting": F.lit(False)}

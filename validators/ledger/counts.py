@@ -24,6 +24,7 @@ from topicproof.validators.ledger.rows import (
     LINE,
     LINEAGE,
     Place,
+    countable,
     is_hidden,
     known_aborted,
     ordered,
@@ -183,7 +184,7 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> 
         "of_aborted": committed & (F.col("place") == Place.ABORTED.value),
         "at_inputs": committed & (F.col("place") == Place.INPUT.value),
         "of_source": (F.col("fate") != Fate.ABORTED.value) & F.col("source_topic").eqNullSafe(F.lit(topic)),
-        "unidentified": (F.col("fate") != Fate.ABORTED.value) & ~F.col("identified"),
+        "unidentified": countable() & ~F.col("identified"),
         "revoked": committed & known_aborted(),
     }
     cells = sink.groupBy("partition", F.when(real(), F.col("source_partition")).alias("source_partition")).agg(

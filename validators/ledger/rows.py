@@ -109,6 +109,12 @@ def known_aborted() -> Column:
     return by[0] | by[1]
 
 
+def countable() -> Column:
+    """Whether a row of the sink is an output or may become one: committed, or pending and not known to be aborted."""
+    undecided = (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
+    return (F.col("fate") == Fate.COMMITTED.value) | undecided
+
+
 def without_marker() -> Column:
     """Whether a row of the sink is a committed record of a transaction that no marker of the raw log ends."""
     endless = (F.col("fate") == Fate.COMMITTED.value) & F.col("transactional") & F.col("outcome").isNull()
