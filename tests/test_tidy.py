@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,67 @@ def test_imports_go_one_way(package: str, forbidden: set[str]) -> None:
         if name.removeprefix("topicproof.").split(".")[0] in forbidden
     ]
     assert wrong == []
+
+
+ROOMS = (
+    *(
+        "validators",
+        "validators.lineage",
+        "validators.contract_terms",
+        "validators.facts",
+        "validators.fast_path",
+        "validators.ledger",
+    ),
+    *("validators.kinds", "validators.report", "validators.selftest"),
+    *("backend", "backend.services", "backend.kafka.log", "backend.kafka", "backend.kafka.coordination"),
+    *("backend.kafka.browse", "backend.sink", "backend.evidence", "backend.faults", "backend.judging"),
+    *("backend.history", "backend.runs", "backend.matrix", "backend.verifying", "backend.commands", "backend.cli"),
+    *("app", "app.views"),
+)
+"""Each may import those before it: a folder's own modules, or a module that stands above its folder."""
+
+
+def room_of(module: str) -> str:
+    return module if module in ROOMS else module.rpartition(".")[0]
+
+
+def arrows() -> Iterator[tuple[str, str]]:
+    """Who imports whom among our modules; what is imported for types alone is left out."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in SOURCES}
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        typed = [
+            node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        ]
+        skipped = {one for node in typed for one in ast.walk(node)}
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node not in skipped
+                and (node.module or "").startswith("topicproof.")
+            ):
+                home = (node.module or "").removeprefix("topicproof.")
+                for alias in node.names:
+                    target = f"{home}.{alias.name}"
+                    yield ".".join(path.relative_to(ROOT).with_suffix("").parts), target if target in modules else home
+
+
+def test_rooms_import_only_what_stands_below_them() -> None:
+    """Story: somebody draws the structure. No arrow runs back up: the sink knows of no fault, evidence of no judge."""
+    wrong = [
+        f"{source} imports {target}"
+        for source, target in arrows()
+        if ROOMS.index(room_of(target)) > ROOMS.index(room_of(source))
+    ]
+    assert wrong == []
+
+
+def test_no_modules_import_each_other() -> None:
+    """Story: the same within a room: there is no circle of imports, late ones included."""
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for source, target in arrows():
+        sorter.add(source, target)
+    sorter.prepare()
 
 
 def test_everything_is_imported_from_topicproof() -> None:

@@ -1,10 +1,22 @@
 """The sinks for PySpark programs: exactly-once into Kafka topics, behind stateful stages, and into database tables.
 
-Importing this loads no dashboard, no fault and no reader of raw logs. Errors: topicproof.backend.errors.
+Importing this loads no dashboard, no fault, no kafka-python and, until `DatabaseSink` is asked for, no SQLAlchemy.
 """
+
+from typing import TYPE_CHECKING
 
 from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.backend.sink.stateful import KafkaStatefulSink
-from topicproof.backend.sink.table import DatabaseSink
+
+if TYPE_CHECKING:
+    from topicproof.backend.sink.table import DatabaseSink
 
 __all__ = ["DatabaseSink", "KafkaStatefulSink", "KafkaTransactionalSink"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "DatabaseSink":
+        raise AttributeError(f"topicproof.sink has no {name}. Public names: {', '.join(__all__)}.")
+    from topicproof.backend.sink.table import DatabaseSink
+
+    return DatabaseSink

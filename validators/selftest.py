@@ -18,8 +18,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
+from topicproof.validators.facts.header_transactions import NAME
 from topicproof.validators.finding import Fate, Order
-from topicproof.validators.ledger.header_transactions import NAME
 from topicproof.validators.ledger.rows import Place
 from topicproof.validators.lineage.headers import TRANSACTION_HEADER
 from topicproof.validators.report import Report

@@ -10,12 +10,12 @@ import streamlit as st
 from topicproof.app import balances, live, session, wording
 from topicproof.app.payload import verbatim
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.faults.fault import Step
 from topicproof.backend.faults.kinds import KINDS, choices
 from topicproof.backend.history.store import Run
 from topicproof.backend.runs.launch import said, start_resume, start_run
 from topicproof.backend.runs.plan import RunPlan, make_plan
 from topicproof.backend.runs.scenarios import SCENARIOS
+from topicproof.backend.sink.hooks import Step
 
 POLL_S, DETAILS_S = 1.0, 3.0
 END_S = 0.5

@@ -22,10 +22,10 @@ from topicproof.backend.history import signoff as signoffs_of
 from topicproof.backend.history.signoff import Decision
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import before_signoff
-from topicproof.backend.judging.verify import Verified, unchanged
-from topicproof.backend.judging.verify import verify as verify_evidence
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
+from topicproof.backend.verifying.verify import Verified, unchanged
+from topicproof.backend.verifying.verify import verify as verify_evidence
 
 
 def evidence(run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payloads.ALL, json_: Json = None) -> None:

@@ -12,24 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from topicproof.backend.errors import UsageError
-
-
-class Step(StrEnum):
-    """Where a worker stands in a transaction, or in what stands for one under the other guarantees."""
-
-    BEGUN = "begun"
-    PRODUCING = "producing"
-    """Half of the records are in the log."""
-    PRODUCED = "produced"
-    """All records are in the log; nothing is committed."""
-    OFFSET_SENT = "offset_sent"
-    """The next source offset is part of the transaction; without transactions it is committed."""
-    COMMITTING = "committing"
-    """The commit of the transaction has been sent, and its answer not heard."""
-    COMMITTED = "committed"
-    """The answer to the commit is there; nobody has been told yet."""
-    DECLARED = "declared"
-    """The journal says what became of it."""
+from topicproof.backend.sink.hooks import Step
 
 
 class Side(StrEnum):

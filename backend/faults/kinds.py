@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from topicproof.backend.faults.fault import TRANSACTION, Fault, Key, Kind, Side, Step, parse, step_key
+from topicproof.backend.faults.fault import TRANSACTION, Fault, Key, Kind, Side, parse, step_key
+from topicproof.backend.sink.hooks import Step
 
 _OPEN = step_key(Step.BEGUN, Step.PRODUCING, Step.PRODUCED, Step.OFFSET_SENT)
 """The steps at which a transaction is open."""

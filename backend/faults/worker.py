@@ -7,14 +7,15 @@ whoever comes next finds the claim there.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from topicproof.backend.errors import TransactionAborted
 from topicproof.backend.faults import crash, hijack, offsets, refused, zombie
-from topicproof.backend.faults.fault import Fault, Side, Step
+from topicproof.backend.faults.fault import Fault, Side
 from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE
 from topicproof.backend.faults.rendezvous import wait_for_the_run
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import Entry, FaultFired, JournalWriter, last_attempt, read_journal
 from topicproof.backend.sink.options import SinkOptions
 
@@ -22,7 +23,19 @@ from topicproof.backend.sink.options import SinkOptions
 class Injector:
     """Of one source partition within one task. `name` is what the journal knows the writer by."""
 
-    def __init__(self, sink: SinkOptions, source: tuple[str, int], name: str, task: str) -> None:
+    def __init__(
+        self,
+        faults: tuple[Fault, ...],
+        abort_probability: float,
+        seed: int,
+        sink: SinkOptions,
+        source: tuple[str, int],
+        name: str,
+        task: str,
+    ) -> None:
+        self.faults = faults
+        self.abort_probability = abort_probability
+        self.seed = seed
         self.sink = sink
         self.source = source
         self.name = name
@@ -32,14 +45,19 @@ class Injector:
         self.padding, self.paddings = b"", 0
         """An oversized value to be added to the first input, and in how many tries."""
 
-    def remember(self) -> None:
+    def prepare(self) -> None:
         """Look up what earlier tasks have claimed. Only what injects needs to; it pays with one read of the journal."""
-        if self.sink.injects and self.sink.journal:
+        if (self.faults or self.abort_probability > 0) and self.sink.journal:
             self.entries = read_journal(self.sink.bootstrap, self.sink.client, self.sink.journal)
+
+    def client_settings(self) -> Mapping[str, int]:
+        if any(fault.kind == REFUSED for fault in self.faults):
+            return {"message_max_bytes": refused.CLIENT_TAKES_BYTES}
+        return {}
 
     def is_due(self, step: Step, sequence: int) -> bool:
         """Whether a fault is to strike there, be it claimed or not."""
-        return any((fault.transaction, fault.step) == (sequence, step) for fault in self.sink.faults)
+        return any((fault.transaction, fault.step) == (sequence, step) for fault in self.faults)
 
     def reach(
         self,
@@ -51,7 +69,7 @@ class Injector:
     ) -> None:
         """Fire the plan's faults of this step. `inputs` of the transaction are from the first to below the second;
         `flush` sends what is queued. Raises what the fault is."""
-        for fault in self.sink.faults:
+        for fault in self.faults:
             if fault.kind.side is Side.RUN and self.source[1] != 0:
                 continue  # What strikes from outside strikes once: where source partition 0 stands.
             claim = FaultFired(self.task, str(fault), *self.source, sequence)
@@ -62,19 +80,22 @@ class Injector:
                     self.entries.append(claim)
                 self._fire(fault, *inputs)
 
-    def draw(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
+    def before_commit(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
         """Abort by the draw of the plan's seed. Raises TransactionAborted."""
-        draw = random.Random(f"{self.sink.seed}/{self.source[1]}/{sequence}/{attempt}").random()
-        if draw < self.sink.abort_probability:
+        draw = random.Random(f"{self.seed}/{self.source[1]}/{sequence}/{attempt}").random()
+        if draw < self.abort_probability:
             flush()
             raise TransactionAborted("drawn by the plan's abort probability")
 
-    def take_padding(self) -> bytes | None:
+    def take_extra_value(self) -> bytes | None:
         """The oversized value for this try, if it is to have one."""
         if self.paddings == 0:
             return None
         self.paddings -= 1
         return self.padding
+
+    def drop_extra_value(self) -> None:
+        self.paddings = 0
 
     def _fire(self, fault: Fault, first: int, following: int) -> None:
         sink = self.sink

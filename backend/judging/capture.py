@@ -42,11 +42,11 @@ from topicproof.backend.services.spark import first_line
 from topicproof.backend.settings import READ_COMMITTED, spark_source_options
 from topicproof.validators.circumstances import Circumstances, Growth, Removed
 from topicproof.validators.coordinator import Coordinator
+from topicproof.validators.facts.balance import TRANSACTION_COLUMNS
 from topicproof.validators.fast_path.offset_runs import folded_pieces, words_of
 from topicproof.validators.fast_path.proof import Folded, spans_of
 from topicproof.validators.fast_path.proof_log import sound_log
 from topicproof.validators.finding import Bounds, Fate, Witness
-from topicproof.validators.ledger.balance import TRANSACTION_COLUMNS
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.ledger.rows import content
 from topicproof.validators.lineage.identity import Identity

@@ -16,8 +16,7 @@ from topicproof.backend.errors import ContractError, Mistake, TopicError, UsageE
 from topicproof.backend.judging.capture import committed_offsets
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import check_expression
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.lifecycle import require_records
+from topicproof.backend.kafka.cluster import Cluster, require_records
 from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, read_yaml
 from topicproof.validators.contract_terms import Agreed, Thresholds
 from topicproof.validators.expectation import REQUIRED

@@ -37,10 +37,10 @@ from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import Entry, TaskStarted, TransactionEnded
 from topicproof.validators.expectation import MOVEMENT
+from topicproof.validators.facts.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from topicproof.validators.fast_path.proof import Folded, outcomes_of
 from topicproof.validators.finding import Bounds, Fate, Guarantee, Order
 from topicproof.validators.kinds import gap
-from topicproof.validators.ledger.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from topicproof.validators.ledger.build import build_ledger, proved_ledger
 from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded
 from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared

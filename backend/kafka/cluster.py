@@ -25,7 +25,6 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
-from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.settings import READ_COMMITTED, admin_config, consumer_config
 from topicproof.validators.finding import Bounds, PartitionBounds
@@ -64,6 +63,8 @@ class Cluster:
 
     def check(self) -> None:
         """Raises ClusterError when no broker answers, or one that is too old for our transactions."""
+        from topicproof.backend.kafka.log import rawlog  # late: the sink needs no kafka-python
+
         with rawlog.connect(self.bootstrap, self.client) as kafka:
             spoken = {int(key): versions for key, versions in kafka.admin.api_versions().items()}
         require_transactions(self.bootstrap, spoken)
@@ -276,3 +277,11 @@ def _wait(condition: Callable[[], bool], message: str) -> None:
         if time.monotonic() > deadline:
             raise ClusterError(f"{message} (after {GONE_TIMEOUT_S:.0f} s).")
         time.sleep(0.05)
+
+
+def require_records(bounds: Bounds) -> None:
+    """Raises TopicError when nobody could read a record from it."""
+    if all(p.lso <= p.start for p in bounds.partitions):
+        raise TopicError(
+            f"Topic {bounds.topic} holds no record that a read_committed consumer could read. Fill it first."
+        )

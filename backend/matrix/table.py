@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.faults.fault import Step
+from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import (
     Declared,
     Entry,

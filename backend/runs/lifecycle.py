@@ -17,16 +17,16 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from topicproof.backend.errors import OffsetMissing, OffsetsMoved, SparkError, TopicError, TopicproofError, UsageError
+from topicproof.backend.errors import OffsetMissing, OffsetsMoved, SparkError, TopicproofError, UsageError
 from topicproof.backend.evidence.copy import without_payloads, without_values
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.faults.director import Director, Struck
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
-from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.cluster import Cluster, require_records
 from topicproof.backend.runs.duplicates import Cause, Twice, fill_twice, table_of
+from topicproof.backend.runs.fault_director import Director, Struck
 from topicproof.backend.runs.file_server import HOST, serving
 from topicproof.backend.runs.fill import fill, numbers_in
 from topicproof.backend.runs.monitor import Context, watched
@@ -42,7 +42,7 @@ from topicproof.backend.services.spark import connect, session_id, spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.stateful import commit_batch_floor
 from topicproof.backend.sink.table import begin, drop_table, drop_tables, make_tables, require_no_table, shown_url
-from topicproof.validators.finding import Bounds, Guarantee, Outcome
+from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.report import Report
 from topicproof.validators.report import exit_code as exit_code_of
 
@@ -374,14 +374,6 @@ def check(
         raise
     history.end(entry.id, State.DONE, report.verdict, report.why)
     return report
-
-
-def require_records(bounds: Bounds) -> None:
-    """Raises TopicError when nobody could read a record from it."""
-    if all(p.lso <= p.start for p in bounds.partitions):
-        raise TopicError(
-            f"Topic {bounds.topic} holds no record that a read_committed consumer could read. Fill it first."
-        )
 
 
 def make_context(

@@ -10,12 +10,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, 
 from pydantic_core import PydanticCustomError
 
 from topicproof.backend.errors import TopicproofError, UsageError
-from topicproof.backend.faults.fault import Step
 from topicproof.backend.faults.kinds import CRASH, ERROR, ZOMBIE, parse_fault
 from topicproof.backend.runs.duplicates import Cause
 from topicproof.backend.runs.limits import Limits
 from topicproof.backend.runs.scenarios import SCENARIOS, Scenario, scenario
 from topicproof.backend.settings import TRANSACTION_TIMEOUT_MS
+from topicproof.backend.sink.hooks import Step
 from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, where
 
 REFUSED_SOURCE_OPTIONS = {

@@ -19,18 +19,18 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from topicproof.backend import errors
 from topicproof.backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
+from topicproof.backend.faults.injecting import InjectingDatabaseSink, InjectingSink, InjectingStatefulSink
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
 from topicproof.backend.runs.scenarios import DEAD_LETTERS, Stage, Work, as_text
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.settings import spark_source_options
-from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
 from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
 from topicproof.backend.sink.position import journalled, moved, next_generation
-from topicproof.backend.sink.stateful import KafkaStatefulSink, batches_topic
-from topicproof.backend.sink.table import DatabaseSink, committed_offsets, set_generation
+from topicproof.backend.sink.stateful import batches_topic
+from topicproof.backend.sink.table import committed_offsets, set_generation
 from topicproof.validators.finding import Guarantee
 
 POLL_S = 0.2
@@ -98,7 +98,7 @@ def prepare(spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, nam
     require_no_speculation(spark)
     offsets = require_offsets(cluster, names, plan.offsets_forced)
     spark.dataSource.register(
-        KafkaStatefulSink if stage.stateful else DatabaseSink if stage.table else KafkaTransactionalSink
+        InjectingStatefulSink if stage.stateful else InjectingDatabaseSink if stage.table else InjectingSink
     )
     rows = transform(read_source(spark, cluster, plan, stage, names, offsets), stage, work)
     if stage.stateful:

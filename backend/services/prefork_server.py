@@ -37,7 +37,7 @@ MODULES = (
     "pyspark.sql.worker.write_into_data_source",
     "pyspark.worker",
     "pyspark.daemon",
-    "topicproof.backend.sink.exactly_once",
+    "topicproof.backend.faults.injecting",
     "topicproof.backend.commands.runs",
     "topicproof.backend.commands.topics",
     "topicproof.backend.commands.up",

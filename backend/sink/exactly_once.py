@@ -65,14 +65,12 @@ headers and topic optional) or, for one-to-one, `key binary, value binary`.
 | generation | which start of the query this is: a worker of an earlier one ends (position.next_generation) | none |
 | offsetsForced | true: go on where the group stands, although the journal says that it was moved | false |
 | deadLetters | exactly_once: topic for inputs of which the brokers refuse an output; without it the sink stops | none |
-| abortProbability, seed | abort on purpose, drawn from (seed, partition, sequence, attempt) | 0, 0 |
-| faults | faults to fire (backend/faults/kinds.py), separated by spaces; they need a journal | none |
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,14 +99,11 @@ from topicproof.backend.errors import (
     SourceGap,
     TransactionAborted,
 )
-from topicproof.backend.faults.fault import Step
-from topicproof.backend.faults.kinds import REFUSED
-from topicproof.backend.faults.refused import CLIENT_TAKES_BYTES
-from topicproof.backend.faults.worker import Injector
 from topicproof.backend.kafka.partitioner import partitions_of
 from topicproof.backend.kafka.plain import PlainProducer
 from topicproof.backend.kafka.transaction import Delivered, Record, TransactionalProducer, is_refused
 from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
+from topicproof.backend.sink.hooks import MakeHooks, NoHooks, Step
 from topicproof.backend.sink.journal import (
     Declared,
     JournalWriter,
@@ -156,7 +151,14 @@ class KafkaTransactionalSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaTransactionalWriter:  # noqa: ARG002
         require_columns(schema)
-        return KafkaTransactionalWriter(SinkOptions.parse(self.options))
+        return KafkaTransactionalWriter(SinkOptions.parse(self.given()), self.hooks())
+
+    def given(self) -> Mapping[str, str]:
+        """The options that are the sink's own."""
+        return self.options
+
+    def hooks(self) -> MakeHooks:
+        return NoHooks
 
 
 @dataclass
@@ -172,8 +174,9 @@ class Receipt(WriterCommitMessage):
 
 
 class KafkaTransactionalWriter(DataSourceStreamArrowWriter):
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, hooks: MakeHooks) -> None:
         self.sink = options
+        self.hooks = hooks
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
         with ExitStack() as stack:
@@ -188,7 +191,7 @@ class KafkaTransactionalWriter(DataSourceStreamArrowWriter):
             return writer.finish() if writer else Receipt(None, 0, 0, 0, 0)
 
     def _writer(self, source: tuple[str, int]) -> PartitionWriter:
-        return PartitionWriter(self.sink, *source)
+        return PartitionWriter(self.sink, self.hooks, *source)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         sources = [m.source for m in messages if isinstance(m, Receipt) and m.source is not None]
@@ -203,7 +206,7 @@ class KafkaTransactionalWriter(DataSourceStreamArrowWriter):
 class PartitionWriter:
     """One source partition within one Spark task: steps 1 to 4 of the protocol."""
 
-    def __init__(self, sink: SinkOptions, source_topic: str, source_partition: int) -> None:
+    def __init__(self, sink: SinkOptions, hooks: MakeHooks, source_topic: str, source_partition: int) -> None:
         self.sink = sink
         self.source = (source_topic, source_partition)
         self.task = uuid.uuid4().hex[:8]
@@ -215,6 +218,7 @@ class PartitionWriter:
         self.journal: JournalWriter | None = None
         self.name = f"{sink.prefix}-{source_topic}-{source_partition}"
         """The transactional id; without transactions the name that the journal knows this writer by."""
+        self.hooks = hooks(sink, self.source, self.name, self.task)
         self.producer: TransactionalProducer | PlainProducer
         self.one_by_one = False
         """Whether each record is sent in a batch of its own, and heard of."""
@@ -224,7 +228,6 @@ class PartitionWriter:
             self.producer = PlainProducer(sink.bootstrap, sink.client, sink.idempotence, sink.acks)
         self.consumer = Consumer(consumer_config(sink.bootstrap, sink.client, sink.group, READ_COMMITTED))
         self.next_offset = self.sequence = self.expected = 0
-        self.injector = Injector(sink, self.source, self.name, self.task)
         self.places_begin = f"{source_topic}/{source_partition}/".encode()
         self.refused: set[int] = set()
         """The inputs in the buffer of which an output was refused."""
@@ -242,7 +245,7 @@ class PartitionWriter:
             stack.callback(self.consumer.close)
             stack.callback(lambda: self.producer.__exit__(None, None, None))
             self.producer.__enter__()
-            self.injector.remember()
+            self.hooks.prepare()
             self.next_offset, self.sequence = self._committed()
             self.expected = self.next_offset
             self.opened = stack.pop_all()
@@ -301,7 +304,7 @@ class PartitionWriter:
             return self.known.offset, self.known.sequence
         said = answer.metadata or ""
         found = Position(int(said) if said.isdecimal() else 0, answer.offset)
-        if found.sequence > 0 and not self.injector.entries:
+        if found.sequence > 0 and not self.hooks.entries:
             return found.offset, found.sequence
         self._moved(found)
         # Whoever set the offset, a sequence is never used twice.
@@ -314,7 +317,7 @@ class PartitionWriter:
         if sink.journal is None:
             return None
         return journalled(
-            self.injector.entries or read_journal(sink.bootstrap, sink.client, sink.journal, JOURNAL_TAIL), self.name
+            self.hooks.entries or read_journal(sink.bootstrap, sink.client, sink.journal, JOURNAL_TAIL), self.name
         )
 
     def _moved(self, found: Position) -> bool:
@@ -389,7 +392,7 @@ class PartitionWriter:
     def _commit_buffer(self) -> None:
         """One transaction: try, and try again when it was aborted, as often as allowed."""
         sequence = self.sequence + 1
-        attempt = last_attempt(self.injector.entries, *self.source, sequence)
+        attempt = last_attempt(self.hooks.entries, *self.source, sequence)
         refusals = 0
         while attempt < self.sink.attempts_max:
             attempt += 1
@@ -445,23 +448,21 @@ class PartitionWriter:
             self._produce(sequence, [])
             self.producer.flush()
             self._step(Step.PRODUCED, sequence)
-            self._draw(sequence, attempt)
+            self._before_commit(sequence, attempt)
             self._commit_offset(sequence)
             self._step(Step.OFFSET_SENT, sequence)
         else:
             self._step(Step.BEGUN, sequence)
             self._commit_offset(sequence)
             self._step(Step.OFFSET_SENT, sequence)
-            self._draw(sequence, attempt)
+            self._before_commit(sequence, attempt)
             self._produce(sequence, [])
             self.producer.flush()
             self._step(Step.PRODUCED, sequence)
         self._step(Step.COMMITTED, sequence)
 
     def _transactional(self) -> TransactionalProducer:
-        sink, special = self.sink, {}
-        if any(fault.kind == REFUSED for fault in sink.faults):
-            special["message_max_bytes"] = CLIENT_TAKES_BYTES
+        sink, special = self.sink, dict(self.hooks.client_settings())
         if self.one_by_one:
             # One in flight: those behind a refused record would be out of sequence, and hide why it was refused.
             special |= {"batch_num_messages": 1, "max_in_flight_requests_per_connection": 1}
@@ -493,7 +494,7 @@ class PartitionWriter:
             reason = (REASON_HEADER, str(error).encode())
             self.buffer.append((one, 0, topic, None, self._place(one), [reason]))
         self.refused.clear()
-        self.injector.paddings = 0
+        self.hooks.drop_extra_value()
 
     def _transact(self, producer: TransactionalProducer, sequence: int, attempt: int) -> None:
         transaction = format_transaction(Transaction(self.name, sequence, attempt, self.task, len(self.buffer)))
@@ -501,10 +502,10 @@ class PartitionWriter:
             self._step(Step.BEGUN, sequence)
             self._produce(sequence, [(TRANSACTION_HEADER, transaction)])
             self._step(Step.PRODUCED, sequence)
-            self._draw(sequence, attempt)
+            self._before_commit(sequence, attempt)
             producer.send_offset(self._following(sequence), self.group)
             self._step(Step.OFFSET_SENT, sequence)
-            if self.injector.is_due(Step.COMMITTING, sequence):
+            if self.hooks.is_due(Step.COMMITTING, sequence):
                 producer.send_commit()
                 self._step(Step.COMMITTING, sequence)
 
@@ -566,10 +567,10 @@ class PartitionWriter:
             producer.produce_placed(zip(repeat(topic), keys, values, headers, partitions.tolist()))
 
     def _padding(self, outputs: Sequence[Output], more: list[tuple[str, bytes]]) -> list[Record]:
-        """What a fault adds to the first input of a transaction."""
+        """What the hooks add to the first input of a transaction."""
         if not outputs or outputs[0] is not self.buffer[0] or self.sink.topic is None:
             return []
-        value = self.injector.take_padding()
+        value = self.hooks.take_extra_value()
         return [] if value is None else [(self.sink.topic, None, value, more)]
 
     def _records(self, outputs: Iterable[Output], more: list[tuple[str, bytes]]) -> Iterator[Record]:
@@ -626,13 +627,11 @@ class PartitionWriter:
         self.buffer, self.inputs, self.weight, self.size = [], 0, 0, 0
 
     def _step(self, step: Step, sequence: int) -> None:
-        """Here the plan's faults of this step strike."""
         inputs = self.next_offset, self.following
-        self.injector.reach(step, sequence, inputs, self.journal, self.producer.flush)
+        self.hooks.reach(step, sequence, inputs, self.journal, self.producer.flush)
 
-    def _draw(self, sequence: int, attempt: int) -> None:
-        """Abort by the draw of the plan's seed."""
-        self.injector.draw(sequence, attempt, self.producer.flush)
+    def _before_commit(self, sequence: int, attempt: int) -> None:
+        self.hooks.before_commit(sequence, attempt, self.producer.flush)
 
     def _declare(self, sequence: int, attempt: int, outcome: Declared, reason: str) -> None:
         if self.journal is None:

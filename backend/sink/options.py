@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.faults.fault import Fault
-from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, TRANSACTION_TIMEOUT_MS
 from topicproof.validators.finding import Guarantee
 
@@ -40,13 +38,6 @@ class SinkOptions:
     """0 where nobody counts."""
     offsets_forced: bool
     dead_letters: str | None
-    abort_probability: float
-    seed: int
-    faults: tuple[Fault, ...]
-
-    @property
-    def injects(self) -> bool:
-        return bool(self.faults) or self.abort_probability > 0
 
     def refuse_packed(self, what: str) -> None:
         """For sinks that cannot. Raises UsageError."""
@@ -60,12 +51,6 @@ class SinkOptions:
         unknown = [n for n in given if n not in known and not n.startswith("kafka.")]
         if unknown:
             raise UsageError(f"{FORMAT}: unknown option {unknown[0]}. Known: {', '.join(_OPTIONS)}, kafka.*")
-        probability = float(given.get("abortprobability", "0"))
-        if not 0 <= probability <= 1:
-            raise UsageError(f"{FORMAT}: abortProbability is {probability}; it must lie between 0 and 1.")
-        faults = tuple(parse_fault(text) for text in given.get("faults", "").split())
-        if faults and "journal" not in given:
-            raise UsageError(f"{FORMAT}: faults need the option journal: without it each would fire again and again.")
         if "generation" in given and "journal" not in given:
             raise UsageError(f"{FORMAT}: generation needs the option journal, as whose offset the group keeps it.")
         guarantee = Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE))
@@ -95,9 +80,6 @@ class SinkOptions:
             generation=_whole(given, "generation", 0, 0),
             offsets_forced=_one_of(given, "offsetsForced", ["true", "false"], "false") == "true",
             dead_letters=given.get("deadletters"),
-            abort_probability=probability,
-            seed=int(given.get("seed", "0")),
-            faults=faults,
         )
 
 
@@ -118,9 +100,6 @@ _OPTIONS = (
     "generation",
     "offsetsForced",
     "deadLetters",
-    "abortProbability",
-    "seed",
-    "faults",
     "checkpointLocation",
     "path",
 )

@@ -51,6 +51,7 @@ from pyspark.sql.types import StructType
 from topicproof.backend.errors import CheckpointMismatch, SparkError
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
+from topicproof.backend.sink.hooks import MakeHooks, NoHooks
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.outputs import outputs_of, require_columns
 from topicproof.backend.sink.position import Position
@@ -82,11 +83,18 @@ class KafkaStatefulSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStatefulWriter:  # noqa: ARG002
         require_columns(schema)
-        given: Mapping[str, str] = {name: value for name, value in self.options.items() if name.lower() != "batches"}
+        given: Mapping[str, str] = {name: value for name, value in self.given().items() if name.lower() != "batches"}
         sink = SinkOptions.parse(given)
         sink.refuse_packed("a task behind a shuffle holds outputs of many source partitions, which no pack can name")
         own = next((value for name, value in self.options.items() if name.lower() == "batches"), None)
-        return KafkaStatefulWriter(sink, own or batches_topic(sink.group))
+        return KafkaStatefulWriter(sink, own or batches_topic(sink.group), self.hooks())
+
+    def given(self) -> Mapping[str, str]:
+        """The options that are the sink's own."""
+        return self.options
+
+    def hooks(self) -> MakeHooks:
+        return NoHooks
 
 
 @dataclass
@@ -98,16 +106,17 @@ class BatchReceipt(Receipt):
 
 
 class KafkaStatefulWriter(DataSourceStreamArrowWriter):
-    def __init__(self, sink: SinkOptions, batches: str) -> None:
+    def __init__(self, sink: SinkOptions, batches: str, hooks: MakeHooks) -> None:
         self.sink = sink
         self.batches = batches
+        self.hooks = hooks
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
         task = TaskContext.get()
         batch, query = (None, None) if task is None else map(task.getLocalProperty, (BATCH_ID, QUERY_ID))
         if task is None or batch is None or query is None:
             raise SparkError("Spark did not say which batch of which query a task writes; this needs Spark 4.2.")
-        with BatchWriter(self.sink, self.batches, task.partitionId(), query, int(batch)) as writer:
+        with BatchWriter(self.sink, self.hooks, self.batches, task.partitionId(), query, int(batch)) as writer:
             for rows in iterator:
                 writer.accept(rows)
             return writer.finish()
@@ -130,8 +139,10 @@ class KafkaStatefulWriter(DataSourceStreamArrowWriter):
 class BatchWriter(PartitionWriter):
     """One batch of one shuffle partition: the protocol above. Its "source partition" counts batches."""
 
-    def __init__(self, sink: SinkOptions, batches: str, partition: int, query: str, batch: int) -> None:
-        super().__init__(sink, batches, partition)
+    def __init__(
+        self, sink: SinkOptions, hooks: MakeHooks, batches: str, partition: int, query: str, batch: int
+    ) -> None:
+        super().__init__(sink, hooks, batches, partition)
         self.query, self.batch = query, batch
         self.receipt = self.reached = BatchReceipt(self.source, 0, 0, 0, 0)
         self.places: list[bytes] = []

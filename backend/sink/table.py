@@ -53,8 +53,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 
 from topicproof.backend.errors import Fenced, NotDelivered, OffsetMissing, SinkError, UsageError
-from topicproof.backend.faults.fault import Step
 from topicproof.backend.sink.exactly_once import KafkaTransactionalWriter, PartitionWriter, Receipt
+from topicproof.backend.sink.hooks import MakeHooks, NoHooks, Step
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.outputs import require_columns
 from topicproof.validators.finding import Guarantee
@@ -218,7 +218,7 @@ class DatabaseSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DatabaseWriter:  # noqa: ARG002
         require_columns(schema)
-        given = {name.lower(): value for name, value in self.options.items()}
+        given = {name.lower(): value for name, value in self.given().items()}
         url = given.pop("url", None)
         if url is None:
             raise UsageError(f"{DATABASE_FORMAT}: the option url is required.")
@@ -229,24 +229,31 @@ class DatabaseSink(DataSource):
             raise UsageError(f"{DATABASE_FORMAT}: the option topic is required: it names the table.")
         if sink.guarantee is Guarantee.AT_MOST_ONCE:
             raise UsageError(f"{DATABASE_FORMAT}: guarantee is exactly_once or at_least_once.")
-        return DatabaseWriter(sink, url)
+        return DatabaseWriter(sink, url, self.hooks())
+
+    def given(self) -> Mapping[str, str]:
+        """The options that are the sink's own."""
+        return self.options
+
+    def hooks(self) -> MakeHooks:
+        return NoHooks
 
 
 class DatabaseWriter(KafkaTransactionalWriter):
-    def __init__(self, sink: SinkOptions, url: str) -> None:
-        super().__init__(sink)
+    def __init__(self, sink: SinkOptions, url: str, hooks: MakeHooks) -> None:
+        super().__init__(sink, hooks)
         self.url = url
 
     def _writer(self, source: tuple[str, int]) -> PartitionWriter:
-        return TableWriter(self.sink, self.url, *source)
+        return TableWriter(self.sink, self.hooks, self.url, *source)
 
 
 class TableWriter(PartitionWriter):
     """One source partition within one Spark task."""
 
-    def __init__(self, sink: SinkOptions, url: str, source_topic: str, source_partition: int) -> None:
+    def __init__(self, sink: SinkOptions, hooks: MakeHooks, url: str, source_topic: str, source_partition: int) -> None:
         # Nothing is produced to Kafka, so no transactional id is taken over there.
-        super().__init__(replace(sink, guarantee=Guarantee.AT_LEAST_ONCE), source_topic, source_partition)
+        super().__init__(replace(sink, guarantee=Guarantee.AT_LEAST_ONCE), hooks, source_topic, source_partition)
         self.appends = sink.guarantee is Guarantee.EXACTLY_ONCE
         self.engine = connect_database(url)
         self.table = rows_of(str(sink.topic))
@@ -295,7 +302,7 @@ class TableWriter(PartitionWriter):
     def _written(self, sequence: int, attempt: int) -> None:
         """The rows are there; of upserts for everybody, and whoever dies now writes them again."""
         self._step(Step.PRODUCED, sequence)
-        self._draw(sequence, attempt)
+        self._before_commit(sequence, attempt)
 
     def _write(self, connection: Connection, sequence: int) -> None:
         rows = [

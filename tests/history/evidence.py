@@ -22,8 +22,8 @@ from topicproof.backend.judging.capture_store import (
 )
 from topicproof.backend.judging.judge import judge_taken
 from topicproof.validators import readings
+from topicproof.validators.facts.balance import BATCH_COLUMNS
 from topicproof.validators.finding import Origin
-from topicproof.validators.ledger.balance import BATCH_COLUMNS
 from topicproof.validators.report import Report
 
 ARROW = {"int": pa.int32(), "long": pa.int64(), "boolean": pa.bool_(), "string": pa.string()}

@@ -26,9 +26,9 @@ from topicproof.backend.evidence.copy import copy_evidence, zip_evidence
 from topicproof.backend.evidence.folder import read_report
 from topicproof.backend.evidence.manifest import Difference, Payloads, differences, read_manifest, write_manifest
 from topicproof.backend.judging.capture_store import Question, Taken, keep_taken, read_taken
-from topicproof.backend.judging.derived import report_contradictions
-from topicproof.backend.judging.verify import verify
 from topicproof.backend.sink.journal import Declared, FaultFired, TaskStarted, TransactionEnded
+from topicproof.backend.verifying.derived import report_contradictions
+from topicproof.backend.verifying.verify import verify
 from topicproof.validators.contract_terms import Agreed, Thresholds
 from topicproof.validators.coordinator import Coordinator, OpenTransaction
 from topicproof.validators.expected import Expect, Expected

@@ -15,8 +15,8 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.log.batches import SCHEMA
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.kafka.log.rawlog_source import FORMAT, KafkaRawLog, SourceOptions
+from topicproof.validators.facts.balance import BATCH_COLUMNS
 from topicproof.validators.finding import Bounds, PartitionBounds
-from topicproof.validators.ledger.balance import BATCH_COLUMNS
 
 NewTopic = Callable[..., str]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from topicproof.backend.faults.injecting import InjectingSink
 from topicproof.backend.sink import exactly_once as sink
 from topicproof.backend.sink.exactly_once import (
-    KafkaTransactionalSink,
     KafkaTransactionalWriter,
     PartitionWriter,
     Receipt,
@@ -34,8 +34,8 @@ class ForgetfulWriter(KafkaTransactionalWriter):
             sink.PartitionWriter = PartitionWriter  # type: ignore[misc]
 
 
-class ForgetfulSink(KafkaTransactionalSink):
+class ForgetfulSink(InjectingSink):
     """Our sink with the skip of already committed offsets switched off."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ForgetfulWriter:  # noqa: ARG002
-        return ForgetfulWriter(SinkOptions.parse(self.options))
+        return ForgetfulWriter(SinkOptions.parse(self.given()), self.hooks())

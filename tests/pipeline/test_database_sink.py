@@ -22,10 +22,9 @@ from tests.postgresql import new_database
 from tests.runs import run_to_end
 from topicproof.backend.errors import SinkError, UsageError
 from topicproof.backend.evidence.folder import evidence_in
-from topicproof.backend.faults.fault import Step
+from topicproof.backend.faults.injecting import InjectingDatabaseSink
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.table import judge_table
-from topicproof.backend.judging.verify import verify
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.lifecycle import clean, create, execute, make_context, resume
 from topicproof.backend.runs.plan import make_plan
@@ -33,15 +32,16 @@ from topicproof.backend.runs.query import explained
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings, idempotent_producer_config, spark_source_options
+from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import FaultFired, read_journal
 from topicproof.backend.sink.table import (
     DATABASE_FORMAT,
     OFFSETS,
-    DatabaseSink,
     connect_database,
     make_tables,
     rows_of,
 )
+from topicproof.backend.verifying.verify import verify
 from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.report import Report
 
@@ -83,7 +83,7 @@ class Squares:
         self.filled += count
 
     def run(self, spark: SparkSession, **options: str) -> None:
-        spark.dataSource.register(DatabaseSink)
+        spark.dataSource.register(InjectingDatabaseSink)
         source = spark_source_options(self.bootstrap, {}, "read_committed")
         rows = spark.readStream.format("kafka").options(**source, subscribe=self.name, startingOffsets="earliest")
         square = "cast(cast(pow(cast(cast(value as string) as bigint), 2) as bigint) as string)"

@@ -8,11 +8,11 @@ import pytest
 
 from tests.runs import Finished, read_all, run_to_end
 from topicproof.backend.errors import OffsetsMoved
-from topicproof.backend.faults.fault import Step
 from topicproof.backend.history.store import History
 from topicproof.backend.runs.lifecycle import resume
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import Declared, Entry, FaultFired, TaskStarted, TransactionEnded, read_journal
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import REASON_HEADER

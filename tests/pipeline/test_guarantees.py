@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.runs import Finished, read_all, run_to_end
-from topicproof.backend.faults.fault import Step
 from topicproof.backend.history.store import State
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.sink.hooks import Step
 from topicproof.validators.finding import Outcome
 
 RECORDS, PARTITIONS, PER_TRANSACTION = 3_000, 2, 500

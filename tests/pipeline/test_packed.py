@@ -19,11 +19,11 @@ from topicproof.backend.history.store import History
 from topicproof.backend.judging.capture_store import read_taken
 from topicproof.backend.judging.judge import ledger_of
 from topicproof.backend.judging.selftest import self_test
-from topicproof.backend.judging.verify import verify
 from topicproof.backend.runs.lifecycle import make_context
 from topicproof.backend.runs.stage_verdicts import Until, carried_through, judged_range
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+from topicproof.backend.verifying.verify import verify
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import TRANSACTION_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER

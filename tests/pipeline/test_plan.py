@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.faults.fault import Kind, Step
+from topicproof.backend.faults.fault import Kind
 from topicproof.backend.faults.kinds import KINDS, choices, parse_fault
 from topicproof.backend.runs.plan import RunPlan, make_plan
+from topicproof.backend.sink.hooks import Step
 from topicproof.backend.yaml_fields import read_yaml
 
 

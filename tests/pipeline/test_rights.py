@@ -15,13 +15,13 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from tests.runs import read_all
 from topicproof.backend.errors import NotAllowed, SinkError
-from topicproof.backend.faults.fault import Step
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.settings import Settings, admin_config
 from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
+from topicproof.backend.sink.hooks import NoHooks, Step
 from topicproof.backend.sink.journal import Declared, TransactionEnded, read_journal
 from topicproof.backend.sink.options import SinkOptions
 
@@ -150,13 +150,13 @@ def test_a_right_that_is_taken_away_stops_the_sink_and_loses_nothing(
     def sunk() -> Counter[bytes | None]:
         return Counter(message.value for message in read_all(guarded.bootstrap, topics["sink"], client=guarded.owner))
 
-    losing = Struck(SinkOptions.parse(options), topics["source"], 0)
+    losing = Struck(SinkOptions.parse(options), NoHooks, topics["source"], 0)
     losing.lose, losing.at = lambda: guarded.revoke(kind, struck), at
     with pytest.raises(SinkError, match=f"{kind.name}_AUTHORIZATION_FAILED"):
         task(losing)
     assert sunk() == Counter(b"%d" % n for n in range(PER_TRANSACTION))
     guarded.grant(kind, struck)
-    done = task(PartitionWriter(SinkOptions.parse(options), topics["source"], 0))
+    done = task(PartitionWriter(SinkOptions.parse(options), NoHooks, topics["source"], 0))
     assert (done.skipped, done.inputs) == (PER_TRANSACTION, RECORDS - PER_TRANSACTION)
     assert sunk() == Counter(b"%d" % n for n in range(RECORDS))
     ended = [

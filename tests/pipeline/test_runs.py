@@ -24,6 +24,7 @@ from topicproof.backend.errors import (
     TopicError,
     TopicproofError,
 )
+from topicproof.backend.faults.injecting import InjectingSink
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
@@ -37,7 +38,6 @@ from topicproof.backend.runs.scenarios import Work
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings, spark_source_options
-from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report
@@ -158,7 +158,7 @@ def test_a_sink_that_does_not_skip_what_is_committed_is_caught(
 ) -> None:
     """Story: the sink's skip is switched off, so the retry after a crash writes what is committed already once more.
     Duplicates are the primary finding; the broken order is explained by them."""
-    monkeypatch.setattr(process_module, "KafkaTransactionalSink", ForgetfulSink)
+    monkeypatch.setattr(process_module, "InjectingSink", ForgetfulSink)
     finished = run_to_end(settings, cluster, **{**SMALL, "abort_probability": 0.0, "faults": ["crash@transaction=3"]})
     repeated = 2 * SMALL["per_transaction"] * SMALL["partitions"]
     assert finished.report.verdict is Outcome.VIOLATED
@@ -219,7 +219,7 @@ def test_a_split_source_partition_loses_nothing(
     """Story: a program uses the sink with an option that splits source partitions over tasks, past every check of a
     plan. Whatever the sink refuses, what it committed is a prefix of each partition, without a hole."""
     names, kafka, spark = unfinished.names, unfinished.cluster, spark_sessions()
-    spark.dataSource.register(KafkaTransactionalSink)
+    spark.dataSource.register(InjectingSink)
     source = spark.readStream.format("kafka").options(
         **spark_source_options(kafka.bootstrap, {}, "read_committed"), **options
     )

@@ -26,7 +26,7 @@ from tests.postgresql import new_database
 from tests.runs import read_all, run_to_end, write_committed
 from topicproof.backend.commands.show import balances
 from topicproof.backend.errors import CheckpointMismatch, OffsetMissing, OffsetsMoved, UsageError
-from topicproof.backend.faults.fault import Step
+from topicproof.backend.faults.injecting import InjectingStatefulSink
 from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.duplicates import Cause
@@ -38,8 +38,9 @@ from topicproof.backend.runs.totals import account, current_totals, payment, tot
 from topicproof.backend.runs.windows import BY_CLOCK, BY_EVENT_TIME, check_values
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, idempotent_producer_config, read_settings, spark_source_options
+from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
-from topicproof.backend.sink.stateful import STATEFUL_FORMAT, KafkaStatefulSink, commit_batch_floor
+from topicproof.backend.sink.stateful import STATEFUL_FORMAT, commit_batch_floor
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 
@@ -114,7 +115,7 @@ class Stage:
     ) -> StreamingQuery:
         """The query, over what the source holds now."""
         spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
-        spark.dataSource.register(KafkaStatefulSink)
+        spark.dataSource.register(InjectingStatefulSink)
         source = {
             **spark_source_options(self.bootstrap, {}, "read_committed"),
             "subscribe": self.source,

@@ -22,10 +22,12 @@ from topicproof.backend.errors import (
     SourceGap,
 )
 from topicproof.backend.faults.attempts import fill_with_attempts
+from topicproof.backend.faults.injecting import OPTIONS, Faults
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import enqueue
 from topicproof.backend.settings import idempotent_producer_config
 from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
+from topicproof.backend.sink.hooks import NoHooks
 from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.position import next_generation
@@ -62,7 +64,8 @@ class Pipeline:
             "recordsPerTransaction": str(PER_TRANSACTION),
             **more,
         }
-        return PartitionWriter(SinkOptions.parse(options), self.source, 0)
+        own = {name: value for name, value in options.items() if name.lower() not in OPTIONS}
+        return PartitionWriter(SinkOptions.parse(own), Faults.parse(options), self.source, 0)
 
     def sunk(self) -> Counter[bytes | None]:
         return Counter(message.value for message in read_all(self.bootstrap, self.sink))
@@ -363,7 +366,7 @@ def test_without_a_journal_nobody_can_tell(pipeline: Pipeline) -> None:
 
     def task(first: int, end: int) -> None:
         given = SinkOptions.parse({**options, "transactionalIdPrefix": pipeline.source})
-        with PartitionWriter(given, pipeline.source, 0) as writer:
+        with PartitionWriter(given, NoHooks, pipeline.source, 0) as writer:
             writer.accept(rows(pipeline.source, first, end, lambda n: b"%d" % n))
             writer.finish()
 

@@ -33,9 +33,9 @@ from topicproof.validators import readings
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
 from topicproof.validators.expected import ONE_TO_ONE, Expected
+from topicproof.validators.facts.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from topicproof.validators.fast_path.proof import outcomes_of
 from topicproof.validators.finding import Bounds, Guarantee, Order, PartitionBounds
-from topicproof.validators.ledger.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from topicproof.validators.ledger.build import build_ledger
 from topicproof.validators.ledger.ledger import Accounts, Ledger
 from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared

@@ -20,8 +20,8 @@ from topicproof.backend.evidence.manifest import Payloads, read_manifest, write_
 from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Question, read_taken
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import self_test
-from topicproof.backend.judging.verify import verify
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.verifying.verify import verify
 from topicproof.validators.fast_path import offset_runs as pieces
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from topicproof.validators.ledger.balance import BATCH_COLUMNS
-from topicproof.validators.ledger.marks import marked
+from topicproof.validators.facts.balance import BATCH_COLUMNS
+from topicproof.validators.facts.marks import marked
 
 LAST = 2**31 - 1
 """The largest sequence; 0 follows."""

@@ -23,6 +23,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from topicproof.validators.facts.balance import Headers
+from topicproof.validators.facts.cell import Cell
+from topicproof.validators.facts.header_transactions import NAME, TransactionalId
 from topicproof.validators.fast_path.offset_runs import (
     Pieces,
     Spans,
@@ -36,9 +39,6 @@ from topicproof.validators.fast_path.offset_runs import (
 from topicproof.validators.fast_path.packed_runs import with_lineage
 from topicproof.validators.fast_path.proof_log import SoundLog
 from topicproof.validators.finding import Bounds, Fate
-from topicproof.validators.ledger.balance import Headers
-from topicproof.validators.ledger.cell import Cell
-from topicproof.validators.ledger.header_transactions import NAME, TransactionalId
 from topicproof.validators.lineage.headers import Transaction, parse_lineage, parse_transaction
 from topicproof.validators.offsets import WORD
 
@@ -54,7 +54,7 @@ NAMED_COLUMNS = (
     "source_topic string, source_partition int, source_offset long, output_index int, producer_id long, "
     "producer_epoch long"
 )
-"""As validators/ledger/header_transactions.py has them."""
+"""As validators/facts/header_transactions.py has them."""
 
 
 class Sound(NamedTuple):

@@ -10,9 +10,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from topicproof.validators.facts.balance import Headers
+from topicproof.validators.facts.marks import SEQUENCES
 from topicproof.validators.finding import Bounds
-from topicproof.validators.ledger.balance import Headers
-from topicproof.validators.ledger.marks import SEQUENCES
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -105,7 +105,7 @@ def _whole(log: _Batches, bounds: Bounds) -> bool:
 
 
 def _interleaved(log: _Batches) -> Flags | None:
-    """Which batches go on with a transaction behind a batch of another one. None where validators/ledger/marks.py finds
+    """Which batches go on with a transaction behind a batch of another one. None where validators/facts/marks.py finds
     anything else."""
     own = np.lexsort((log.base, log.producer, log.partition))
     follows = np.append(False, _same(log.partition[own], log.producer[own]))

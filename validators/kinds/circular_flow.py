@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import COLUMNS, amount
+from topicproof.validators.facts.header_transactions import NAME as NAMED
 from topicproof.validators.finding import Witness
-from topicproof.validators.ledger.header_transactions import NAME as NAMED
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import real
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Witness
-from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "fate_split"
@@ -25,7 +25,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     """One row per transaction, at its first aborted record."""
     if not any(one.split for one in ledger.ids):
         return None
-    one = Window.partitionBy(*named.NAME)
+    one = Window.partitionBy(*header_transactions.NAME)
     stable, unstable = F.col("stable") > 0, F.col("unstable") > 0
     rows = ledger.named.where(F.col("producer_id").isNotNull()).withColumns(
         {

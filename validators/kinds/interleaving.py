@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence
+from topicproof.validators.facts.balance import settled
+from topicproof.validators.facts.marks import marked
 from topicproof.validators.finding import Witness
-from topicproof.validators.ledger.balance import settled
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.marks import marked
 from topicproof.validators.offsets import bound
 
 NAME = "interleaving"

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence, of_log, records
+from topicproof.validators.facts.balance import settled
 from topicproof.validators.finding import Witness
-from topicproof.validators.ledger.balance import settled
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "intruder"

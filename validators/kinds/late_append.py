@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence, records
+from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Witness
-from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "late_append"
@@ -26,7 +26,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     """One row per transaction of the raw log that late records stand in, at the first of them."""
     if ledger.raw_log is None or not any(one.strangers for one in ledger.ids):
         return None
-    rows = named.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
+    rows = header_transactions.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("first_began") < F.col("began")))
     why = F.format_string("Behind the marker of their transaction: %s.", records("records"))
     return evidence(rows, F.col("records"), why)

@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence, of_log, records, together
+from topicproof.validators.facts.balance import settled
+from topicproof.validators.facts.marks import marked
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import resurrected
-from topicproof.validators.ledger.balance import settled
 from topicproof.validators.ledger.counts import inside
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.marks import marked
 from topicproof.validators.ledger.rows import without_marker
 
 NAME = "marker_accounting"

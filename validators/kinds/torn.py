@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence
 from topicproof.validators.expectation import RANGE
+from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Witness
 from topicproof.validators.kinds import aborted_read, fate_split, reading_mismatch, wrong_attribution
-from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "torn"
@@ -42,7 +42,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 def parts(ledger: Ledger) -> DataFrame:
     """The torn transactions, one row each: the columns of `named` where their first committed record is, and
     committed_in_all, total_in_all, missing (records), first_of_all and last_of_all (inputs), cause."""
-    one = Window.partitionBy(*named.NAME)
+    one = Window.partitionBy(*header_transactions.NAME)
     rows = ledger.named.withColumns(
         {
             "committed_in_all": F.sum("committed").over(one),

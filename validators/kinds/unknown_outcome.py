@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence, records
 from topicproof.validators.expectation import PENDING
+from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Witness
-from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "unknown_outcome"
@@ -31,7 +31,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     rows = (
         ledger.named.where(F.col("transactional_id").isin(*ids))
-        .groupBy(*named.NAME)
+        .groupBy(*header_transactions.NAME)
         .agg(
             F.min(F.struct(*_FIRST)).alias("first"),
             F.max("declared").alias("known"),

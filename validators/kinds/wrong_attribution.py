@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence, together
+from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import fate_split, late_append
-from topicproof.validators.ledger import header_transactions as named
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "wrong_attribution"
@@ -33,12 +33,12 @@ def find(ledger: Ledger) -> DataFrame | None:
 def _mixed(ledger: Ledger) -> DataFrame:
     """Names that share a transaction of the raw log with a later one, each at its first record there."""
     assert ledger.raw_log is not None, "groups were compared with the raw log"
-    name = F.struct(*named.NAME)
-    rows = named.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
+    name = F.struct(*header_transactions.NAME)
+    rows = header_transactions.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("names") > 1) & (name != F.col("last_name")))
     why = F.format_string(
         "Between the same two markers of its producer stand records of transaction %s/%d/%d.",
-        *(F.col(f"last_name.{part}") for part in named.NAME[:3]),
+        *(F.col(f"last_name.{part}") for part in header_transactions.NAME[:3]),
     )
     late = F.col("first_began") < F.col("began")
     return evidence(rows, F.col("records"), why, F.when(late, late_append.NAME))
@@ -46,7 +46,7 @@ def _mixed(ledger: Ledger) -> DataFrame:
 
 def _misdeclared(ledger: Ledger) -> DataFrame:
     """Names whose marker contradicts the journal, each at its first record."""
-    one = Window.partitionBy(*named.NAME)
+    one = Window.partitionBy(*header_transactions.NAME)
     rows = ledger.named.withColumn("split", (F.sum("stable").over(one) > 0) & (F.sum("unstable").over(one) > 0))
     committed = (F.col("unstable") > 0) & (F.col("declared") == Fate.COMMITTED.value)
     aborted = (F.col("stable") > 0) & (F.col("declared") == Fate.ABORTED.value)

@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence, of_log, records, together
+from topicproof.validators.facts.balance import settled
+from topicproof.validators.facts.header_transactions import TransactionalId
+from topicproof.validators.facts.marks import marked
 from topicproof.validators.finding import Order, Witness
-from topicproof.validators.ledger.balance import settled
-from topicproof.validators.ledger.header_transactions import TransactionalId
 from topicproof.validators.ledger.ledger import Ledger
-from topicproof.validators.ledger.marks import marked
 
 NAME = "zombie_write"
 QUESTION = "Does nobody write who was fenced or replaced?"

@@ -15,11 +15,12 @@ from pyspark.sql import functions as F
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
 from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
+from topicproof.validators.facts.balance import Headers, RawLog, Records, balance_of, balance_unheard, count_headers
+from topicproof.validators.facts.cell import Cell
+from topicproof.validators.facts.header_transactions import TransactionalId, count_ids, named
 from topicproof.validators.fast_path.proof import NAMED_COLUMNS, Folded, Sound, fold, prove, together
 from topicproof.validators.fast_path.proof_log import sound_log
 from topicproof.validators.finding import Balance, Bounds, Order, PartitionBounds, Transactions, Witness
-from topicproof.validators.ledger.balance import Headers, RawLog, Records, balance_of, balance_unheard, count_headers
-from topicproof.validators.ledger.cell import Cell
 from topicproof.validators.ledger.counts import (
     Doubt,
     Identities,
@@ -44,7 +45,6 @@ from topicproof.validators.ledger.counts import (
     values_wanted,
     written_by,
 )
-from topicproof.validators.ledger.header_transactions import TransactionalId, count_ids, named
 from topicproof.validators.ledger.ledger import HEADERS, NO_ACCOUNTS, Accounts, Ledger, ReadingsNeeded
 from topicproof.validators.ledger.rows import (
     SINK_COLUMNS,

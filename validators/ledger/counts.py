@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.contract_terms import Agreed
 from topicproof.validators.expected import outputs_of, record
+from topicproof.validators.facts.balance import Headers, RawLog
+from topicproof.validators.facts.cell import Cell
+from topicproof.validators.facts.header_transactions import NAME
 from topicproof.validators.finding import Balance, Bounds, Fate
-from topicproof.validators.ledger.balance import Headers, RawLog
-from topicproof.validators.ledger.cell import Cell
-from topicproof.validators.ledger.header_transactions import NAME
 from topicproof.validators.ledger.rows import (
     LINE,
     LINEAGE,

@@ -14,11 +14,11 @@ from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import Agreed
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.expected import Expected
+from topicproof.validators.facts.balance import Headers, RawLog
+from topicproof.validators.facts.cell import Cell
+from topicproof.validators.facts.header_transactions import TransactionalId
 from topicproof.validators.finding import Balance, Bounds, Order, Transactions, Witness
-from topicproof.validators.ledger.balance import Headers, RawLog
-from topicproof.validators.ledger.cell import Cell
 from topicproof.validators.ledger.counts import Identities, Keys, Values, later_copies, outputs_produced
-from topicproof.validators.ledger.header_transactions import TransactionalId
 from topicproof.validators.ledger.rows import Declared
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.polled import Polled
@@ -61,7 +61,7 @@ class Ledger:
     """Gives `sink`. Raises ReadingsNeeded where only folded readings are there."""
     named: DataFrame
     """The transactions that the records' headers name, one row a partition: the columns of
-    validators/ledger/header_transactions.py."""
+    validators/facts/header_transactions.py."""
     wanted: DataFrame | None
     """`outputs`; None: as many as were produced."""
     sink_bounds: Bounds
@@ -95,7 +95,7 @@ class Ledger:
     """The transactional ids that the journal names."""
     written: DataFrame | None
     """The inputs whose headers name the transaction that wrote them: source_partition, source_offset, writer (a struct
-    of validators/ledger/header_transactions.py, NAME); None where it is known that there are none."""
+    of validators/facts/header_transactions.py, NAME); None where it is known that there are none."""
     written_count: int
     writers: frozenset[str]
     """The transactional ids of `written`."""

@@ -3,7 +3,7 @@
     spark.dataSource.register(KafkaRawLog)
     batches = spark.read.format("kafka-raw-log").options(**options).load()
 
-Its rows are those of `rawlog.scan`, with the columns `topicproof.validators.ledger.balance.BATCH_COLUMNS`; it does not
+Its rows are those of `rawlog.scan`, with the columns `topicproof.validators.facts.balance.BATCH_COLUMNS`; it does not
 sort them. A task reads a range of one partition's offsets, and a batch belongs to the range that it begins in, so that
 it comes whole and once however the topic is split.
 
@@ -32,8 +32,8 @@ from pyspark.sql.types import StructType
 from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
 from topicproof.backend.settings import clients_of_spark_options
+from topicproof.validators.facts.balance import BATCH_COLUMNS
 from topicproof.validators.finding import Bounds, PartitionBounds
-from topicproof.validators.ledger.balance import BATCH_COLUMNS
 
 FORMAT = "kafka-raw-log"
 OFFSETS_PER_TASK = 1_000_000

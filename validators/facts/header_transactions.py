@@ -12,8 +12,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from topicproof.validators.facts.balance import RawLog, spans
 from topicproof.validators.finding import Bounds, Fate
-from topicproof.validators.ledger.balance import RawLog, spans
 from topicproof.validators.offsets import bound
 
 NAME = ("transactional_id", "sequence", "attempt", "task")

@@ -23,16 +23,16 @@ from topicproof.backend.evidence.manifest import (
 )
 from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
 from topicproof.backend.judging.capture_store import read_taken
-from topicproof.backend.judging.cluster_check import compare_with_cluster
-from topicproof.backend.judging.derived import (
+from topicproof.backend.judging.judge import judge_taken
+from topicproof.backend.services.spark import first_line
+from topicproof.backend.verifying.cluster_check import compare_with_cluster
+from topicproof.backend.verifying.derived import (
     asked_contradictions,
     file_contradictions,
     manifest_contradictions,
     other_versions,
     report_contradictions,
 )
-from topicproof.backend.judging.judge import judge_taken
-from topicproof.backend.services.spark import first_line
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.report import Report
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
+from topicproof.validators.facts.marks import marked
 from topicproof.validators.finding import Balance, Bounds, Fate, PartitionBounds
-from topicproof.validators.ledger.marks import marked
 from topicproof.validators.offsets import bits, bound, word
 
 BATCH_COLUMNS = (
@@ -70,7 +70,7 @@ class Headers(NamedTuple):
     sequenced: int
     plain: int
     holes: int
-    """The odd ones of validators/ledger/marks.py."""
+    """The odd ones of validators/facts/marks.py."""
     stale: int
     second_ends: int
     interleaved: int

@@ -1,7 +1,7 @@
 """What the headers of the raw log's batches betray without a look at any record.
 
 Per producer id and partition, in offset order. Data is compared with data and markers with markers, never one with the
-other: their epochs differ on healthy topics (validators/ledger/balance.py).
+other: their epochs differ on healthy topics (validators/facts/balance.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,72 @@
+"""The sinks with faults: they take three options more, and their hooks strike as these say.
+
+| option | meaning | default |
+| --- | --- | --- |
+| faults | faults to fire (backend/faults/kinds.py), separated by spaces; they need a journal | none |
+| abortProbability, seed | abort on purpose, drawn from (seed, partition, sequence, attempt) | 0, 0 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import DataSource
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.faults.fault import Fault
+from topicproof.backend.faults.kinds import parse_fault
+from topicproof.backend.faults.worker import Injector
+from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
+from topicproof.backend.sink.hooks import Hooks, MakeHooks
+from topicproof.backend.sink.options import FORMAT, SinkOptions
+from topicproof.backend.sink.stateful import KafkaStatefulSink
+from topicproof.backend.sink.table import DatabaseSink
+
+OPTIONS = frozenset({"faults", "abortprobability", "seed"})
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong on purpose in a query, checked. Makes the hooks of its writers."""
+
+    faults: tuple[Fault, ...] = ()
+    abort_probability: float = 0.0
+    seed: int = 0
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Faults:
+        """Raises UsageError naming the option."""
+        given = {name.lower(): value for name, value in options.items()}
+        probability = float(given.get("abortprobability", "0"))
+        if not 0 <= probability <= 1:
+            raise UsageError(f"{FORMAT}: abortProbability is {probability}; it must lie between 0 and 1.")
+        faults = tuple(parse_fault(text) for text in given.get("faults", "").split())
+        if faults and "journal" not in given:
+            raise UsageError(f"{FORMAT}: faults need the option journal: without it each would fire again and again.")
+        return cls(faults, probability, int(given.get("seed", "0")))
+
+    def __call__(self, sink: SinkOptions, source: tuple[str, int], name: str, task: str) -> Hooks:
+        return Injector(self.faults, self.abort_probability, self.seed, sink, source, name, task)
+
+
+class _Injecting(DataSource):
+    """What the sinks below have in common."""
+
+    def given(self) -> Mapping[str, str]:
+        return {name: value for name, value in self.options.items() if name.lower() not in OPTIONS}
+
+    def hooks(self) -> MakeHooks:
+        return Faults.parse(self.options)
+
+
+class InjectingSink(_Injecting, KafkaTransactionalSink):
+    pass
+
+
+class InjectingStatefulSink(_Injecting, KafkaStatefulSink):
+    pass
+
+
+class InjectingDatabaseSink(_Injecting, DatabaseSink):
+    pass
