@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -44,46 +45,55 @@ def begin(cluster: Services, group: str, topic: str) -> int:
     return int(ended.value.code or 0)
 
 
+def fill(bootstrap: str, topic: str, first: int) -> None:
+    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    for number in range(first, first + RECORDS):
+        producer.produce(topic, f"word {number:04}", str(number))
+    assert producer.flush(10) == 0
+
+
 def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
     cluster: Services, new_topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Story: somebody copies the program out of the README, puts in words of their own, and asks for a crash: each
     worker is killed -9 in its second transaction, with all of its records in the log. A plain read_committed consumer
-    still gets every record once, in order. Started again, the program adds nothing. It runs from the wheel."""
+    still gets every record once, in order. More records come. The program goes on without a fault, from the wheel, in
+    an environment with the core dependencies and Spark Connect's alone."""
     quiet, loud, journal = new_topic(PARTITIONS), new_topic(PARTITIONS), new_topic(1)
-    producer = Producer(idempotent_producer_config(cluster.bootstrap, {}))
-    for number in range(RECORDS):
-        producer.produce(quiet, f"word {number:04}", str(number))
-    assert producer.flush(10) == 0
-    crash = f'"journal": "{journal}", "recordsPerTransaction": "500", "faults": "crash@transaction=2"'
-    text = program(
-        {
-            "broker:9092": cluster.bootstrap,
-            # Only this sink knows of faults; it is the README's in all else.
-            "topicproof import KafkaTransactionalSink": (
-                "topicproof.backend.faults.injecting import InjectingSink as KafkaTransactionalSink"
-            ),
-            '"loud"': f'"{loud}"',
-            "loud-run": f"{loud}-run",
-            '"quiet"': f'"{quiet}"',
-            '"file:/loud"': f'"{(tmp_path / "checkpoint").as_uri()}", {crash}',
-        }
-    )
     monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
     assert begin(cluster, f"{loud}-run", quiet) == 0
-    python = fresh_python(build_wheel(tmp_path / "wheel"), tmp_path / "fresh", (*CORE, *CONNECT))
-    for _start in range(2):
+    fresh = fresh_python(build_wheel(tmp_path / "wheel"), tmp_path / "fresh", (*CORE, *CONNECT))
+    here = {"PATH": os.environ["PATH"], "SPARK_REMOTE": cluster.spark_remote}
+    # Only the sink with faults takes the option; it is the README's in all else.
+    injecting = {
+        "topicproof import KafkaTransactionalSink": (
+            "topicproof.backend.faults.injecting import InjectingSink as KafkaTransactionalSink"
+        )
+    }
+    starts = (
+        (sys.executable, {**here, "PYTHONPATH": str(ROOT)}, ', "faults": "crash@transaction=2"', injecting),
+        (fresh, here, "", {}),
+    )
+    for number, (python, environment, faults, words) in enumerate(starts):
+        fill(cluster.bootstrap, quiet, number * RECORDS)
+        more = f'"journal": "{journal}", "recordsPerTransaction": "500"{faults}'
+        text = program(
+            {
+                **words,
+                "broker:9092": cluster.bootstrap,
+                '"loud"': f'"{loud}"',
+                "loud-run": f"{loud}-run",
+                '"quiet"': f'"{quiet}"',
+                '"file:/loud"': f'"{(tmp_path / "checkpoint").as_uri()}", {more}',
+            }
+        )
         answer = subprocess.run(
-            [python, "-c", text],
-            env={"PATH": os.environ["PATH"], "SPARK_REMOTE": cluster.spark_remote},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
+            [python, "-c", text], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert answer.returncode == 0, answer.stderr
         got = read_all(cluster.bootstrap, loud)
-        assert sorted(message.value or b"" for message in got) == [b"WORD %04d" % n for n in range(RECORDS)]
+        wanted = [b"WORD %04d" % n for n in range((number + 1) * RECORDS)]
+        assert sorted(message.value or b"" for message in got) == wanted
         for partition in range(PARTITIONS):
             values = [message.value or b"" for message in got if message.partition == partition]
             assert values == sorted(values)
