@@ -70,7 +70,7 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
             "topicproof.backend.faults.injecting import InjectingSink as KafkaTransactionalSink"
         )
     }
-    starts = (
+    starts: tuple[tuple[str | Path, dict[str, str], str, dict[str, str]], ...] = (
         (sys.executable, {**here, "PYTHONPATH": str(ROOT)}, ', "faults": "crash@transaction=2"', injecting),
         (fresh, here, "", {}),
     )
