@@ -2,11 +2,12 @@ FROM python:3.11-slim-bookworm
 RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home topicproof && mkdir -p /home/topicproof/data && chown topicproof /home/topicproof/data
 WORKDIR /opt/topicproof
-COPY requirements.txt pyproject.toml ivy.xml ./
+COPY requirements.txt pyproject.toml ivy.xml README.md LICENSE ./
 RUN pip install --no-cache-dir -r requirements.txt
 COPY app ./app
 COPY backend ./backend
 COPY validators ./validators
+COPY topicproof ./topicproof
 COPY .streamlit ./.streamlit
 RUN pip install --no-cache-dir --no-deps -e . && python -m topicproof.backend.services.jars && chmod -R a+rX .
 USER topicproof
