@@ -33,7 +33,7 @@ from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import read_states
-from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, knock
+from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, require_reachable
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings
@@ -87,14 +87,14 @@ class Held:
 def kafka(found: Settings) -> Services:
     """Where Kafka answers; an embedded one is started if it is not running. Raises ClusterError, SetupError."""
     held = _held(str(found.home), found.bootstrap, found.brokers, found)
-    knock(held.services.bootstrap)
+    require_reachable(held.services.bootstrap)
     return held.services
 
 
 def _answers(held: Held) -> bool:
     """An embedded Kafka that no longer answers was ended from outside; asking its keeper again starts it."""
     try:
-        knock(held.services.bootstrap)
+        require_reachable(held.services.bootstrap)
     except TopicproofError:
         return False
     return True

@@ -145,7 +145,7 @@ class SecondVersion:
             min_version=5,
             max_version=5,
         )
-        answer = kafka.patiently(lambda: self._ask(asked))
+        answer = kafka.with_retries(lambda: self._ask(asked))
         self.identity = answer.producer_id, answer.producer_epoch
         self.sequence = 0
 
@@ -184,7 +184,7 @@ class SecondVersion:
             for part in self._ask(asked).responses[0].partition_responses:
                 _raise(part.error_code)
 
-        self.kafka.patiently(ask)
+        self.kafka.with_retries(ask)
 
     def _commit_offset(self, number: int) -> None:
         offset = {"partition_index": 0, "committed_offset": number, "committed_leader_epoch": -1}
@@ -206,7 +206,7 @@ class SecondVersion:
             asked = OffsetCommitRequest(
                 group_id=self.name, topics=[topic(name=SOURCE, partitions=[part])], min_version=8, max_version=8
             )
-        self.kafka.patiently(lambda: _raise(self._ask(asked).topics[0].partitions[0].error_code))
+        self.kafka.with_retries(lambda: _raise(self._ask(asked).topics[0].partitions[0].error_code))
 
     def _batch(self) -> bytes:
         """The records, as sent by this producer in this epoch from this sequence on."""

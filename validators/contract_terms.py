@@ -19,7 +19,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class Agreed:
+class ContractTerms:
     """Nothing, unless somebody says more."""
 
     match: Match = KEYS
@@ -45,4 +45,4 @@ class Agreed:
         return tuple(kind for kind, given in said if given is not None)
 
 
-NOTHING_MORE = Agreed()
+NOTHING_MORE = ContractTerms()

@@ -198,12 +198,12 @@ def check(
     with services(settings, say=say) as found:
         cluster = Cluster(found.bootstrap, settings.client)
         cluster.check()
-        papers = {"contract.yaml": contract.read_text(encoding="utf-8")} if contract is not None else {}
+        attachments = {"contract.yaml": contract.read_text(encoding="utf-8")} if contract is not None else {}
         name = contract.name if contract is not None else None
         reports, codes = [], []
         for one in agreed.each():
             question = question_of(one, fields, cluster)
-            report = runs_of.check(settings, found, history, question, papers, name, payloads)
+            report = runs_of.check(settings, found, history, question, attachments, name, payloads)
             reports.append(report)
             codes.append(code_of(report))
             if self_tested and report.run is not None:

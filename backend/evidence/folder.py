@@ -29,13 +29,17 @@ EVIDENCE = "evidence"
 """The folder, below that of a run or of one of its stages."""
 
 
-def complete(folder: Path, report: Report, papers: Mapping[str, Any], payloads: Payloads = Payloads.ALL) -> str:
-    """Write what is missing beside what judging left; gives the manifest's hash. `papers`: by file name, texts as they
-    are, everything else as JSON. Raises EvidenceError."""
+def complete(folder: Path, report: Report, attachments: Mapping[str, Any], payloads: Payloads = Payloads.ALL) -> str:
+    """Write what is missing beside what judging left; gives the manifest's hash. `attachments`: by file name, texts as
+    they are, everything else as JSON. Raises EvidenceError."""
     made_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
     try:
-        for name, paper in papers.items():
-            text = paper if isinstance(paper, str) else json.dumps(paper, indent=2, ensure_ascii=False, default=str)
+        for name, attachment in attachments.items():
+            text = (
+                attachment
+                if isinstance(attachment, str)
+                else json.dumps(attachment, indent=2, ensure_ascii=False, default=str)
+            )
             (folder / name).write_text(text + "\n", encoding="utf-8")
         places = gather(folder / "ledger", folder)
         write_report(folder, report, places, made_at)

@@ -26,11 +26,11 @@ from topicproof.backend.judging.capture_store import (
     PENDING,
     SOURCE_PACKS,
     UNCOMMITTED,
+    Capture,
     Question,
     Readings,
-    Taken,
 )
-from topicproof.backend.judging.spark_tuning import suit
+from topicproof.backend.judging.spark_tuning import tune
 from topicproof.backend.kafka.browse.describe import cleanup_policy
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
@@ -70,7 +70,7 @@ class TimestampsBeyond(Exception):
         self.topics = topics
 
 
-def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question, evidence: Path) -> Taken:
+def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question, evidence: Path) -> Capture:
     """Bounds first, then everything within them. The readings are kept in the folder `evidence`."""
     asked, sink = question, _sink_bounds(bootstrap, client, question)
     question, group = _again(bootstrap, client, question), _group_offsets(bootstrap, client, question)
@@ -89,7 +89,7 @@ def _take(
     sink: Bounds,
     evidence: Path,
     clamped: frozenset[str] = frozenset(),
-) -> Taken:
+) -> Capture:
     """`clamped`: topics that are read with timestamps that Spark can hold. Raises TimestampsBeyond where one more topic
     needs that."""
     source = question.source
@@ -99,7 +99,7 @@ def _take(
     def reading(bounds: Bounds, level: Witness, name: str) -> DataFrame:
         return keep(reader(bounds, level), (evidence / name).as_uri(), offsets, COLUMNS)
 
-    suit(spark, offsets)
+    tune(spark, offsets)
     with ThreadPoolExecutor(7) as pool:
         # All of them at once: each waits for Kafka more than it computes.
         committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
@@ -110,7 +110,7 @@ def _take(
         coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, source)
         origin = pool.submit(fetch_origin, bootstrap, client, topic_names(source, sink))
     try:
-        taken = Taken(
+        taken = Capture(
             *(question, sink, Readings(committed.result(), uncommitted.result(), inputs.result())),
             *(batches.result(), coordinator.result(), source_batches.result()),
             _aborted(reader, source, source_batches.result(), inputs.result(), evidence, offsets),
@@ -156,7 +156,7 @@ def _clamped_note(topic: str) -> str:
     )
 
 
-def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question) -> Taken:
+def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question) -> Capture:
     """As `take`, but nothing is kept: Spark folds the records as they come. Raises ReadingsNeeded where that will not
     do, and as `take`."""
     asked, sink = question, _sink_bounds(bootstrap, client, question)
@@ -167,7 +167,7 @@ def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], 
     committed, uncommitted = (
         read(spark, options, sink, level) for level in (Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED)
     )
-    suit(spark, offsets, folding=True)
+    tune(spark, offsets, folding=True)
     with ThreadPoolExecutor(4) as pool:
         batches = pool.submit(_scan, bootstrap, client, sink)
         source_batches = pool.submit(_scan, bootstrap, client, question.source)
@@ -187,7 +187,7 @@ def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], 
             raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
     folded = Folded(seen, pieces, inputs)
     logs = batches.result(), coordinator.result(), source_batches.result()
-    taken = Taken(question, sink, folded, *logs, origin=origin.result())
+    taken = Capture(question, sink, folded, *logs, origin=origin.result())
     return _with_circumstances(bootstrap, client, taken, asked.source, group)
 
 
@@ -239,8 +239,8 @@ def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int,
 
 
 def _with_circumstances(
-    bootstrap: str, client: Mapping[str, str], taken: Taken, before: Bounds, group: Mapping[int, int] | None
-) -> Taken:
+    bootstrap: str, client: Mapping[str, str], taken: Capture, before: Bounds, group: Mapping[int, int] | None
+) -> Capture:
     """The same, with what was seen of the topics beside their records. `before`: the source's bounds at the first look.
     Runs know their range, so that only what compaction took from it is asked for."""
     question, sink = taken.question, taken.sink
@@ -360,7 +360,7 @@ def _has_aborted(batches: pa.Table, bounds: Bounds) -> bool:
     return bool((fates.transactions(batches, bounds)["outcome"] == "ABORTED").any())
 
 
-def _with_packs(taken: Taken, evidence: Path) -> Taken:
+def _with_packs(taken: Capture, evidence: Path) -> Capture:
     """The same, with where the packs lie, kept, where lineage is packed."""
     assert taken.batches is not None and taken.source_batches is not None
     with ThreadPoolExecutor(2) as pool:

@@ -20,7 +20,7 @@ from topicproof.backend.evidence.folded import keep_folded, read_folded
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import Entry, decode, encode
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
-from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
+from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.fast_path.proof import Folded
@@ -49,7 +49,7 @@ class Question:
     expected: Expected = field(default_factory=Expected)
     """How many outputs each input must have."""
     order: Order = Order.PER_SOURCE_PARTITION
-    agreed: Agreed = NOTHING_MORE
+    agreed: ContractTerms = NOTHING_MORE
     """What a contract says beyond these."""
     journal: Sequence[Entry] | None = None
     """What the run declared; None: there is no such witness."""
@@ -82,7 +82,7 @@ class Readings(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Taken:
+class Capture:
     """All that a verdict rests on, taken from Kafka once."""
 
     question: Question
@@ -138,7 +138,7 @@ class Taken:
         return self.kept.inputs
 
 
-def keep_taken(taken: Taken, evidence: Path) -> None:
+def keep_capture(taken: Capture, evidence: Path) -> None:
     """What is not a reading: the question, the bounds, the raw log, the coordinators' answers, the journal."""
     question, expected = taken.question, taken.question.expected
     said = {
@@ -176,7 +176,7 @@ def keep_taken(taken: Taken, evidence: Path) -> None:
         raise EvidenceError(f"The evidence in {evidence} cannot be written: {error.strerror}.") from error
 
 
-def read_taken(spark: SparkSession, evidence: Path) -> Taken:
+def read_capture(spark: SparkSession, evidence: Path) -> Capture:
     """What `judge_topics` kept in the folder `evidence`. Raises EvidenceError when it cannot be read."""
 
     def reading(name: str) -> DataFrame:
@@ -196,7 +196,7 @@ def read_taken(spark: SparkSession, evidence: Path) -> Taken:
         question = Question(**asked, expected=Expected(Expect(said["expect"]), count))
         sink = TypeAdapter(Bounds).validate_python(said["sink"])
         offsets = sink.offsets + question.source.offsets
-        return Taken(
+        return Capture(
             question,
             sink,
             read_folded(evidence)

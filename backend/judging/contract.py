@@ -18,7 +18,7 @@ from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.kafka.cluster import Cluster, require_records
 from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, read_yaml
-from topicproof.validators.contract_terms import Agreed, Thresholds
+from topicproof.validators.contract_terms import ContractTerms, Thresholds
 from topicproof.validators.expectation import REQUIRED
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order
@@ -179,17 +179,17 @@ class Contract(BaseModel):
     @property
     def asked(self) -> tuple[str, ...]:
         """The kinds that a value or a group of the contract asks for."""
-        return Agreed(value=self.value, offsets=None if self.group is None else {}).kinds
+        return ContractTerms(value=self.value, offsets=None if self.group is None else {}).kinds
 
     @property
     def by(self) -> Identity:
         return Identity.LINEAGE if self.identity == LINEAGE else Identity.KEY
 
-    def agreed(self, offsets: Mapping[int, int] | None) -> Agreed:
+    def agreed(self, offsets: Mapping[int, int] | None) -> ContractTerms:
         """`offsets`: of the group, when there is one."""
         match = Match(self.identity.source, self.identity.sink) if isinstance(self.identity, Sides) else Match()
         warn = Thresholds(self.warn.pending, self.warn.aborted_share)
-        return Agreed(match, self.value, offsets, self.require, warn, retained=self.range == "retained")
+        return ContractTerms(match, self.value, offsets, self.require, warn, retained=self.range == "retained")
 
     @property
     def expected(self) -> Expected:
@@ -331,7 +331,7 @@ def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
     for number, kind in enumerate(contract.require or ()):
         if kind == "order" and contract.order is Order.NONE:
             yield _Disagreement("order is required, and none is promised", ("order",), ("order", "require"))
-        if kind in Agreed(value="", offsets={}).kinds and kind not in contract.asked:
+        if kind in ContractTerms(value="", offsets={}).kinds and kind not in contract.asked:
             needed = "value" if kind == "wrong_value" else "group"
             why = f"{kind} needs a {needed} to compare with"
             yield _Disagreement(why, ("require", number), ("require", needed))

@@ -25,14 +25,14 @@ from topicproof.backend.judging.capture_store import (
     COMMITTED,
     INPUTS,
     UNCOMMITTED,
+    Capture,
     Question,
     Readings,
-    Taken,
     empty,
-    keep_taken,
+    keep_capture,
     write_text,
 )
-from topicproof.backend.judging.spark_tuning import narrow, suit
+from topicproof.backend.judging.spark_tuning import limit_rows, tune
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import Entry, TaskStarted, TransactionEnded
@@ -62,31 +62,31 @@ def judge_topics(
     client: Mapping[str, str],
     question: Question,
     folder: Path,
-    papers: Mapping[str, Any] | None = None,
+    attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
 ) -> Report:
     """Judge a sink topic against its source, and write `report.json` and the evidence into `folder`.
 
-    `papers` go into the evidence as well, by file name: the plan, the contract. With `payloads` none the readings are
-    not kept as long as nothing is odd, which takes less than half the time; else the evidence has them whole, and
-    backend/evidence/copy.py takes out of it what is not wanted.
-    Raises ClusterError, TopicError, SparkError, EvidenceError.
+    `attachments` go into the evidence as well, by file name: the plan, the contract. With `payloads` none the readings
+    are not kept as long as nothing is odd, which takes less than half the time; else the evidence has them whole, and
+    backend/evidence/copy.py takes out of it what is not wanted. Raises ClusterError, TopicError, SparkError,
+    EvidenceError.
     """
     evidence = folder / EVIDENCE
     empty(evidence)
     if payloads is Payloads.NONE and _provable(question):
         try:
-            return conclude(spark, take_folded(spark, bootstrap, client, question), folder, papers, payloads)
+            return conclude(spark, take_folded(spark, bootstrap, client, question), folder, attachments, payloads)
         except ReadingsNeeded:
             empty(evidence)
-    report = conclude(spark, take(spark, bootstrap, client, question, evidence), folder, papers)
+    report = conclude(spark, take(spark, bootstrap, client, question, evidence), folder, attachments)
     if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
         # In order, everything below the last committed output was due when that one was read. What is still missing at
         # a second look will not come.
         due = {one.partition: one.lso for one in report.source.partitions}
         empty(evidence)
         second = take(spark, bootstrap, client, replace(question, due=due), evidence)
-        report = conclude(spark, second, folder, papers)
+        report = conclude(spark, second, folder, attachments)
     return report
 
 
@@ -97,17 +97,17 @@ def _on_their_way(report: Report) -> bool:
 
 def conclude(
     spark: SparkSession,
-    taken: Taken,
+    taken: Capture,
     folder: Path,
-    papers: Mapping[str, Any] | None = None,
+    attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
 ) -> Report:
     """The report on what was taken, in `folder`; the readings are kept in its evidence already, if at all. `payloads`:
     what these have. Raises ReadingsNeeded where folded ones do not tell enough."""
     evidence = folder / EVIDENCE
-    keep_taken(taken, evidence)
-    report = judge_taken(spark, taken, evidence)
-    complete(evidence, report, papers or {}, payloads)
+    keep_capture(taken, evidence)
+    report = judge_capture(spark, taken, evidence)
+    complete(evidence, report, attachments or {}, payloads)
     write_text(folder / REPORT, report.to_json())
     return report
 
@@ -118,7 +118,7 @@ def _provable(question: Question) -> bool:
     return simple and question.order is Order.PER_SOURCE_PARTITION and question.agreed.value is None
 
 
-def judge_taken(spark: SparkSession, taken: Taken, evidence: Path) -> Report:
+def judge_capture(spark: SparkSession, taken: Capture, evidence: Path) -> Report:
     """The verdict on what was taken, whether a moment ago or, from the evidence, long ago. Asks nobody but Spark; what
     is computed on the way is kept in the folder `evidence`. Raises SparkError; ReadingsNeeded as `conclude`."""
     question = taken.question
@@ -141,7 +141,7 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in VERSIONS}
 
 
-def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
+def ledger_of(spark: SparkSession, taken: Capture, evidence: Path) -> Ledger:
     """Everything that is judged of what was taken. Raises PySparkException; ReadingsNeeded as `conclude`.
 
     The judged range ends where outputs are due no longer. Topics that move, without anybody to tell what is due, are
@@ -158,7 +158,7 @@ def ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
     return ledger if reached.question.source == question.source else _ledger_of(spark, reached, evidence)
 
 
-def _due(taken: Taken, ends: Mapping[int, int]) -> Taken:
+def _due(taken: Capture, ends: Mapping[int, int]) -> Capture:
     """The same, with a judged range that ends below these source offsets. By key the inputs beyond stay in the reading:
     an output may be that of one of them."""
     question = taken.question
@@ -173,7 +173,7 @@ def _due(taken: Taken, ends: Mapping[int, int]) -> Taken:
     return replace(taken, question=replace(question, source=source), readings=readings)
 
 
-def _not_due(taken: Taken, judged: Bounds) -> int:
+def _not_due(taken: Capture, judged: Bounds) -> int:
     """How many inputs there are between the end of what is judged and that of what was taken."""
     ends = {p.partition: p.lso for p in judged.partitions}
     source, batches = taken.question.source, taken.source_batches
@@ -186,12 +186,12 @@ def _not_due(taken: Taken, judged: Bounds) -> int:
     )
 
 
-def _ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
+def _ledger_of(spark: SparkSession, taken: Capture, evidence: Path) -> Ledger:
     repeats = taken.question.guarantee is Guarantee.AT_LEAST_ONCE
     question, folder = taken.question, (evidence / "ledger").as_uri()
     if isinstance(taken.readings, Folded):
         # No record is looked at any more, only batches and transactions.
-        suit(spark, 0)
+        tune(spark, 0)
         return proved_ledger(
             *(spark, taken.readings, _accounts(spark, taken, 0), taken.sink, question.source, folder),
             expected=question.expected,
@@ -199,8 +199,8 @@ def _ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
             doubts=taken.doubts,
             circumstances=taken.circumstances,
         )
-    suit(spark, taken.offsets)
-    narrow(spark, (taken.committed, taken.uncommitted, taken.inputs))
+    tune(spark, taken.offsets)
+    limit_rows(spark, (taken.committed, taken.uncommitted, taken.inputs))
     inputs = taken.inputs
     if taken.source_packs is not None:
         # What wrote the inputs is asked of each of them.
@@ -223,7 +223,7 @@ def _ledger_of(spark: SparkSession, taken: Taken, evidence: Path) -> Ledger:
     )
 
 
-def _accounts(spark: SparkSession, taken: Taken, offsets: int) -> Accounts:
+def _accounts(spark: SparkSession, taken: Capture, offsets: int) -> Accounts:
     """What witnesses beside the readings tell; `offsets`: how many records Spark is about to look at beside it."""
     question = taken.question
     return Accounts(
@@ -235,7 +235,7 @@ def _accounts(spark: SparkSession, taken: Taken, offsets: int) -> Accounts:
     )
 
 
-def _source_log(spark: SparkSession, taken: Taken, batches: pa.Table) -> SourceLog:
+def _source_log(spark: SparkSession, taken: Capture, batches: pa.Table) -> SourceLog:
     markers = None
     if any(one.inside for one in taken.circumstances.source_removed.values()):
         control = batches.filter(pc.is_valid(batches["control"]))
@@ -268,10 +268,10 @@ def _polled(spark: SparkSession, table: pa.Table) -> Polled:
     return Polled(frame_of(spark, table, POLLED_COLUMNS), records)
 
 
-def with_headers(taken: Taken, folder: Path) -> Taken:
+def with_headers(taken: Capture, folder: Path) -> Capture:
     """The same, with headers of its own for each record, kept in the folder; unchanged where no lineage is packed."""
     readings = {COMMITTED: taken.committed, UNCOMMITTED: taken.uncommitted, INPUTS: taken.inputs}
-    narrow(taken.inputs.sparkSession, list(readings.values()))
+    limit_rows(taken.inputs.sparkSession, list(readings.values()))
     for name, packs in ((COMMITTED, taken.packs), (UNCOMMITTED, taken.packs), (INPUTS, taken.source_packs)):
         if packs is not None:
             whole = unpacked(readings[name], packs)

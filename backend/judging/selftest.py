@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from topicproof.backend.errors import SelfTestError, SparkError, UsageError
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, evidence_hash, evidence_in
-from topicproof.backend.judging.capture_store import Taken, read_taken
-from topicproof.backend.judging.judge import judge_taken, ledger_of, with_headers
+from topicproof.backend.judging.capture_store import Capture, read_capture
+from topicproof.backend.judging.judge import judge_capture, ledger_of, with_headers
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import first_line, spark_session
 from topicproof.backend.settings import Settings
@@ -47,7 +47,7 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     evidence, scratch = folder / EVIDENCE, folder / SCRATCH
     before = Report.from_json((folder / REPORT).read_text(encoding="utf-8"))
     try:
-        taken = read_taken(spark, evidence)
+        taken = read_capture(spark, evidence)
         if isinstance(taken.readings, Folded):
             return ()
         taken = with_headers(taken, scratch)
@@ -60,7 +60,7 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
             uncommitted=keep(inject(taken.uncommitted, injection), (scratch / "uncommitted").as_uri(), taken.offsets),
         )
         copies = replace(taken, readings=injected)
-        caught = compare(before, judge_taken(spark, copies, scratch), injection)
+        caught = compare(before, judge_capture(spark, copies, scratch), injection)
     except PySparkException as error:
         raise SparkError(f"The self-test failed: {first_line(error)}") from error
     finally:
@@ -72,7 +72,7 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     return caught
 
 
-def _told_apart(sink: DataFrame, taken: Taken) -> DataFrame:
+def _told_apart(sink: DataFrame, taken: Capture) -> DataFrame:
     """The sink's records; by key, only those whose key is nobody else's."""
     if taken.question.identity is not Identity.KEY:
         return sink

@@ -18,7 +18,7 @@ ARROW_ROWS, ROWS_FOLDED_AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 """Of what is folded, a record has neither key nor value: so many take some megabytes."""
 
 
-def suit(spark: SparkSession, offsets: int, folding: bool = False) -> None:
+def tune(spark: SparkSession, offsets: int, folding: bool = False) -> None:
     """Let Spark interpret its expressions where compiling them would take longer than all the records do, and hand over
     more rows at once where these are folded."""
     if folding:
@@ -34,7 +34,7 @@ def suit(spark: SparkSession, offsets: int, folding: bool = False) -> None:
         spark.conf.unset("spark.sql.shuffle.partitions")
 
 
-def narrow(spark: SparkSession, readings: Sequence[DataFrame]) -> None:
+def limit_rows(spark: SparkSession, readings: Sequence[DataFrame]) -> None:
     """Let Spark take fewer rows into memory at once where they are large: 4,096 of 10 MB each end the server.
 
     How large says the footer of each file; one that is not on this machine is left to Spark's own measure."""

@@ -19,13 +19,13 @@ from sqlalchemy.exc import DBAPIError
 
 from topicproof.backend.errors import SinkError
 from topicproof.backend.evidence.folder import EVIDENCE
-from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Question, Readings, Taken, empty
+from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Capture, Question, Readings, empty
 from topicproof.backend.judging.judge import conclude
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin, topic_names
 from topicproof.backend.settings import READ_COMMITTED, spark_source_options
 from topicproof.backend.sink.table import LINEAGE, connect_database, rows_of, shown
-from topicproof.validators.contract_terms import Agreed
+from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.finding import Bounds, Guarantee, PartitionBounds, Witness
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, Lineage, format_lineage
 from topicproof.validators.readings import COLUMNS, keep, read
@@ -44,7 +44,7 @@ def judge_table(
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
     run: str | None = None,
     not_processed: int = 0,
-    papers: Mapping[str, Any] | None = None,
+    attachments: Mapping[str, Any] | None = None,
 ) -> Report:
     """The verdict on a table; report and evidence go into `folder`, as backend/judging/judge.py has it.
 
@@ -64,14 +64,14 @@ def judge_table(
         source=source,
         sink=table,
         guarantee=guarantee,
-        agreed=Agreed(require=REQUIRED),
+        agreed=ContractTerms(require=REQUIRED),
         run=run,
         not_processed=not_processed,
     )
     origin = fetch_origin(cluster.bootstrap, cluster.client, topic_names(source))
     readings = Readings(committed, uncommitted, inputs)
-    taken = Taken(question, sink, readings, batches=None, coordinator=None, origin=origin)
-    return conclude(spark, taken, folder, papers)
+    taken = Capture(question, sink, readings, batches=None, coordinator=None, origin=origin)
+    return conclude(spark, taken, folder, attachments)
 
 
 def read_table(url: str, table: str) -> pa.Table:

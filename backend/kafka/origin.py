@@ -22,7 +22,7 @@ def topic_names(*bounds: Bounds) -> tuple[str, ...]:
 def fetch_origin(bootstrap: str, client: Mapping[str, str], topics: Iterable[str]) -> Origin:
     """Raises TopicError for a topic that does not exist, ClusterError when no broker answers."""
     with connect(bootstrap, client) as kafka:
-        return kafka.patiently(lambda: _ask(kafka, tuple(topics)))
+        return kafka.with_retries(lambda: _ask(kafka, tuple(topics)))
 
 
 def _ask(kafka: Connection, topics: tuple[str, ...]) -> Origin:

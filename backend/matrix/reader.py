@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from topicproof.backend.evidence.folder import EVIDENCE
-from topicproof.backend.judging.capture_store import read_taken
+from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.table import REQUIRED
 from topicproof.backend.services.spark import spark_session
 from topicproof.validators.finding import Guarantee
@@ -26,7 +26,7 @@ from topicproof.validators.report import Report, judge
 def judge_deduplicated(spark_remote: str, folder: Path) -> Report:
     """The verdict on a judged run, from the evidence in its folder. Raises EvidenceError, SparkError."""
     with spark_session(spark_remote) as spark:
-        taken = read_taken(spark, folder / EVIDENCE)
+        taken = read_capture(spark, folder / EVIDENCE)
         kept = keep(first_of_each(taken.committed), (folder / "deduplicated" / "sink").as_uri(), taken.offsets)
         ledger = build_ledger(
             kept,

@@ -344,13 +344,13 @@ def check(
     services: Services,
     history: History,
     question: Question,
-    papers: Mapping[str, str] | None = None,
+    attachments: Mapping[str, str] | None = None,
     contract: str | None = None,
     payloads: Payloads = Payloads.ALL,
 ) -> Report:
-    """Judge two topics that no run of ours needs to have written, and keep the verdict in the history. `papers`: what
-    else goes into the evidence, by file name. `contract`: by what name to find all checks of one. `payloads`: all, or
-    none in the evidence."""
+    """Judge two topics that no run of ours needs to have written, and keep the verdict in the history. `attachments`:
+    what else goes into the evidence, by file name. `contract`: by what name to find all checks of one. `payloads`: all,
+    or none in the evidence."""
     topics = {"source": question.source.topic, "sink": question.sink}
     said = {"identity": question.identity, "guarantee": question.guarantee}
     named = {} if contract is None else {"contract": contract}
@@ -361,7 +361,7 @@ def check(
     try:
         with spark_session(services.spark_remote) as spark:
             judged = replace(question, run=entry.id)
-            every = {"plan.json": entry.plan, **(papers or {})}
+            every = {"plan.json": entry.plan, **(attachments or {})}
             report = judge_topics(spark, services.bootstrap, settings.client, judged, folder, every, payloads)
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)

@@ -18,11 +18,11 @@ from topicproof.backend.judging.capture_store import (
     COMMITTED,
     INPUTS,
     UNCOMMITTED,
+    Capture,
     Question,
     Readings,
-    Taken,
     empty,
-    read_taken,
+    read_capture,
 )
 from topicproof.backend.judging.judge import conclude, judge_topics, with_headers
 from topicproof.backend.judging.table import judge_table
@@ -118,14 +118,14 @@ def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Re
     empty(context.folder / EVIDENCE)
     with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
         whole = _joined(context, spark, until, Path(scratch))
-    return conclude(spark, whole, context.folder, _papers(context))
+    return conclude(spark, whole, context.folder, _attachments(context))
 
 
-def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) -> Taken:
+def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) -> Capture:
     """What the last sink and the first source are judged by, in the run's evidence."""
     evidence = context.folder / EVIDENCE
     taken = [
-        with_headers(read_taken(spark, stage_folder(context.folder, names.stage) / EVIDENCE), scratch / names.stage)
+        with_headers(read_capture(spark, stage_folder(context.folder, names.stage) / EVIDENCE), scratch / names.stage)
         for _, names in context.stages
     ]
     first, last = taken[0], taken[-1]
@@ -164,7 +164,7 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
     )
 
 
-def _ends(first: Taken, last: Taken) -> Origin | None:
+def _ends(first: Capture, last: Capture) -> Origin | None:
     """The ids of the first source and the last sink."""
     if first.origin is None or last.origin is None:
         return None
@@ -206,7 +206,7 @@ def _with_lineage(
     return whole.where(F.col("offset") >= bound("partition", part or bounds, "start"))
 
 
-def _papers(context: Context) -> dict[str, Any]:
+def _attachments(context: Context) -> dict[str, Any]:
     return {"plan.json": context.run.plan}
 
 
@@ -221,7 +221,7 @@ def judge_stage(
             *(spark, context.cluster, names.database, names.sink, source, folder, guarantee),
             run=context.run.id,
             not_processed=not_processed,
-            papers=_papers(context),
+            attachments=_attachments(context),
         )
     sinks = join([context.cluster.bounds(sink) for sink in names.sinks])
     begun: Mapping[str, Mapping[str, int]] = context.run.facts["sink_from"]
@@ -243,7 +243,9 @@ def judge_stage(
         run=context.run.id,
         not_processed=not_processed,
     )
-    return judge_topics(spark, context.services.bootstrap, context.settings.client, question, folder, _papers(context))
+    return judge_topics(
+        spark, context.services.bootstrap, context.settings.client, question, folder, _attachments(context)
+    )
 
 
 def judged_range(context: Context, names: Names, until: Until) -> tuple[Bounds, int]:

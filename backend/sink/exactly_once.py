@@ -403,7 +403,7 @@ class PartitionWriter:
                 self.receipt.aborted += 1
                 refusals += 1
                 if refusals >= REFUSALS_MAX:
-                    self._bury(error)
+                    self._send_dead_letters(error)
                 self._start_one_by_one()
                 continue
             except (TransactionAborted, NotDelivered) as error:
@@ -479,7 +479,7 @@ class PartitionWriter:
         if self._ask_committed().offset != self.next_offset:
             raise Fenced(f"{self.name} was taken over by another producer, which went on.")
 
-    def _bury(self, error: RecordRefused) -> None:
+    def _send_dead_letters(self, error: RecordRefused) -> None:
         """Put a dead letter in the place of every input of which an output was refused. Raises RecordRefused when that
         cannot be done."""
         topic = self.sink.dead_letters

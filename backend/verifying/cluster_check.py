@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from topicproof.backend.errors import TopicError
-from topicproof.backend.judging.capture_store import BATCHES, SOURCE_BATCHES, TAKEN, Taken
+from topicproof.backend.judging.capture_store import BATCHES, SOURCE_BATCHES, TAKEN, Capture
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.origin import fetch_origin
 from topicproof.validators.finding import Bounds, Origin
@@ -25,7 +25,7 @@ LASTING = ("base_offset", "last_offset", "producer_id", "producer_epoch", "base_
 
 
 def compare_with_cluster(
-    bootstrap: str, client: Mapping[str, str], taken: Taken
+    bootstrap: str, client: Mapping[str, str], taken: Capture
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the cluster contradicts, and what cannot be compared with it, in sentences. Raises ClusterError."""
     contradicted: list[str] = []

@@ -27,7 +27,7 @@ from topicproof.backend.evidence.junit import JUNIT, write_junit
 from topicproof.backend.evidence.manifest import MANIFEST, Manifest
 from topicproof.backend.evidence.page import PAGE, page_time, write_page
 from topicproof.backend.judging.capture_store import Question
-from topicproof.validators.contract_terms import Agreed
+from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order
 from topicproof.validators.lineage.identity import Identity
@@ -111,7 +111,7 @@ def _judged(question: Question) -> dict[str, Any]:
 
 
 def _terms(
-    guarantee: Guarantee, identity: Identity, expected: Expected, order: Order, agreed: Agreed
+    guarantee: Guarantee, identity: Identity, expected: Expected, order: Order, agreed: ContractTerms
 ) -> dict[str, Any]:
     """What is asked of two topics, in values that can be compared."""
     return {

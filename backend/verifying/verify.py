@@ -22,8 +22,8 @@ from topicproof.backend.evidence.manifest import (
     read_manifest,
 )
 from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
-from topicproof.backend.judging.capture_store import read_taken
-from topicproof.backend.judging.judge import judge_taken
+from topicproof.backend.judging.capture_store import read_capture
+from topicproof.backend.judging.judge import judge_capture
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.verifying.cluster_check import compare_with_cluster
 from topicproof.backend.verifying.derived import (
@@ -94,11 +94,11 @@ def verify(
     if looked.differences:
         return looked
     said, manifest = read_report(evidence), looked.manifest
-    taken = read_taken(spark, evidence)
+    taken = read_capture(spark, evidence)
     with tempfile.TemporaryDirectory(prefix="topicproof-verify-") as name:
         scratch = Path(name)
         try:
-            found = judge_taken(spark, taken, scratch)
+            found = judge_capture(spark, taken, scratch)
         except ReadingsNeeded as error:
             raise EvidenceError(
                 f"What {evidence} holds of the readings does not prove the report again, and the records are not in "

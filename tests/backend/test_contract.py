@@ -10,7 +10,7 @@ from topicproof.backend.errors import ContractError
 from topicproof.backend.judging.contract import make_contract, read_contract
 from topicproof.backend.judging.expressions import check_expression
 from topicproof.backend.settings import ROOT
-from topicproof.validators.contract_terms import Agreed, Thresholds
+from topicproof.validators.contract_terms import ContractTerms, Thresholds
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Order
 from topicproof.validators.lineage.identity import Identity, Match
@@ -40,7 +40,7 @@ def test_a_contract_says_what_is_asked() -> None:
     contract, _ = read_contract(ROOT / "contracts" / "orders.yaml")
     assert (contract.by, contract.expected.kind, contract.order) == (Identity.KEY, Expect.ONE_TO_MANY, Order.NONE)
     match, warn = Match("json:$.id", "header:order-id"), Thresholds(pending=0)
-    assert contract.agreed({0: 7}) == Agreed(match, None, {0: 7}, None, warn)
+    assert contract.agreed({0: 7}) == ContractTerms(match, None, {0: 7}, None, warn)
     assert contract.kinds == ("duplicate", "gap", "aborted_read", "phantom", "offset_ahead", "offset_behind")
 
 

@@ -15,12 +15,12 @@ from topicproof.backend.judging.capture_store import (
     COMMITTED,
     INPUTS,
     UNCOMMITTED,
+    Capture,
     Question,
     Readings,
-    Taken,
-    keep_taken,
+    keep_capture,
 )
-from topicproof.backend.judging.judge import judge_taken
+from topicproof.backend.judging.judge import judge_capture
 from topicproof.validators import readings
 from topicproof.validators.facts.balance import BATCH_COLUMNS
 from topicproof.validators.finding import Origin
@@ -51,7 +51,7 @@ def judged(
 
     schema = pa.schema([(name, ARROW[kind]) for name, kind in map(str.split, BATCH_COLUMNS.split(", "))])
     columns = zip(*made.batches, strict=True) if made.batches else [[] for _ in schema]
-    taken = Taken(
+    taken = Capture(
         Question(made.source_bounds, SINK, **question),
         made.sink_bounds,
         Readings(kept(made.committed, COMMITTED), kept(made.uncommitted, UNCOMMITTED), kept(made.source, INPUTS)),
@@ -59,7 +59,7 @@ def judged(
         None,
         origin=origin,
     )
-    keep_taken(taken, folder)
-    report = judge_taken(spark, taken, folder)
+    keep_capture(taken, folder)
+    report = judge_capture(spark, taken, folder)
     complete(folder, report, {"plan.json": {"sink": SINK}, **({"contract.yaml": contract} if contract else {})})
     return report

@@ -25,11 +25,11 @@ from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.evidence.copy import copy_evidence, zip_evidence
 from topicproof.backend.evidence.folder import read_report
 from topicproof.backend.evidence.manifest import Difference, Payloads, differences, read_manifest, write_manifest
-from topicproof.backend.judging.capture_store import Question, Taken, keep_taken, read_taken
+from topicproof.backend.judging.capture_store import Capture, Question, keep_capture, read_capture
 from topicproof.backend.sink.journal import Declared, FaultFired, TaskStarted, TransactionEnded
 from topicproof.backend.verifying.derived import report_contradictions
 from topicproof.backend.verifying.verify import verify
-from topicproof.validators.contract_terms import Agreed, Thresholds
+from topicproof.validators.contract_terms import ContractTerms, Thresholds
 from topicproof.validators.coordinator import Coordinator, OpenTransaction
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order, Origin, Outcome, PartitionBounds
@@ -42,7 +42,7 @@ HEALTHY = ("0 1 C 2 A 2 C", "1.0 1.1 C")
 BROKEN = ("0 0 1 C 3 C", "1.0 1.1 C")
 """Input 0 twice, input 2 missing."""
 CONTRACT = "source: {topic: numbers}\nsink: {topic: squares}\nwarn: {pending: 0}\n"
-WARNS = Agreed(warn=Thresholds(pending=0))
+WARNS = ContractTerms(warn=Thresholds(pending=0))
 ORIGIN = Origin("cluster-1", {"numbers": "AAAAAAAAAAAAAAAAAAAAAQ", "squares": None})
 
 
@@ -361,7 +361,7 @@ def test_a_copy_shows_no_wrong_value(payloads: Payloads, spark: SparkSession, tm
     for reading in (made.committed, made.uncommitted):
         reading[:] = [(*row[:4], b"wrong-and-secret" if row[1] == 1 else row[3], row[5]) for row in reading]
     folder = tmp_path / "evidence"
-    report = judged(spark, folder, made, agreed=Agreed(value="key"))
+    report = judged(spark, folder, made, agreed=ContractTerms(value="key"))
     files = ("report.json", "report.html", "junit.xml", "findings.csv")
     secrets = ("wrong-and-secret", "account-1")
     assert report.verdict is Outcome.VIOLATED
@@ -411,7 +411,9 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
         identity=Identity.KEY,
         expected=Expected(Expect.ONE_TO_MANY, "cast(value as int)"),
         order=Order.PER_KEY,
-        agreed=Agreed(Match("value", "header:id"), "upper(value)", {0: 5}, ("gap",), Thresholds(7, 0.5), True, True),
+        agreed=ContractTerms(
+            Match("value", "header:id"), "upper(value)", {0: 5}, ("gap",), Thresholds(7, 0.5), True, True
+        ),
         journal=journal,
         polled=pa.table({"session": ["s"], "poll": [1]}),
         sink_from={0: 7},
@@ -428,16 +430,16 @@ def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path)
     batches = history("0 C", inputs=1).batches
     folder = tmp_path / "evidence"
     judged(spark, folder, history("0 C", inputs=1))
-    kept = read_taken(spark, folder)
+    kept = read_capture(spark, folder)
     assert kept.batches is not None and kept.batches.num_rows == len(batches) and kept.coordinator is None
     taken = replace(kept, question=question, coordinator=Coordinator(1, (opened,), 2, ()))
-    keep_taken(taken, folder)
-    back = read_taken(spark, folder)
-    assert isinstance(back, Taken) and replace(back.question, journal=tuple(back.question.journal or ())) == question
+    keep_capture(taken, folder)
+    back = read_capture(spark, folder)
+    assert isinstance(back, Capture) and replace(back.question, journal=tuple(back.question.journal or ())) == question
     assert back.coordinator == taken.coordinator and back.sink == taken.sink
     counted = spark.createDataFrame([(0, 1, 2)], "partition int, offset long, count long")
-    keep_taken(replace(taken, question=replace(question, expected=Expected(Expect.ONE_TO_MANY, counted))), folder)
-    frame = read_taken(spark, folder).question.expected.count
+    keep_capture(replace(taken, question=replace(question, expected=Expected(Expect.ONE_TO_MANY, counted))), folder)
+    frame = read_capture(spark, folder).question.expected.count
     assert not isinstance(frame, str) and frame is not None and frame.collect() == counted.collect()
 
 

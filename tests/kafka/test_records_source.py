@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from topicproof.backend.evidence.folder import EVIDENCE
-from topicproof.backend.judging.capture_store import Question, read_taken
+from topicproof.backend.judging.capture_store import Question, read_capture
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped, register
@@ -77,7 +77,7 @@ def test_a_timestamp_that_spark_cannot_hold_does_not_keep_a_topic_from_being_jud
         found = {one.kind: one.primary for one in report.findings if one.primary and one.outcome is Outcome.VIOLATED}
         assert found == ({} if verdict is Outcome.HOLDS else {"duplicate": 1})
         assert [note.split()[0] for note in report.notes] == sorted([source, sink])
-        kept = read_taken(spark, tmp_path / sink / EVIDENCE).inputs
+        kept = read_capture(spark, tmp_path / sink / EVIDENCE).inputs
         held = kept.selectExpr("offset", "unix_millis(timestamp) as held").orderBy("offset").collect()
         assert [row["held"] for row in held] == [TODAY_MS, held_ms, TODAY_MS, TODAY_MS]
 

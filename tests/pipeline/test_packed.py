@@ -16,7 +16,7 @@ from tests.both_ways import assert_both_ways_count_the_same
 from tests.runs import SMALL, Finished, read_all, run_to_end
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.history.store import History
-from topicproof.backend.judging.capture_store import read_taken
+from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import ledger_of
 from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.runs.lifecycle import make_context
@@ -74,7 +74,7 @@ def test_a_run_with_aborts_and_crashes_is_counted_shortly(
 ) -> None:
     """Story: a run's evidence is judged again, by the short way, and then record by record: it counts the same."""
     done, spark, turns = run_to_end(settings, cluster, **SMALL, lineage=lineage), spark_sessions(), count()
-    taken = read_taken(spark, done.run.folder(settings) / EVIDENCE)
+    taken = read_capture(spark, done.run.folder(settings) / EVIDENCE)
     assert (taken.packs is not None) == (lineage == "packed")
     assert_both_ways_count_the_same(lambda: ledger_of(spark, taken, tmp_path / str(next(turns))))
 

@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 
 from topicproof.validators import readings
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
-from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
+from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expected import ONE_TO_ONE, Expected
 from topicproof.validators.facts.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
 from topicproof.validators.fast_path.proof import outcomes_of
@@ -125,7 +125,7 @@ class History:
         declared: Mapping[tuple[str, int], str] | None = None,
         identity: Identity = Identity.LINEAGE,
         expected: Expected = ONE_TO_ONE,
-        agreed: Agreed = NOTHING_MORE,
+        agreed: ContractTerms = NOTHING_MORE,
         order: Order = Order.PER_SOURCE_PARTITION,
         source_log: bool = True,
         circumstances: Circumstances = NO_CIRCUMSTANCES,

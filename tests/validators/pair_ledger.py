@@ -38,7 +38,7 @@ from tests.validators.pair_oracle import (
 )
 from tests.validators.pair_oracle import judge as judge_slowly
 from topicproof.validators.circumstances import Circumstances, Growth, Removed
-from topicproof.validators.contract_terms import Agreed
+from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.evidence import together
 from topicproof.validators.expectation import ADVISORY, CONTRADICTIONS, EXEMPT, REQUIRED, judge_rows, merge
 from topicproof.validators.expected import Expect, Expected
@@ -154,7 +154,7 @@ def ledger_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> Ledge
             folder,
             identity=Identity.LINEAGE if policy.match == LINEAGE else Identity.KEY,
             expected=Expected(EXPECTS[policy.expect], count if policy.expect in (COUNTED, MANY) else None),
-            agreed=Agreed(
+            agreed=ContractTerms(
                 match=MATCHES[policy.match],
                 value="value" if policy.values else None,
                 offsets=facts.offsets,

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from tests.validators.history import History, history, side_by_side
 from tests.validators.test_kinds import rows_of
-from topicproof.validators.contract_terms import Agreed
+from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.finding import Guarantee, Order, Outcome
 from topicproof.validators.kinds.wrong_value import shown
 from topicproof.validators.ledger.ledger import Ledger
@@ -26,7 +26,7 @@ def wrong(ledger: Ledger, guarantee: Guarantee = Guarantee.EXACTLY_ONCE) -> tupl
 
 def test_a_value_and_the_groups_offsets_agree_with_the_contract(spark: SparkSession, tmp_path: Path) -> None:
     """Story: every value is what its expression gives, and the group stands behind the last input. All is required."""
-    agreed = Agreed(value=VALUE, offsets={0: 3})
+    agreed = ContractTerms(value=VALUE, offsets={0: 3})
     report, _ = wrong(history("0 1 A 0 1 2 C", inputs=3).ledger(spark, tmp_path, agreed=agreed))
     assert report.why.startswith("3 of 3 inputs committed exactly once, in order")
     assert {"wrong_value", "offset_ahead", "offset_behind"} <= {check.kind for check in report.checked}
@@ -38,7 +38,7 @@ def test_one_value_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
     made = history("0 1 A 0 1 2 C", inputs=3)
     for reading in (made.committed, made.uncommitted):
         reading[:] = [(*row[:4], b"7", row[5]) if row[1] in (1, 4) else row for row in reading]
-    report, found = wrong(made.ledger(spark, tmp_path, agreed=Agreed(value=VALUE)))
+    report, found = wrong(made.ledger(spark, tmp_path, agreed=ContractTerms(value=VALUE)))
     assert found == {"wrong_value": 1}
     assert report.why == "Not exactly once: 1 of 3 committed outputs has a wrong value."
     (example,) = next(one for one in report.findings if one.primary).examples
@@ -67,7 +67,7 @@ def test_a_groups_offset_must_agree_with_the_output(spark: SparkSession, tmp_pat
         history("0 1 2 C", inputs=3, first=1),
         history("0 2 C", inputs=3, first=2),
     ]
-    ledger = side_by_side(made).ledger(spark, tmp_path, agreed=Agreed(offsets={0: 4, 1: 2, 2: 3}))
+    ledger = side_by_side(made).ledger(spark, tmp_path, agreed=ContractTerms(offsets={0: 4, 1: 2, 2: 3}))
     assert list(rows_of(ledger)) == [
         ("gap", (None, None, 0, 2, "offset_ahead")),
         ("gap", (None, None, 0, 3, "offset_ahead")),
@@ -83,7 +83,7 @@ def test_a_groups_offset_may_wait_for_an_open_transaction(spark: SparkSession, t
     """Story: an abandoned transaction holds the last stable offset back, and the outputs behind it, which the group's
     offset covers, are pending. Nothing is lost for all that anybody knows: no verdict yet."""
     made = history("a:0 a:C b:9 a:1 a:2 a:C", inputs=3)
-    ledger = made.ledger(spark, tmp_path, agreed=Agreed(offsets={0: 3}))
+    ledger = made.ledger(spark, tmp_path, agreed=ContractTerms(offsets={0: 3}))
     assert {row[1][-1] for row in rows_of(ledger) if row[0] in ("gap", "offset_ahead")} == {"pending"}
     assert judge(ledger, Guarantee.EXACTLY_ONCE).verdict is Outcome.UNKNOWN
 
@@ -99,7 +99,7 @@ def test_a_record_is_known_by_what_both_sides_hold(spark: SparkSession, tmp_path
             reading[:] = [(*row[:3], b"k", b"v", [("id", b"9"), ("id", row[4])]) for row in reading]
         return made
 
-    agreed = Agreed(match=Match("json:$.id", "header:id"))
+    agreed = ContractTerms(match=Match("json:$.id", "header:id"))
     ledger = topics().ledger(spark, tmp_path, identity=Identity.KEY, agreed=agreed, order=Order.NONE)
     report, found = wrong(ledger)
     assert found == {"duplicate": 1, "gap": 1}

@@ -17,7 +17,7 @@ from topicproof.backend.evidence.copy import copy_evidence, without_payloads
 from topicproof.backend.evidence.folded import PIECES_SEEN
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, write_manifest
-from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Question, read_taken
+from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Question, read_capture
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
@@ -112,7 +112,7 @@ def test_what_needs_records_says_that_there_are_none(
     report = judged(spark, bootstrap, source, sink, tmp_path, Payloads.NONE)
     evidence = tmp_path / EVIDENCE
     with pytest.raises(EvidenceError, match="without payloads"):
-        read_taken(spark, evidence).committed.count()
+        read_capture(spark, evidence).committed.count()
     assert self_test(spark, tmp_path) == ()
     rows = pq.read_table(evidence / PIECES_SEEN)
     pq.write_table(rows.slice(1), evidence / PIECES_SEEN)

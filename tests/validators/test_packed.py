@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from tests.kafka.topics import delete_below
 from tests.packs import write_broken
 from topicproof.backend.judging.capture import take
-from topicproof.backend.judging.capture_store import Question, read_taken
-from topicproof.backend.judging.judge import judge_taken, judge_topics, with_headers
+from topicproof.backend.judging.capture_store import Question, read_capture
+from topicproof.backend.judging.judge import judge_capture, judge_topics, with_headers
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.settings import idempotent_producer_config
 from topicproof.validators.finding import Outcome
@@ -58,7 +58,7 @@ def test_what_is_wrong_is_found_as_with_headers_on_every_record(
         sink, folder = new_topic(), tmp_path / str(packed)
         write_broken(bootstrap, sink, source, packed)
         reports.append(judge_topics(spark, bootstrap, {}, replace(question, sink=sink), folder))
-        taken = read_taken(spark, folder / "evidence")
+        taken = read_capture(spark, folder / "evidence")
         whole = with_headers(taken, folder / "whole")
         headers.append(
             [
@@ -66,7 +66,7 @@ def test_what_is_wrong_is_found_as_with_headers_on_every_record(
                 for reading in (whole.committed, whole.uncommitted)
             ]
         )
-        assert told(judge_taken(spark, taken, folder / "again")) == told(reports[-1])
+        assert told(judge_capture(spark, taken, folder / "again")) == told(reports[-1])
     assert told(reports[0]) == told(reports[1])
     found = {kind: (count, [lineage for _, _, lineage in where]) for kind, (count, where) in told(reports[1]).items()}
     assert found["duplicate"] == (1, [f"{source}/0/5/0"])
@@ -88,7 +88,7 @@ def test_records_whose_pack_has_lost_its_head_make_the_verdict_unknown(
     report = judge_topics(spark, bootstrap, {}, Question(fetch_bounds(bootstrap, {}, source), sink), tmp_path)
     assert report.verdict is Outcome.UNKNOWN
     assert "the first record of their pack" in report.why and "6" in report.why
-    taken = with_headers(read_taken(spark, tmp_path / "evidence"), tmp_path / "whole")
+    taken = with_headers(read_capture(spark, tmp_path / "evidence"), tmp_path / "whole")
     names = {row.offset: {one.key for one in row.headers} for row in taken.committed.collect()}
     assert {offset for offset, found in names.items() if LINEAGE_HEADER not in found} == set(range(2, 8))
 
@@ -102,7 +102,7 @@ def test_without_the_raw_log_packed_lineage_is_unknown(
     question = Question(fetch_bounds(bootstrap, {}, source), sink)
     taken = take(spark, bootstrap, {}, question, tmp_path)
     unheard = replace(taken, batches=None, packs=None)
-    report = judge_taken(spark, unheard, tmp_path / "again")
+    report = judge_capture(spark, unheard, tmp_path / "again")
     assert report.verdict is Outcome.UNKNOWN
     assert "lineage is packed, and only the raw log, which was not heard, tells whose it is" in report.why
     assert PACKED_HEADER in {one.key for row in taken.committed.collect() for one in row.headers}

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.validators.history import History, history
 from topicproof.validators.circumstances import Circumstances, Growth, Removed
-from topicproof.validators.contract_terms import Agreed
+from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expectation import PREMISES
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Guarantee, Order, Outcome
@@ -50,7 +50,7 @@ def removed(source: int = 0, sink: int = 0) -> Circumstances:
 def test_a_misspelt_header_identifies_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Story: no record has the header that the contract names, input 1 came twice and input 3 not at all. Null once
     equalled null, and that held."""
-    match = Agreed(Match("header:order-id", "header:order-id"))
+    match = ContractTerms(Match("header:order-id", "header:order-id"))
     report = judged(spark, tmp_path, history("0 1 1 2 C", inputs=4), agreed=match, **BY_KEY)
     assert (report.verdict, report.exit_code) == (Outcome.UNKNOWN, 3)
     assert report.why == (
@@ -162,7 +162,7 @@ def test_records_without_a_key_are_in_no_order(spark: SparkSession, tmp_path: Pa
     ("sink", "more", "verdict", "rows"),
     [
         ("1 2 C", {"circumstances": removed(source=1)}, Outcome.UNKNOWN, {"source_removed": (1, 1, None)}),
-        ("1 2 C", {"circumstances": removed(source=1), "agreed": Agreed(retained=True)}, Outcome.HOLDS, {
+        ("1 2 C", {"circumstances": removed(source=1), "agreed": ContractTerms(retained=True)}, Outcome.HOLDS, {
             "source_removed": (1, 0, "range"),
         }),
         # By key, the second record may be the output of an input that is gone.
@@ -260,7 +260,7 @@ def test_the_offsets_of_a_group(
 ) -> None:
     seen = Circumstances(looked=True, offsets_after=after)
     made = history("0 1 2 C", inputs=3)
-    report = judged(spark, tmp_path, made, circumstances=seen, agreed=Agreed(offsets=before))
+    report = judged(spark, tmp_path, made, circumstances=seen, agreed=ContractTerms(offsets=before))
     assert (report.verdict, found(report)) == (verdict, rows)
 
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.validators.history import history
-from topicproof.validators.contract_terms import Agreed, Thresholds
+from topicproof.validators.contract_terms import ContractTerms, Thresholds
 from topicproof.validators.expectation import CONTRADICTIONS, REQUIRED
 from topicproof.validators.finding import EXAMPLES_MAX, Guarantee, Outcome, PartitionBounds
 from topicproof.validators.kinds import duplicate, gap, phantom
@@ -85,7 +85,7 @@ def test_a_healthy_topic_holds_in_one_sentence(healthy: Ledger) -> None:
 
 def test_a_threshold_warns_beside_the_verdict(healthy: Ledger) -> None:
     """Story: 2 of 12 records are aborted, and a contract warns of more than a tenth. The verdict stays what it is."""
-    agreed = Agreed(warn=Thresholds(pending=0, aborted_share=0.1))
+    agreed = ContractTerms(warn=Thresholds(pending=0, aborted_share=0.1))
     report = judge(replace(healthy, agreed=agreed), Guarantee.EXACTLY_ONCE)
     assert report.verdict is Outcome.HOLDS
     assert report.warnings == ("16.7% of the records are aborted; the contract warns above 10.0%.",)

@@ -57,7 +57,7 @@ NAMED_COLUMNS = (
 """As validators/facts/header_transactions.py has them."""
 
 
-class Sound(NamedTuple):
+class Proof(NamedTuple):
     """What the ledger counts of a sink in which nothing is odd: no doubt, no repeat, each line in order, each record
     of a transaction that has ended, and the output of an input of the judged range."""
 
@@ -112,7 +112,7 @@ def prove(
     sink_bounds: Bounds,
     source_bounds: Bounds,
     declared: Outcomes | None,
-) -> Sound | None:
+) -> Proof | None:
     """None unless nothing is odd. `batches`: the sink's raw log."""
     table = with_lineage(folded.pieces, batches)
     pieces = None if table is None else as_pieces(table)
@@ -139,7 +139,7 @@ def prove(
     told = None if groups is None else _named(groups, [one for one in names if one], declared, source_bounds.topic)
     if told is None:
         return None
-    return Sound(
+    return Proof(
         cells=_cells(pieces, spread, places, stable),
         headers=log.headers,
         ids=_ids(told),

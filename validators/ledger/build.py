@@ -13,12 +13,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
-from topicproof.validators.contract_terms import NOTHING_MORE, Agreed
+from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
 from topicproof.validators.facts.balance import Headers, RawLog, Records, balance_of, balance_unheard, count_headers
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import TransactionalId, count_ids, named
-from topicproof.validators.fast_path.proof import NAMED_COLUMNS, Folded, Sound, fold, prove, together
+from topicproof.validators.fast_path.proof import NAMED_COLUMNS, Folded, Proof, fold, prove, together
 from topicproof.validators.fast_path.proof_log import sound_log
 from topicproof.validators.finding import Balance, Bounds, Order, PartitionBounds, Transactions, Witness
 from topicproof.validators.ledger.counts import (
@@ -80,7 +80,7 @@ def build_ledger(
     accounts: Accounts = NO_ACCOUNTS,
     identity: Identity = Identity.LINEAGE,
     expected: Expected = ONE_TO_ONE,
-    agreed: Agreed = NOTHING_MORE,
+    agreed: ContractTerms = NOTHING_MORE,
     order: Order = Order.PER_SOURCE_PARTITION,
     doubts: Sequence[str] = (),
     packs: Path | None = None,
@@ -114,7 +114,7 @@ def proved_ledger(
     source_bounds: Bounds,
     evidence: str,
     expected: Expected = ONE_TO_ONE,
-    agreed: Agreed = NOTHING_MORE,
+    agreed: ContractTerms = NOTHING_MORE,
     doubts: Sequence[str] = (),
     circumstances: Circumstances = NO_CIRCUMSTANCES,
 ) -> Ledger:
@@ -149,7 +149,7 @@ class _Asked(NamedTuple):
     source_bounds: Bounds
     evidence: str
     expected: Expected
-    agreed: Agreed
+    agreed: ContractTerms
     order: Order
     identity: Identity
     circumstances: Circumstances
@@ -225,7 +225,7 @@ class _Given(NamedTuple):
     declared: Declared | None
     identity: Identity
     expected: Expected
-    agreed: Agreed
+    agreed: ContractTerms
     order: Order
     source_log: SourceLog
     packs: Path | None
@@ -307,7 +307,7 @@ def _shortly(given: _Given) -> _Counted | None:
 
 
 def _proved(
-    sound: Sound, spark: SparkSession, source_bounds: Bounds, expect: Expect, records: Callable[[], DataFrame]
+    sound: Proof, spark: SparkSession, source_bounds: Bounds, expect: Expect, records: Callable[[], DataFrame]
 ) -> _Counted:
     """What was proved of inputs that have no headers."""
     width = sum(one.lso - one.start for one in source_bounds.partitions)

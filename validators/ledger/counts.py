@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.contract_terms import Agreed
+from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import outputs_of, record
 from topicproof.validators.facts.balance import Headers, RawLog
 from topicproof.validators.facts.cell import Cell
@@ -90,7 +90,7 @@ class Values(NamedTuple):
     """The sink's records, of which partition, offset and value are read."""
 
 
-def values_wanted(source: DataFrame, records: DataFrame, bounds: Bounds, agreed: Agreed) -> Values | None:
+def values_wanted(source: DataFrame, records: DataFrame, bounds: Bounds, agreed: ContractTerms) -> Values | None:
     if agreed.value is None:
         return None
     inputs = source.where(between("partition", "offset", bounds, "lso"))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from topicproof.validators.circumstances import Circumstances
-from topicproof.validators.contract_terms import Agreed
+from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.expected import Expected
 from topicproof.validators.facts.balance import Headers, RawLog
@@ -104,7 +104,7 @@ class Ledger:
     outputs_count: int
     """How many outputs must be there."""
     expected: Expected
-    agreed: Agreed
+    agreed: ContractTerms
     identity: Identity
     circumstances: Circumstances
     identified: Identities

@@ -86,8 +86,8 @@ class Setting:
 def describe_cluster(bootstrap: str, client: Mapping[str, str]) -> ClusterView:
     """Raises ClusterError."""
     with connect(bootstrap, client) as kafka:
-        told = kafka.patiently(kafka.admin.describe_cluster)
-        topics = kafka.patiently(kafka.admin.describe_topics)
+        told = kafka.with_retries(kafka.admin.describe_cluster)
+        topics = kafka.with_retries(kafka.admin.describe_topics)
         controller = _controller(kafka)
     return ClusterView(
         cluster=told["cluster_id"],
@@ -118,8 +118,8 @@ def describe_topic(
     """
     with connect(bootstrap, client) as kafka:
         kafka.leaders(topic)
-        (told,) = kafka.patiently(lambda: kafka.admin.describe_topics([topic]))
-        answer = kafka.patiently(
+        (told,) = kafka.with_retries(lambda: kafka.admin.describe_topics([topic]))
+        answer = kafka.with_retries(
             lambda: kafka.admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
         )
     placements = tuple(
@@ -136,7 +136,7 @@ def describe_topic(
 def cleanup_policy(kafka: Connection, topic: str) -> str:
     """What Kafka removes from a topic, such as `delete after 7 days`; empty where we may not ask."""
     try:
-        answer = kafka.patiently(
+        answer = kafka.with_retries(
             lambda: kafka.admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
         )
     except KafkaError:
@@ -152,7 +152,7 @@ def cleanup_policy(kafka: Connection, topic: str) -> str:
 def _controller(kafka: Connection) -> int | None:
     """A broker names any broker as the controller since KRaft; the quorum knows."""
     try:
-        told = kafka.patiently(kafka.admin.describe_metadata_quorum)
+        told = kafka.with_retries(kafka.admin.describe_metadata_quorum)
         leader: int = told["topics"][0]["partitions"][0]["leader_id"]
     except (KafkaError, LookupError):
         return None

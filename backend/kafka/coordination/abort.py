@@ -195,7 +195,7 @@ def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
         max(0, found.coordinator_epoch),
     )
     try:
-        kafka.patiently(lambda: kafka.admin.abort_transaction(spec))
+        kafka.with_retries(lambda: kafka.admin.abort_transaction(spec))
     except (InvalidProducerEpochError, InvalidTxnStateError, TransactionCoordinatorFencedError) as error:
         raise ClusterError(
             f"The leader of {plan.topic}-{found.partition} refused the marker ({type(error).__name__}): producer "
@@ -209,7 +209,7 @@ def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
     place = TopicPartition(plan.topic, found.partition)
     deadline = time.monotonic() + MOVE_S
     while True:
-        state = kafka.patiently(lambda: kafka.admin.describe_producers([place]))[place]
+        state = kafka.with_retries(lambda: kafka.admin.describe_producers([place]))[place]
         (bounds,) = [one for one in kafka.bounds(plan.topic).partitions if one.partition == found.partition]
         begun = {(one.producer_id, one.current_transaction_start_offset) for one in state.active_producers}
         ended = (found.producer_id, found.start_offset) not in begun

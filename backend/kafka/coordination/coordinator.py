@@ -131,7 +131,7 @@ def ask_open_transactions(
 def ask_producers(kafka: Connection, topic: str) -> pd.DataFrame:
     """See `producers`."""
     found = _on_partitions(kafka, topic)
-    listed = kafka.patiently(kafka.admin.list_transactions) if found else {}
+    listed = kafka.with_retries(kafka.admin.list_transactions) if found else {}
     known = {each.producer_id: each for of_broker in listed.values() for each in of_broker}
     rows = [
         {
@@ -190,7 +190,7 @@ def _told(transactions: Mapping[int, _Transaction], topic: str, producer: _Produ
 
 def _on_partitions(kafka: Connection, topic: str) -> list[_Producer]:
     places = [TopicPartition(topic, partition) for partition in kafka.leaders(topic)]
-    answer = kafka.patiently(lambda: kafka.admin.describe_producers(places))
+    answer = kafka.with_retries(lambda: kafka.admin.describe_producers(places))
     return [
         _Producer(
             place.partition,
@@ -208,12 +208,12 @@ def _on_partitions(kafka: Connection, topic: str) -> list[_Producer]:
 
 def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[int, _Transaction]:
     """The transactions of these producers, by producer id."""
-    listed = kafka.patiently(lambda: kafka.admin.list_transactions(producer_id_filters=sorted(producer_ids)))
+    listed = kafka.with_retries(lambda: kafka.admin.list_transactions(producer_id_filters=sorted(producer_ids)))
     found = {}
     for name in {each.transactional_id for of_broker in listed.values() for each in of_broker}:
         # It may have expired since it was listed.
         with suppress(TransactionalIdNotFoundError):
-            told = kafka.patiently(partial(kafka.admin.describe_transactions, [name]))[name]
+            told = kafka.with_retries(partial(kafka.admin.describe_transactions, [name]))[name]
             found[told.producer_id] = _Transaction(
                 name,
                 told.state.value,

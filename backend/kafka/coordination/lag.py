@@ -106,7 +106,7 @@ def ask_group_lags(
     if not names:
         return ()
     places = [TopicPartition(topic, p.partition) for p in bounds.partitions]
-    answers = kafka.patiently(lambda: kafka.admin.list_group_offsets(dict.fromkeys(names, places)))
+    answers = kafka.with_retries(lambda: kafka.admin.list_group_offsets(dict.fromkeys(names, places)))
     found = []
     for name in names:
         committed = {place.partition: each.offset for place, each in answers[name].items() if each.offset >= 0}
@@ -122,7 +122,7 @@ def ask_group_lags(
 
 def ask_groups(kafka: Connection) -> dict[str, str]:
     """The state of every group that commits offsets, by name; empty for a broker that does not say."""
-    listed = kafka.patiently(kafka.admin.list_groups)
+    listed = kafka.with_retries(kafka.admin.list_groups)
     # Share groups (KIP-932) have no committed offset.
     return {
         each["group_id"]: str(each.get("group_state", ""))

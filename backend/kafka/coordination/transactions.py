@@ -62,7 +62,7 @@ def cluster_transactions(bootstrap: str, client: Mapping[str, str]) -> Transacti
     Raises ClusterError when the brokers do not answer, or are too old for the question (before Kafka 3.0).
     """
     with connect(bootstrap, client) as kafka:
-        topics = sorted(kafka.patiently(lambda: _topics_with_open(kafka)))
+        topics = sorted(kafka.with_retries(lambda: _topics_with_open(kafka)))
         opened = {topic: ask_open_transactions(kafka, topic) for topic in topics}
         return TransactionsOfCluster({topic: found for topic, found in opened.items() if found}, _ids(kafka))
 
@@ -84,7 +84,7 @@ def _topics_with_open(kafka: Connection) -> set[str]:
 
 
 def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
-    listed = kafka.patiently(kafka.admin.list_transactions)
+    listed = kafka.with_retries(kafka.admin.list_transactions)
     found = [_described(kafka, each) for of_broker in listed.values() for each in of_broker]
     return tuple(sorted(found, key=lambda each: (each.age_ms is None, -(each.age_ms or 0), each.transactional_id)))
 
@@ -95,7 +95,7 @@ def _described(kafka: Connection, listed: Any) -> TransactionalId:
     if state in UNDER_WAY:
         # It may have expired since it was listed.
         with suppress(TransactionalIdNotFoundError):
-            told = kafka.patiently(lambda: kafka.admin.describe_transactions([name]))[name]
+            told = kafka.with_retries(lambda: kafka.admin.describe_transactions([name]))[name]
             # It may have ended since it was listed.
             if told.transaction_start_time_ms >= 0:
                 age_ms = max(0, int(time.time() * 1000) - told.transaction_start_time_ms)

@@ -38,7 +38,7 @@ def ask_unstable_offsets(
     groups = sorted(ask_groups(kafka))
     if not groups:
         return 0, ()
-    stable, unstable = kafka.patiently(lambda: _offsets(kafka, topic, partitions, groups))
+    stable, unstable = kafka.with_retries(lambda: _offsets(kafka, topic, partitions, groups))
     if not unstable:
         return stable, ()
     holders = ask_open_transactions(kafka, TOPIC)

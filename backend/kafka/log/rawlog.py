@@ -122,7 +122,7 @@ def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
     """One client of the cluster for several questions. Raises ClusterError, also for what goes wrong inside."""
     # The library logs the bytes it receives, and every failed attempt; what matters reaches the caller as an error.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    knock(bootstrap)
+    require_reachable(bootstrap)
     opened: list[Any] = []
 
     def keep(**config: object) -> Any:
@@ -147,7 +147,7 @@ def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
         raise cluster_error(bootstrap, error) from error
 
 
-def knock(bootstrap: str) -> None:
+def require_reachable(bootstrap: str) -> None:
     """Open and close a connection to one of the addresses.
 
     Raises ClusterError saying what each of them did, UsageError for what is no address.
@@ -209,7 +209,7 @@ class Connection:
             found = self._fetch(topic, leaders, ends, partition_bytes=1)
             return Bounds(topic, tuple(_partition_bounds(found[partition]) for partition in sorted(found)))
 
-        found = self.patiently(ask)
+        found = self.with_retries(ask)
         complete = all(p.start >= 0 and p.lso >= 0 for p in found.partitions)
         return found if complete else self.bounds_in_order(topic)
 
@@ -226,7 +226,7 @@ class Connection:
             ends = self._offsets(topic, leaders, LATEST, UNCOMMITTED)
             return Bounds(topic, tuple(PartitionBounds(p, starts[p], stable[p], ends[p]) for p in sorted(leaders)))
 
-        return self.patiently(ask)
+        return self.with_retries(ask)
 
     def scan(
         self,
@@ -242,7 +242,7 @@ class Connection:
         parts: list[Headers] = []
         served = time.monotonic()
         while spans:
-            got = self.patiently(lambda: self._fetch_spans(topic, spans))
+            got = self.with_retries(lambda: self._fetch_spans(topic, spans))
             for partition, answer in got.items():
                 span = spans[partition][0]
                 rows, reached = self._read(topic, partition, span, edges.get(partition, span), answer, check_crc)
@@ -307,7 +307,7 @@ class Connection:
         answers: dict[int | None, Any] = manager.run(send_all)
         return answers
 
-    def patiently(self, ask: Callable[[], Answer]) -> Answer:
+    def with_retries(self, ask: Callable[[], Answer]) -> Answer:
         """Ask again while the cluster is between two leaders, or a coordinator is still loading."""
         deadline = time.monotonic() + FAILOVER_TIMEOUT_S
         while True:
