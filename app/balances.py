@@ -17,16 +17,20 @@ READ_AGAIN_S = 3
 
 
 def totals(settings: Settings, run: Run) -> None:
-    """Whether the totals are right, and on demand each of them as a consumer of the sink knows it now; of windows,
-    whether their counts are right. Nothing for other runs."""
+    """Whether the totals are right, and on demand each of them as a consumer of the sink knows it
+    now; of windows, whether their counts are right. Nothing for other runs."""
     for sink, said in (run.facts.get("values") or {}).items():
         word = wording.OUTCOME_WORDS[Outcome(said["verdict"])]
-        st.markdown(f"{word.symbol} Values of **{wording.plain(sink)}**: {word.word}. {wording.plain(said['why'])}")
+        st.markdown(
+            f"{word.symbol} Values of **{wording.plain(sink)}**: {word.word}. {wording.plain(said['why'])}"
+        )
     if run.plan.get("scenario") != "totals" or "sink" not in run.facts:
         return
     if text := balances(run.facts):
         st.markdown(wording.plain(text))
-    if not st.toggle("Current totals of every account", key=f"totals {run.id}", help="Reads the whole sink."):
+    if not st.toggle(
+        "Current totals of every account", key=f"totals {run.id}", help="Reads the whole sink."
+    ):
         return
     with session.said():
         known = _read(session.kafka(settings).bootstrap, run.facts["sink"], settings)
@@ -39,9 +43,16 @@ def totals(settings: Settings, run: Run) -> None:
             "difference": [one.difference_cents / 100 for one in known],
         }
     )
-    amounts = {name: st.column_config.NumberColumn(format="%.2f") for name in ("total", "should be", "difference")}
-    st.dataframe(table, hide_index=True, column_config=amounts, alt="The current total of every account")
-    st.caption("Should be: each payment counted once, by its id. A difference comes from payments that came twice.")
+    amounts = {
+        name: st.column_config.NumberColumn(format="%.2f")
+        for name in ("total", "should be", "difference")
+    }
+    st.dataframe(
+        table, hide_index=True, column_config=amounts, alt="The current total of every account"
+    )
+    st.caption(
+        "Should be: each payment counted once, by its id. A difference comes from payments that came twice."
+    )
 
 
 @st.cache_data(ttl=READ_AGAIN_S, max_entries=4, show_spinner="Reading the totals…")

@@ -1,5 +1,5 @@
-"""Figures: frame in, Plotly figure out. Colours follow Okabe and Ito, and never stand alone: a word or a symbol goes
-with each. Nothing here knows Streamlit or Kafka."""
+"""Figures: frame in, Plotly figure out. Colours follow Okabe and Ito, and never stand alone: a word
+or a symbol goes with each. Nothing here knows Streamlit or Kafka."""
 
 from __future__ import annotations
 
@@ -67,11 +67,12 @@ def strip_columns(partitions: int) -> int:
 
 
 def strip(found: Bins, bounds: Bounds) -> go.Figure:
-    """Every partition as a row of cells coloured by fate, on one axis of offsets, with the LSO where it holds records
-    back. What can be clicked has partition, first and end offset as its `customdata`.
+    """Every partition as a row of cells coloured by fate, on one axis of offsets, with the LSO
+    where it holds records back. What can be clicked has partition, first and end offset as its
+    `customdata`.
 
-    The pointer at what the tables show is not in it, but laid over it (`pointer`): a browser draws a whole figure
-    anew, for most of a second, when any of it has changed."""
+    The pointer at what the tables show is not in it, but laid over it (`pointer`): a browser draws
+    a whole figure anew, for most of a second, when any of it has changed."""
     rows = [f"p{number}" for number in found.partitions]
     row_px = _row_px(found)
     first, end = int(found.edges[0]), int(found.edges[-1])
@@ -100,7 +101,11 @@ def strip(found: Bins, bounds: Bounds) -> go.Figure:
             y=[f"p{p.partition}" for p in withheld],
             customdata=[p.lso for p in withheld],
             mode="markers",
-            marker={"symbol": "line-ns", "size": row_px // 2, "line": {"width": width, "color": colour}},
+            marker={
+                "symbol": "line-ns",
+                "size": row_px // 2,
+                "line": {"width": width, "color": colour},
+            },
             hovertemplate="last stable offset %{customdata:,}<extra></extra>",
         )
     figure.update_layout(
@@ -146,7 +151,9 @@ class Pointer:
 
     def html(self) -> str:
         """A diamond there, over the chart that follows."""
-        left = f"calc({self.left_px}px + (100% - {self.left_px + self.right_px}px) * {self.share:.6f})"
+        left = (
+            f"calc({self.left_px}px + (100% - {self.left_px + self.right_px}px) * {self.share:.6f})"
+        )
         return (
             '<div aria-hidden="true" style="position:relative;height:0">'
             f'<div style="position:absolute;z-index:1;pointer-events:none;top:{self.top_px:.1f}px;left:{left};'
@@ -175,7 +182,12 @@ def with_pointer(figure: go.Figure, partition: int, offset: int) -> go.Figure:
         x=[offset],
         y=[f"p{partition}"],
         mode="markers",
-        marker={"symbol": "diamond", "size": 13, "color": "#FFFFFF", "line": {"width": 2.5, "color": "#111111"}},
+        marker={
+            "symbol": "diamond",
+            "size": 13,
+            "color": "#FFFFFF",
+            "line": {"width": 2.5, "color": "#111111"},
+        },
         hovertemplate="offset %{x:,}<extra></extra>",
         cliponaxis=False,
     )
@@ -196,7 +208,8 @@ def _left_px(found: Bins) -> int:
 
 
 def withheld(sink: Sequence[Mapping[str, int]]) -> go.Figure:
-    """Per partition of a live sink: what is stable (start to LSO) and what is withheld (LSO to HW)."""
+    """Per partition of a live sink: what is stable (start to LSO) and what is withheld (LSO to
+    HW)."""
     rows = [f"p{one['partition']}" for one in sink]
     stable = [one["lso"] - one["start"] for one in sink]
     above = [one["hw"] - one["lso"] for one in sink]
@@ -244,31 +257,42 @@ def withheld(sink: Sequence[Mapping[str, int]]) -> go.Figure:
 
 
 def timeline(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
-    """Transactions as bars over time, one trace an outcome. `rows` are those of `fates.transactions` with `lane` and
-    `duration_ms`; each bar's `customdata` begins with partition and first offset. The pointer at the chosen one is
-    laid over it (`timeline_pointer`)."""
+    """Transactions as bars over time, one trace an outcome. `rows` are those of
+    `fates.transactions` with `lane` and `duration_ms`; each bar's `customdata` begins with
+    partition and first offset. The pointer at the chosen one is laid over it
+    (`timeline_pointer`)."""
     figure = go.Figure()
     low, high = _period(rows)
     for outcome, word in TRANSACTION_WORDS.items():
-        # In the order of time: of two that began together, the later one is not hidden by the earlier.
+        # In the order of time: of two that began together, the later one is not hidden by the
+        # earlier.
         own = rows[rows["outcome"] == outcome].sort_values("first_timestamp")
         if own.empty and outcome == UNEXPLAINED:
             continue
         colour, pattern = FATE_COLOURS[OUTCOME_FATES[outcome]], OUTCOME_PATTERNS[outcome]
         figure.add_bar(
             y=own["lane"],
-            # What is too short for the axis is still wide enough to be seen and hit; the pointer over it tells how long
-            # it took.
+            # What is too short for the axis is still wide enough to be seen and hit; the pointer
+            # over it tells how long it took.
             x=own["duration_ms"].clip(lower=(high - low) * _SHORTEST_BAR),
             base=_moments(own["first_timestamp"]),
             orientation="h",
             name=f"{word.symbol} {word.word} ({len(own):,})",
-            # As objects: of numbers alone a browser makes arrays that come back from a click as something else.
-            customdata=own[["partition", "first_offset", "records", "duration_ms", "producer_id"]].to_numpy(object),
+            # As objects: of numbers alone a browser makes arrays that come back from a click as
+            # something else.
+            customdata=own[
+                ["partition", "first_offset", "records", "duration_ms", "producer_id"]
+            ].to_numpy(object),
             marker={
                 "color": colour,
                 "line": {"width": 1, "color": colour},
-                "pattern": {"shape": pattern, "bgcolor": colour, "fgcolor": "#FFFFFF", "size": 6, "solidity": 0.35},
+                "pattern": {
+                    "shape": pattern,
+                    "bgcolor": colour,
+                    "fgcolor": "#FFFFFF",
+                    "size": 6,
+                    "solidity": 0.35,
+                },
             },
             unselected={"marker": {"opacity": 1}},
             hovertemplate=(
@@ -307,13 +331,17 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
         showgrid=True,
     )
     period = [_moments(pd.Series([ms])).iloc[0] for ms in (low, high)]
-    figure.update_xaxes(type="date", fixedrange=True, automargin=False, zeroline=False, range=period)
+    figure.update_xaxes(
+        type="date", fixedrange=True, automargin=False, zeroline=False, range=period
+    )
     return figure
 
 
-def timeline_pointer(rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int]) -> Pointer | None:
-    """Where the timeline has the beginning of a transaction, by partition and first offset; None where it is not on
-    it."""
+def timeline_pointer(
+    rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int]
+) -> Pointer | None:
+    """Where the timeline has the beginning of a transaction, by partition and first offset; None
+    where it is not on it."""
     here = rows[(rows["partition"] == chosen[0]) & (rows["first_offset"] == chosen[1])]
     if here.empty or _moments(here["first_timestamp"]).isna().any():
         return None
@@ -336,11 +364,15 @@ def _moments(ms: pd.Series[Any]) -> pd.Series[Any]:
 def _period(rows: pd.DataFrame) -> tuple[int, int]:
     """From when to when the timeline goes, in ms, with some room on both sides."""
     known = rows[
-        _moments(rows["first_timestamp"]).notna() & _moments(rows["first_timestamp"] + rows["duration_ms"]).notna()
+        _moments(rows["first_timestamp"]).notna()
+        & _moments(rows["first_timestamp"] + rows["duration_ms"]).notna()
     ]
     if known.empty:
         return 0, 1_000
-    low, high = int(known["first_timestamp"].min()), int((known["first_timestamp"] + known["duration_ms"]).max())
+    low, high = (
+        int(known["first_timestamp"].min()),
+        int((known["first_timestamp"] + known["duration_ms"]).max()),
+    )
     room = max(1, (high - low) // 40)
     return low - room, high + room
 
@@ -357,11 +389,16 @@ def _names_px(names: Sequence[str]) -> int:
 def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:
     """A colour scale with hard steps: each colour has the same share."""
     share = 1 / len(colours)
-    return [pair for n, colour in enumerate(colours) for pair in ((n * share, colour), ((n + 1) * share, colour))]
+    return [
+        pair
+        for n, colour in enumerate(colours)
+        for pair in ((n * share, colour), ((n + 1) * share, colour))
+    ]
 
 
 def _points(found: Bins, rows: Sequence[str], row_px: int) -> dict[str, Any]:
-    """Invisible points over the cells: Plotly's heat maps can neither be selected nor say what is in them."""
+    """Invisible points over the cells: Plotly's heat maps can neither be selected nor say what is
+    in them."""
     shared = max(1, -(-found.worst.size // STRIP_POINTS_MAX))
     begins = np.arange(0, found.worst.shape[1], shared)
     counts = np.add.reduceat(found.counts, begins, axis=1)
@@ -427,7 +464,8 @@ _TITLE_WIDE = "0,000,000"
 
 
 def trend(frame: pd.DataFrame, measure: str) -> go.Figure:
-    """One figure of many reports (run, started, verdict, figure) over time, each marked by its verdict."""
+    """One figure of many reports (run, started, verdict, figure) over time, each marked by its
+    verdict."""
     figure = go.Figure()
     figure.add_scatter(
         x=frame["started"],
@@ -452,13 +490,21 @@ def trend(frame: pd.DataFrame, measure: str) -> go.Figure:
             )
     figure.update_layout(
         height=TREND_PX,
-        # Fixed: a browser lays a chart out again and again until it has found the room that its labels take.
-        margin={"l": _names_px([_TITLE_WIDE, f"{frame['figure'].max():,.0f}"]), "r": 8, "t": 34, "b": 54},
+        # Fixed: a browser lays a chart out again and again until it has found the room that its
+        # labels take.
+        margin={
+            "l": _names_px([_TITLE_WIDE, f"{frame['figure'].max():,.0f}"]),
+            "r": 8,
+            "t": 34,
+            "b": 54,
+        },
         showlegend=True,
         legend={"orientation": "h", "yref": "container", "x": 0, "y": 0.99, "yanchor": "top"},
     )
     figure.update_xaxes(fixedrange=True, automargin=False, title="started (UTC)")
-    figure.update_yaxes(fixedrange=True, automargin=False, title=measure, tickformat=",", rangemode="tozero")
+    figure.update_yaxes(
+        fixedrange=True, automargin=False, title=measure, tickformat=",", rangemode="tozero"
+    )
     return figure
 
 
@@ -481,12 +527,15 @@ def _heads_px(names: Sequence[str]) -> int:
 
 
 def matrix(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
-    """Faults as rows, guarantees as columns. `frame` has one row a cell: fault, guarantee, kind (of CELL_COLOURS),
-    label and hover; its order is that of the rows. Each cell's `customdata` is guarantee and fault."""
+    """Faults as rows, guarantees as columns. `frame` has one row a cell: fault, guarantee, kind (of
+    CELL_COLOURS), label and hover; its order is that of the rows. Each cell's `customdata` is
+    guarantee and fault."""
     faults = list(dict.fromkeys(frame["fault"]))
     codes = {kind: code for code, kind in enumerate(CELL_COLOURS)}
     z = np.full((len(faults), len(guarantees)), np.nan)
-    for fault, guarantee, kind in zip(frame["fault"], frame["guarantee"], frame["kind"], strict=True):
+    for fault, guarantee, kind in zip(
+        frame["fault"], frame["guarantee"], frame["kind"], strict=True
+    ):
         z[faults.index(fault), guarantees.index(guarantee)] = codes[kind]
     figure = go.Figure()
     figure.add_heatmap(
@@ -504,7 +553,8 @@ def matrix(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
     inks = frame["kind"].map(lambda kind: CELL_INK.get(kind, "#111111"))
     for ink in inks.unique():
         own = frame[inks == ink]
-        # Chosen or not, a cell says the same in the same colour; a chart can be told one for all of a trace only.
+        # Chosen or not, a cell says the same in the same colour; a chart can be told one for all of
+        # a trace only.
         alike = {"marker": {"opacity": 0}, "textfont": {"color": ink}}
         figure.add_scatter(
             x=own["guarantee"],
@@ -549,7 +599,9 @@ def matrix(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
     return figure
 
 
-def matrix_pointer(frame: pd.DataFrame, guarantees: Sequence[str], chosen: tuple[str, str]) -> Pointer | None:
+def matrix_pointer(
+    frame: pd.DataFrame, guarantees: Sequence[str], chosen: tuple[str, str]
+) -> Pointer | None:
     """Where the matrix has a cell, by guarantee and fault; None where it has none."""
     faults = list(dict.fromkeys(frame["fault"]))
     if chosen[0] not in guarantees or chosen[1] not in faults:

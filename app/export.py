@@ -1,7 +1,8 @@
-"""Downloads: records with their offsets and fates as CSV, JSON or Parquet; a chart as a page of its own.
+"""Downloads: records with their offsets and fates as CSV, JSON or Parquet; a chart as a page of its
+own.
 
-`client.disableDataExport` in .streamlit/config.toml (or STREAMLIT_CLIENT_DISABLE_DATA_EXPORT=true) takes them away,
-together with the downloads of Streamlit's own tables.
+`client.disableDataExport` in .streamlit/config.toml (or STREAMLIT_CLIENT_DISABLE_DATA_EXPORT=true)
+takes them away, together with the downloads of Streamlit's own tables.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ PICTURE_ONLY: dict[str, Any] = {"displaylogo": False, "modeBarButtons": [["toIma
 
 
 def record_frame(topic: str, rows: Sequence[Record | Row]) -> pd.DataFrame:
-    """One row an offset: topic, partition, offset, fate, timestamp (ISO 8601, UTC), transaction or producer, size
-    (bytes of key, value and headers), key, value and headers (a JSON array of name and value).
+    """One row an offset: topic, partition, offset, fate, timestamp (ISO 8601, UTC), transaction or
+    producer, size (bytes of key, value and headers), key, value and headers (a JSON array of name
+    and value).
 
-    Bytes that are not UTF-8 are Base64 behind `base64:`, so that nothing is lost and nothing is guessed. An offset
-    without a record (a marker, a hole) has no timestamp, key and value.
+    Bytes that are not UTF-8 are Base64 behind `base64:`, so that nothing is lost and nothing is
+    guessed. An offset without a record (a marker, a hole) has no timestamp, key and value.
     """
     return pd.DataFrame(
         {
@@ -44,7 +46,9 @@ def record_frame(topic: str, rows: Sequence[Record | Row]) -> pd.DataFrame:
             "size": [_size(row) for row in rows],
             "key": [_text(row.key) for row in rows],
             "value": [_text(row.value) for row in rows],
-            "headers": [json.dumps([[name, _text(value)] for name, value in row.headers]) for row in rows],
+            "headers": [
+                json.dumps([[name, _text(value)] for name, value in row.headers]) for row in rows
+            ],
         }
     )
 
@@ -56,7 +60,9 @@ def as_csv(frame: pd.DataFrame) -> bytes:
 def as_json(frame: pd.DataFrame) -> bytes:
     """One object a line."""
     return str(
-        frame.to_json(orient="records", lines=True, force_ascii=False, date_format="iso", date_unit="ms")
+        frame.to_json(
+            orient="records", lines=True, force_ascii=False, date_format="iso", date_unit="ms"
+        )
     ).encode()
 
 
@@ -82,14 +88,21 @@ def allowed() -> bool:
     return not st.get_option("client.disableDataExport")
 
 
-def offer(topic: str, name: str, rows: Sequence[Record | Row], chart: Chart | None = None, note: str = "") -> None:
-    """Downloads of these rows and of the chart beside them; the files are called `name`. Made only when asked for."""
+def offer(
+    topic: str, name: str, rows: Sequence[Record | Row], chart: Chart | None = None, note: str = ""
+) -> None:
+    """Downloads of these rows and of the chart beside them; the files are called `name`. Made only
+    when asked for."""
     if rows:
-        said = f"{len(rows):,} offsets with their fates, whatever the table cuts. Times are UTC.{note}"
+        said = (
+            f"{len(rows):,} offsets with their fates, whatever the table cuts. Times are UTC.{note}"
+        )
         offer_table(name, lambda: record_frame(topic, rows), said, chart)
 
 
-def offer_table(name: str, table: Callable[[], pd.DataFrame], said: str, chart: Chart | None = None) -> None:
+def offer_table(
+    name: str, table: Callable[[], pd.DataFrame], said: str, chart: Chart | None = None
+) -> None:
     """Downloads of a table, and of the chart that shows it."""
     if not allowed():
         return

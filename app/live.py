@@ -1,4 +1,5 @@
-"""A run while it goes on and when it has ended: how far it is, its figures, its sink, its last word."""
+"""A run while it goes on and when it has ended: how far it is, its figures, its sink, its last
+word."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ CHARTS_AFTER_S = 10.0
 def bar(run: Run) -> None:
     """Where it is, how far, how fast, how long still."""
     st.markdown(wording.stages(run))
-    st.progress(wording.progress_share(run.progress), text=wording.progress_text(run.progress, run.alive))
+    st.progress(
+        wording.progress_share(run.progress), text=wording.progress_text(run.progress, run.alive)
+    )
 
 
 def progress(run: Run) -> None:
@@ -29,7 +32,9 @@ def progress(run: Run) -> None:
         done = (f"{one['name']} {one['processed']:,} of {one['there']:,}" for one in stages)
         st.caption(wording.plain(f"Offsets that each stage has processed: {' · '.join(done)}"))
     if effects := side_effects(run.progress):
-        st.caption(f"{effects.capitalize()}. A replay does them again; the outputs are committed once.")
+        st.caption(
+            f"{effects.capitalize()}. A replay does them again; the outputs are committed once."
+        )
 
 
 def figures(run: Run) -> None:
@@ -64,7 +69,9 @@ def figures(run: Run) -> None:
     sides = [parse_fault(fault).kind.side for fault in run.plan.get("faults", ())]
     # Of every source of every stage.
     partitions = sum(
-        len(of_topic) for of_stage in run.facts.get("floor", {}).values() for of_topic in of_stage.values()
+        len(of_topic)
+        for of_stage in run.facts.get("floor", {}).values()
+        for of_topic in of_stage.values()
     )
     most = sides.count(Side.WORKER) * partitions + sides.count(Side.RUN)
     columns[2].metric(
@@ -82,19 +89,28 @@ def figures(run: Run) -> None:
         kept.append(rate)
         del kept[:-RATES_KEPT]
         history = None if young(run) else kept
-        columns[3].metric("Inputs per second", f"{rate:,.0f}", border=True, height="stretch", chart_data=history)
+        columns[3].metric(
+            "Inputs per second", f"{rate:,.0f}", border=True, height="stretch", chart_data=history
+        )
     else:
         took = (run.ended_at - run.created_at).total_seconds() if run.ended_at else None
         columns[3].metric(
-            "Took", wording.duration(took), border=True, height="stretch", help="From creation to the last word."
+            "Took",
+            wording.duration(took),
+            border=True,
+            height="stretch",
+            help="From creation to the last word.",
         )
 
 
 def sink(run: Run, at_once: bool = False) -> None:
-    """The sink's last stable offset against its high watermark; `at_once`: drawn also while the run is young."""
+    """The sink's last stable offset against its high watermark; `at_once`: drawn also while the run
+    is young."""
     seen = run.progress.get("sink")
     if database := run.facts.get("database"):
-        st.markdown(f"**{wording.plain(run.facts['sink'])}** is a table of {wording.plain(database)}.")
+        st.markdown(
+            f"**{wording.plain(run.facts['sink'])}** is a table of {wording.plain(database)}."
+        )
     if not seen:
         return
     above = sum(one["hw"] - one["lso"] for one in seen)
@@ -105,7 +121,11 @@ def sink(run: Run, at_once: bool = False) -> None:
     said_so = f"{above:,} of {wording.count(offsets, 'offset')} lie at or above the last stable offset (LSO)"
     st.markdown(
         f"**{wording.plain(run.facts['sink'])}** · {said_so}"
-        + (": withheld from read\\_committed consumers until their transactions end." if above else ".")
+        + (
+            ": withheld from read\\_committed consumers until their transactions end."
+            if above
+            else "."
+        )
     )
     if young(run) and not at_once:
         return
@@ -138,7 +158,10 @@ def ways(run: Run) -> None:
     with st.container(horizontal=True):
         if run.verdict is not None:
             st.page_link(
-                "views/verdict.py", label="Open the verdict", icon=":material/gavel:", query_params={"run": run.id}
+                "views/verdict.py",
+                label="Open the verdict",
+                icon=":material/gavel:",
+                query_params={"run": run.id},
             )
         if "sink" in run.facts and not run.facts.get("database"):
             st.page_link(

@@ -1,4 +1,5 @@
-"""Which pages there are, in the order in which they are named. The first one is the start page, at the root."""
+"""Which pages there are, in the order in which they are named. The first one is the start page, at
+the root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A key or a value of a record as a person sees it: text where it is that, else hexadecimal, and never markup."""
+"""A key or a value of a record as a person sees it: text where it is that, else hexadecimal, and
+never markup."""
 
 from __future__ import annotations
 
@@ -18,15 +19,16 @@ _BOX = (
 
 
 def payload(name: str, value: bytes | None, cut: bool = False) -> None:
-    """What is in it, up to a length that a browser shows at once; `cut`: there is more than `value`."""
+    """What is in it, up to a length that a browser shows at once; `cut`: there is more than
+    `value`."""
     st.caption(f"{name}: {'the first ' if cut else ''}{wording.size(value)}")
     if value is not None:
         verbatim(as_text(value, DETAIL_CHARACTERS))
 
 
 def verbatim(text: str) -> None:
-    """A text as it is, in a box; one click selects all of it. Streamlit's own box for code brings a highlighter along,
-    which takes a browser a quarter of a second to load."""
+    """A text as it is, in a box; one click selects all of it. Streamlit's own box for code brings a
+    highlighter along, which takes a browser a quarter of a second to load."""
     st.html(f'<pre style="{_BOX}">{html.escape(text)}</pre>')
 
 

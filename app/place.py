@@ -1,7 +1,8 @@
-"""Where somebody looks, as the URL says it: a place of a topic, a selection of transactions, a search for records.
+"""Where somebody looks, as the URL says it: a place of a topic, a selection of transactions, a
+search for records.
 
-The URL is typed, shared and cut off by people, so every value is checked against what is there; what does not fit
-falls back, and is said.
+The URL is typed, shared and cut off by people, so every value is checked against what is there;
+what does not fit falls back, and is said.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from topicproof.validators.report import Report
 
 BOTH, COMMITTED, UNCOMMITTED = "both", "committed", "uncommitted"
 LEVELS = (BOTH, UNCOMMITTED, COMMITTED)
-RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER = "records", "tail", "partitions", "groups", "settings", "cluster"
+RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER = (
+    "records",
+    "tail",
+    "partitions",
+    "groups",
+    "settings",
+    "cluster",
+)
 VIEWS = (RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER)
 """What the page Topics can show of a topic."""
 NEEDLE_CHARACTERS = 200
@@ -48,15 +56,21 @@ class Place:
         return max(0, self.offset - LEAD)
 
 
-def read_topic(params: Mapping[str, str], topics: Sequence[str], default: str) -> tuple[str, list[str]]:
+def read_topic(
+    params: Mapping[str, str], topics: Sequence[str], default: str
+) -> tuple[str, list[str]]:
     """The topic of the URL, and what had to be said about it."""
     wanted = params.get("topic")
     if wanted is None or wanted in topics:
         return wanted or default, []
-    return default, [f"There is no topic {plain(wanted)} in this cluster. This is {plain(default)}."]
+    return default, [
+        f"There is no topic {plain(wanted)} in this cluster. This is {plain(default)}."
+    ]
 
 
-def read_place(params: Mapping[str, str], bounds: Bounds, worth: tuple[int, int] | None) -> tuple[Place, list[str]]:
+def read_place(
+    params: Mapping[str, str], bounds: Bounds, worth: tuple[int, int] | None
+) -> tuple[Place, list[str]]:
     """The place of the URL within these bounds, and a notice for every value that did not fit.
 
     `worth` is a partition and offset worth looking at, for a URL that names none.
@@ -66,10 +80,16 @@ def read_place(params: Mapping[str, str], bounds: Bounds, worth: tuple[int, int]
     fallback = worth[0] if worth is not None else next(iter(by_number))
     partition = _number(params, "partition", fallback, notices)
     if partition not in by_number:
-        notices.append(f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition {fallback}.")
+        notices.append(
+            f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition {fallback}."
+        )
         partition = fallback
     p = by_number[partition]
-    default = worth[1] if worth is not None and worth[0] == partition and "offset" not in params else p.start
+    default = (
+        worth[1]
+        if worth is not None and worth[0] == partition and "offset" not in params
+        else p.start
+    )
     offset = _within(_number(params, "offset", default, notices), p, "Offset", notices)
     record = _within(_number(params, "record", offset, notices), p, "Record", notices)
     level = params.get("level", BOTH)
@@ -108,12 +128,17 @@ class Selection:
     """Partition and first offset of the one shown in detail."""
 
 
-def read_selection(params: Mapping[str, str], bounds: Bounds, found: pd.DataFrame) -> tuple[Selection, list[str]]:
-    """The selection of the URL among `found` (`fates.transactions`), and a notice for every value that did not fit."""
+def read_selection(
+    params: Mapping[str, str], bounds: Bounds, found: pd.DataFrame
+) -> tuple[Selection, list[str]]:
+    """The selection of the URL among `found` (`fates.transactions`), and a notice for every value
+    that did not fit."""
     notices: list[str] = []
     partition = _number_or_none(params, "partition", notices)
     if partition is not None and partition not in {p.partition for p in bounds.partitions}:
-        notices.append(f"Topic {plain(bounds.topic)} has no partition {partition:,}. Every partition is shown.")
+        notices.append(
+            f"Topic {plain(bounds.topic)} has no partition {partition:,}. Every partition is shown."
+        )
         partition = None
     producer = _number_or_none(params, "producer", notices)
     if producer is not None and not (found["producer_id"] == producer).any():
@@ -127,10 +152,14 @@ def read_selection(params: Mapping[str, str], bounds: Bounds, found: pd.DataFram
             notices.append(f"There is no outcome {plain(text)}; it is left out.")
     skip = _number(params, "skip", 0, notices)
     if skip and skip >= len(found):
-        notices.append(f"There are only {len(found):,} transactions, so {skip:,} cannot be left out.")
+        notices.append(
+            f"There are only {len(found):,} transactions, so {skip:,} cannot be left out."
+        )
         skip = 0
     chosen = _chosen(params, found, notices)
-    return Selection(bounds.topic, partition, producer, tuple(dict.fromkeys(outcomes)), skip, chosen), notices
+    return Selection(
+        bounds.topic, partition, producer, tuple(dict.fromkeys(outcomes)), skip, chosen
+    ), notices
 
 
 def write_selection(selection: Selection) -> dict[str, str]:
@@ -186,7 +215,9 @@ def read_look(params: Mapping[str, str], bounds: Bounds) -> tuple[Look, list[str
     fallback = next(iter(by_number))
     partition = _number(params, "partition", fallback, notices)
     if partition not in by_number:
-        notices.append(f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition {fallback}.")
+        notices.append(
+            f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition {fallback}."
+        )
         partition = fallback
     p = by_number[partition]
     offset = _number_or_none(params, "offset", notices)
@@ -198,7 +229,9 @@ def read_look(params: Mapping[str, str], bounds: Bounds) -> tuple[Look, list[str
         time = None
     fates = _fates(params, notices)
     for fate in set(fates) - set(DATA_FATES):
-        notices.append(f"No record is {plain(str(fate).lower())}; Compare shows such offsets. It is left out.")
+        notices.append(
+            f"No record is {plain(str(fate).lower())}; Compare shows such offsets. It is left out."
+        )
     found = Look(
         bounds.topic,
         _one_of(params, "view", VIEWS, RECORDS, notices),
@@ -222,7 +255,9 @@ def write_look(look: Look) -> dict[str, str]:
         params["offset"] = str(look.offset)
     elif look.time is not None:
         params["time"] = look.time
-    params |= {name: getattr(look, name) for name in ("key", "value", "header") if getattr(look, name)}
+    params |= {
+        name: getattr(look, name) for name in ("key", "value", "header") if getattr(look, name)
+    }
     if look.fates:
         params["fate"] = ",".join(fate.lower() for fate in look.fates)
     if look.record is not None:
@@ -233,8 +268,8 @@ def write_look(look: Look) -> dict[str, str]:
 
 
 def whereabouts(report: Report, example: Example) -> tuple[str, int, int, str] | None:
-    """Where an example is to be seen: in the sink, or, for what the sink lacks, in the source. Topic, partition, offset
-    and their words. None for a row of a table: Kafka does not have it."""
+    """Where an example is to be seen: in the sink, or, for what the sink lacks, in the source.
+    Topic, partition, offset and their words. None for a row of a table: Kafka does not have it."""
     if example.offset is not None and not report.of_topic:
         return None
     if example.partition is not None and example.offset is not None:
@@ -242,7 +277,12 @@ def whereabouts(report: Report, example: Example) -> tuple[str, int, int, str] |
         return topic, partition, example.offset, f"partition {partition}, offset {example.offset:,}"
     parts = (example.lineage or "").split("/")
     if len(parts) >= 3 and parts[1].isdecimal() and parts[2].isdecimal():
-        return parts[0], int(parts[1]), int(parts[2]), f"source partition {parts[1]}, offset {int(parts[2]):,}"
+        return (
+            parts[0],
+            int(parts[1]),
+            int(parts[2]),
+            f"source partition {parts[1]}, offset {int(parts[2]):,}",
+        )
     return None
 
 
@@ -260,12 +300,16 @@ def _time_ms(text: str) -> int | None:
     """Milliseconds since 1970; None for what is no time."""
     try:
         found = datetime.fromisoformat(text.strip())
-        return int((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
+        return int(
+            (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000
+        )
     except (ValueError, OverflowError):
         return None
 
 
-def _one_of(params: Mapping[str, str], name: str, known: Sequence[str], default: str, notices: list[str]) -> str:
+def _one_of(
+    params: Mapping[str, str], name: str, known: Sequence[str], default: str, notices: list[str]
+) -> str:
     found = params.get(name, default)
     if found in known:
         return found
@@ -273,7 +317,9 @@ def _one_of(params: Mapping[str, str], name: str, known: Sequence[str], default:
     return default
 
 
-def _chosen(params: Mapping[str, str], found: pd.DataFrame, notices: list[str]) -> tuple[int, int] | None:
+def _chosen(
+    params: Mapping[str, str], found: pd.DataFrame, notices: list[str]
+) -> tuple[int, int] | None:
     """The transaction that holds the offset that the URL names as `partition/offset`."""
     text = params.get("transaction")
     if text is None:
@@ -284,7 +330,9 @@ def _chosen(params: Mapping[str, str], found: pd.DataFrame, notices: list[str]) 
         own = found[(found["partition"] == partition) & (found["first_offset"] == offset)]
         if not own.empty:
             return partition, offset
-    notices.append(f"No transaction begins at {plain(text)} (partition/offset). None is shown in detail.")
+    notices.append(
+        f"No transaction begins at {plain(text)} (partition/offset). None is shown in detail."
+    )
     return None
 
 
@@ -305,7 +353,9 @@ def _number(params: Mapping[str, str], name: str, default: int, notices: list[st
     if text is None:
         return default
     if not _is_number(text):
-        notices.append(f"{name} {plain(text)} is no number from 0 on. {default:,} is taken instead.")
+        notices.append(
+            f"{name} {plain(text)} is no number from 0 on. {default:,} is taken instead."
+        )
         return default
     return int(text)
 

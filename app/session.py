@@ -1,4 +1,5 @@
-"""What outlives one run of a page, in one place: settings, the history, the connection to Kafka, what was read.
+"""What outlives one run of a page, in one place: settings, the history, the connection to Kafka,
+what was read.
 
 Nothing here is the only copy of anything: a restart of the dashboard loses nothing but time.
 """
@@ -24,11 +25,21 @@ from topicproof.backend.evidence.folder import REPORT, evidence_hash
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.signoff import Signoff, Standing, signoffs, standing
 from topicproof.backend.history.store import History, Run
-from topicproof.backend.kafka.browse.describe import ClusterView, Placement, Setting, describe_cluster, describe_topic
+from topicproof.backend.kafka.browse.describe import (
+    ClusterView,
+    Placement,
+    Setting,
+    describe_cluster,
+    describe_topic,
+)
 from topicproof.backend.kafka.browse.records import Record, read_window
 from topicproof.backend.kafka.browse.search import Search, offset_at, search
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.coordination.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers
+from topicproof.backend.kafka.coordination.coordinator import (
+    PRODUCER_COLUMNS,
+    ask_open_transactions,
+    ask_producers,
+)
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
@@ -51,7 +62,8 @@ ATTEMPTS_FOLLOWED = 3
 
 @contextmanager
 def said() -> Iterator[None]:
-    """What goes wrong in the block is said on the page, and ends it: never a traceback, never silence."""
+    """What goes wrong in the block is said on the page, and ends it: never a traceback, never
+    silence."""
     try:
         yield
     except TopicproofError as error:
@@ -60,7 +72,9 @@ def said() -> Iterator[None]:
 
 
 def _title(error: TopicproofError) -> str:
-    return "Kafka could not be asked" if isinstance(error, ClusterError) else "That could not be done"
+    return (
+        "Kafka could not be asked" if isinstance(error, ClusterError) else "That could not be done"
+    )
 
 
 def settings() -> Settings:
@@ -85,14 +99,16 @@ class Held:
 
 
 def kafka(found: Settings) -> Services:
-    """Where Kafka answers; an embedded one is started if it is not running. Raises ClusterError, SetupError."""
+    """Where Kafka answers; an embedded one is started if it is not running. Raises ClusterError,
+    SetupError."""
     held = _held(str(found.home), found.bootstrap, found.brokers, found)
     require_reachable(held.services.bootstrap)
     return held.services
 
 
 def _answers(held: Held) -> bool:
-    """An embedded Kafka that no longer answers was ended from outside; asking its keeper again starts it."""
+    """An embedded Kafka that no longer answers was ended from outside; asking its keeper again
+    starts it."""
     try:
         require_reachable(held.services.bootstrap)
     except TopicproofError:
@@ -112,7 +128,8 @@ def _held(home: str, bootstrap: str | None, brokers: int, _found: Settings) -> H
 
 
 def topics(found: Settings, kafka: Services, wanted: str | None) -> list[str]:
-    """Names of the cluster's topics, asked for anew when the one that is wanted is not among those known."""
+    """Names of the cluster's topics, asked for anew when the one that is wanted is not among those
+    known."""
     known = _topics(kafka.bootstrap, found)
     if wanted is not None and wanted not in known:
         _topics.clear()
@@ -126,7 +143,8 @@ def _topics(bootstrap: str, _found: Settings) -> list[str]:
 
 
 def snapshot(found: Settings, kafka: Services, topic: str, live: bool) -> Snapshot:
-    """The topic's snapshot: of this moment for who has just come, of each moment while it is `live`, else as it was."""
+    """The topic's snapshot: of this moment for who has just come, of each moment while it is
+    `live`, else as it was."""
     kept = st.session_state.get("snapshot_of") == topic
     age_max_s = LIVE_AGE_MAX_S if live else float("inf") if kept else REOPENED_AGE_MAX_S
     if st.session_state.pop("look_again", None) == topic:
@@ -153,7 +171,9 @@ def window(
 ) -> tuple[Record, ...]:
     """The records of a window. Read once, and again when the fates of its offsets have changed."""
     mark = fingerprint(seen, partition, first, first + count)
-    return _window(kafka.bootstrap, seen.bounds.topic, partition, first, count, mark, found.client, seen)
+    return _window(
+        kafka.bootstrap, seen.bounds.topic, partition, first, count, mark, found.client, seen
+    )
 
 
 @st.cache_resource(max_entries=64, ttl="10m", show_spinner="Reading the records at both levels…")
@@ -190,7 +210,9 @@ def coordination(found: Settings, kafka: Services, seen: Snapshot) -> Coordinati
     return _coordination(kafka.bootstrap, seen.bounds.topic, seen.taken_at, found.client, seen)
 
 
-@st.cache_resource(ttl=COORDINATION_AGE_MAX_S, max_entries=12, show_spinner="Asking the transaction coordinators…")
+@st.cache_resource(
+    ttl=COORDINATION_AGE_MAX_S, max_entries=12, show_spinner="Asking the transaction coordinators…"
+)
 def _coordination(
     bootstrap: str,
     topic: str,
@@ -223,31 +245,51 @@ def _told_by_log(
     _ended: pd.DataFrame,
     _names: Mapping[int, str],
 ) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
-    """Why the transactions within these bounds were aborted, and transactional ids: read once, what has ended does not
-    change. Raises ClusterError."""
+    """Why the transactions within these bounds were aborted, and transactional ids: read once, what
+    has ended does not change. Raises ClusterError."""
     # The log of an id is in one partition; where a name is not known, all of them must be read.
     known = set(_ended["producer_id"]) <= _names.keys()
     bounds = fetch_bounds(bootstrap, _client, STATE_TOPIC)
     states = read_states(bootstrap, _client, bounds, set(_names.values()) if known else None)
     places = zip(_ended["partition"], _ended["first_offset"], strict=True)
     found = zip(places, abort_reasons(within.topic, _ended, states), strict=True)
-    return {place: reason for place, reason in found if reason is not None}, transactional_ids(states)
+    return {place: reason for place, reason in found if reason is not None}, transactional_ids(
+        states
+    )
 
 
 def searched(
     found: Settings, kafka: Services, seen: Snapshot, look: Look, told: Callable[[int, int], None]
 ) -> tuple[int, Search]:
-    """Where the search that the URL asks for begins, and what it found. Kept until another one is asked for."""
-    key = (kafka.bootstrap, look.topic, look.partition, look.offset, look.time_ms, look.wanted, seen.taken_at)
+    """Where the search that the URL asks for begins, and what it found. Kept until another one is
+    asked for."""
+    key = (
+        kafka.bootstrap,
+        look.topic,
+        look.partition,
+        look.offset,
+        look.time_ms,
+        look.wanted,
+        seen.taken_at,
+    )
     kept = st.session_state.get("searched")
     if kept is None or kept[0] != key:
         first = look.offset
         if first is None and look.time_ms is not None:
-            first = offset_at(kafka.bootstrap, found.client, seen.bounds, look.partition, look.time_ms)
+            first = offset_at(
+                kafka.bootstrap, found.client, seen.bounds, look.partition, look.time_ms
+            )
         if first is None:
             first = seen.partition(look.partition).start
         answer = search(
-            kafka.bootstrap, found.client, seen.bounds, seen.ranges, look.partition, first, look.wanted, told
+            kafka.bootstrap,
+            found.client,
+            seen.bounds,
+            seen.ranges,
+            look.partition,
+            first,
+            look.wanted,
+            told,
         )
         kept = st.session_state["searched"] = (key, first, answer)
     return kept[1], kept[2]
@@ -265,7 +307,11 @@ def topic_view(
     return describe_topic(bootstrap, _client, topic)
 
 
-@st.cache_data(ttl=COORDINATION_AGE_MAX_S, max_entries=12, show_spinner="Asking for the groups’ committed offsets…")
+@st.cache_data(
+    ttl=COORDINATION_AGE_MAX_S,
+    max_entries=12,
+    show_spinner="Asking for the groups’ committed offsets…",
+)
 def lags(
     bootstrap: str,
     topic: str,
@@ -277,8 +323,11 @@ def lags(
     return group_lags(bootstrap, _client, topic, _seen.bounds, _seen.ranges, opened)
 
 
-def committed_instead(found: Settings, kafka: Services, seen: Snapshot, aborted: Record) -> int | None:
-    """Where the same output of the same input was committed after all, if one of the next transactions holds it."""
+def committed_instead(
+    found: Settings, kafka: Services, seen: Snapshot, aborted: Record
+) -> int | None:
+    """Where the same output of the same input was committed after all, if one of the next
+    transactions holds it."""
     if aborted.lineage is None:
         return None
     for offset in same_place(seen.ranges, aborted.partition, aborted.offset, ATTEMPTS_FOLLOWED):
@@ -293,13 +342,15 @@ def runs(found: Settings) -> list[Run]:
 
 
 def run_of_url(found: Settings) -> Run | None:
-    """The run that the URL names; None when it names none. Raises UsageError when there is no such run."""
+    """The run that the URL names; None when it names none. Raises UsageError when there is no such
+    run."""
     wanted = st.query_params.get("run")
     return history(found).get(wanted) if wanted else None
 
 
 def report_text(found: Settings, run: Run, stage: str | None = None) -> str | None:
-    """The run's report, or that of one of its several stages, as it lies in its folder; None while there is none."""
+    """The run's report, or that of one of its several stages, as it lies in its folder; None while
+    there is none."""
     path = (run.folder(found) if stage is None else stage_folder(run.folder(found), stage)) / REPORT
     try:
         return path.read_text(encoding="utf-8")

@@ -11,7 +11,16 @@ from topicproof.app import session, wording
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in, read_report
 from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.history.signoff import Decision, Signoff, breaking, broken, sign, signable, signoffs, standing
+from topicproof.backend.history.signoff import (
+    Decision,
+    Signoff,
+    breaking,
+    broken,
+    sign,
+    signable,
+    signoffs,
+    standing,
+)
 from topicproof.backend.history.store import Run
 from topicproof.backend.judging.selftest import before_signoff
 from topicproof.backend.settings import Settings
@@ -22,7 +31,11 @@ PAYLOAD_WORDS = {
     Payloads.MASKED: "keys and values as digests: can still be judged",
     Payloads.NONE: "no keys and values: can be judged by lineage only",
 }
-DECISION_WORDS = {Decision.ACCEPT: "Accept", Decision.REJECT: "Reject", Decision.WAIVE: "Waive a finding"}
+DECISION_WORDS = {
+    Decision.ACCEPT: "Accept",
+    Decision.REJECT: "Reject",
+    Decision.WAIVE: "Waive a finding",
+}
 WAIVED_DAYS = 90
 
 
@@ -40,7 +53,10 @@ def evidence(settings: Settings, run: Run) -> None:
         )
         with st.container(horizontal=True, vertical_alignment="bottom"):
             payloads = st.selectbox(
-                "What records said", list(Payloads), format_func=lambda one: PAYLOAD_WORDS[one], width=420
+                "What records said",
+                list(Payloads),
+                format_func=lambda one: PAYLOAD_WORDS[one],
+                width=420,
             )
             st.download_button(
                 "Download the evidence",
@@ -79,7 +95,9 @@ def signing(settings: Settings, run: Run) -> None:
 
 
 def _entry(one: Signoff, digest: str | None) -> str:
-    older = "" if one.evidence == digest else f" :orange-badge[on other evidence: {one.evidence[:12]}…]"
+    older = (
+        "" if one.evidence == digest else f" :orange-badge[on other evidence: {one.evidence[:12]}…]"
+    )
     return f"{wording.plain(one.said)}{older}"
 
 
@@ -98,14 +116,22 @@ def _form(settings: Settings, run: Run) -> None:
     choices = [one for one in Decision if one is not Decision.WAIVE or kinds]
     # Outside of the form: what it asks for depends on it.
     decision = st.radio(
-        "Decision", choices, format_func=lambda one: DECISION_WORDS[one], horizontal=True, key=f"decision_{run.id}"
+        "Decision",
+        choices,
+        format_func=lambda one: DECISION_WORDS[one],
+        horizontal=True,
+        key=f"decision_{run.id}",
     )
     with st.form(f"sign_{run.id}", border=False):
-        name = st.text_input("Your name", help="Nobody is asked for a password: it is what you say it is.")
+        name = st.text_input(
+            "Your name", help="Nobody is asked for a password: it is what you say it is."
+        )
         comment = st.text_area("Comment", height=80)
         kind = until = None
         if decision is Decision.WAIVE:
-            kind = st.selectbox("Finding", kinds, format_func=lambda one: wording.KIND_TITLES.get(one, one))
+            kind = st.selectbox(
+                "Finding", kinds, format_func=lambda one: wording.KIND_TITLES.get(one, one)
+            )
             today = datetime.now(UTC).date()
             until = st.date_input("Until", today + timedelta(days=WAIVED_DAYS), min_value=today)
         if st.form_submit_button("Sign", type="primary", icon=":material/draw:"):
@@ -113,9 +139,21 @@ def _form(settings: Settings, run: Run) -> None:
                 # Only now is every file held against its hash: that takes a while.
                 signed, digest = signable(settings, run)
                 if decision is Decision.ACCEPT:
-                    with st.spinner("The chain tests itself: what is injected into copies of the readings is caught."):
+                    with st.spinner(
+                        "The chain tests itself: what is injected into copies of the readings is caught."
+                    ):
                         before_signoff(settings, run.folder(settings), comment)
-                sign(session.history(settings), run.id, signed, digest, decision, name, comment, kind, until)
+                sign(
+                    session.history(settings),
+                    run.id,
+                    signed,
+                    digest,
+                    decision,
+                    name,
+                    comment,
+                    kind,
+                    until,
+                )
             except TopicproofError as error:
                 st.error(wording.plain(str(error)), title="Not signed", icon=":material/error:")
             else:

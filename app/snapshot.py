@@ -1,4 +1,5 @@
-"""A topic at one moment: bounds, raw log, fates, balance. Taken again, it reads only what has come since."""
+"""A topic at one moment: bounds, raw log, fates, balance. Taken again, it reads only what has come
+since."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ SETTLE_STEP_S = 0.05
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything the page says about a topic comes from one of these, so that no two numbers are of two moments."""
+    """Everything the page says about a topic comes from one of these, so that no two numbers are of
+    two moments."""
 
     bounds: Bounds
     taken_at: datetime
@@ -42,7 +44,8 @@ class Snapshot:
 
     @cached_property
     def transactions(self) -> pd.DataFrame:
-        """One row a transaction and partition: `fates.transactions`. The ranges refer to its index."""
+        """One row a transaction and partition: `fates.transactions`. The ranges refer to its
+        index."""
         return fates.transactions(self.batches, self.bounds)
 
     @cached_property
@@ -52,19 +55,29 @@ class Snapshot:
 
     @cached_property
     def parts(self) -> Mapping[tuple[int, int], tuple[int, ...]]:
-        """The partitions that a transaction wrote to, by partition and first offset of each of its parts."""
+        """The partitions that a transaction wrote to, by partition and first offset of each of its
+        parts."""
         whole = self.over_partitions
         return {
             place: partitions
-            for partitions, firsts in zip(whole["partitions"], whole["first_offset_by_partition"], strict=True)
+            for partitions, firsts in zip(
+                whole["partitions"], whole["first_offset_by_partition"], strict=True
+            )
             for place in zip(partitions, firsts, strict=True)
         }
 
     def transaction_at(self, partition: int, offset: int) -> tuple[int, int] | None:
-        """Partition and first offset of the transaction that an offset belongs to, its marker included."""
-        own = self.ranges[(self.ranges["partition"] == partition) & (self.ranges["first_offset"] <= offset)].tail(1)
+        """Partition and first offset of the transaction that an offset belongs to, its marker
+        included."""
+        own = self.ranges[
+            (self.ranges["partition"] == partition) & (self.ranges["first_offset"] <= offset)
+        ].tail(1)
         numbers = own["transaction"].dropna().astype("int64").tolist()
-        return (partition, int(self.transactions["first_offset"].iloc[numbers[0]])) if numbers else None
+        return (
+            (partition, int(self.transactions["first_offset"].iloc[numbers[0]]))
+            if numbers
+            else None
+        )
 
     def partition(self, number: int) -> PartitionBounds:
         return next(p for p in self.bounds.partitions if p.partition == number)
@@ -81,7 +94,8 @@ class Watch:
     """On the monotonic clock."""
 
     def get(self, bootstrap: str, client: Mapping[str, str], age_max_s: float) -> Snapshot:
-        """The newest snapshot, taken anew when it is older than that. Raises ClusterError, TopicError."""
+        """The newest snapshot, taken anew when it is older than that. Raises ClusterError,
+        TopicError."""
         with self.lock:
             if self.newest is None or time.monotonic() - self.looked_at > age_max_s:
                 self.newest = take(bootstrap, client, self.topic, self.newest)
@@ -89,7 +103,9 @@ class Watch:
             return self.newest
 
 
-def take(bootstrap: str, client: Mapping[str, str], topic: str, before: Snapshot | None = None) -> Snapshot:
+def take(
+    bootstrap: str, client: Mapping[str, str], topic: str, before: Snapshot | None = None
+) -> Snapshot:
     """The topic now. Of `before`, the batches that are still in the log are kept."""
     began = time.monotonic()
     with rawlog.connect(bootstrap, client) as kafka:
@@ -103,9 +119,13 @@ def take(bootstrap: str, client: Mapping[str, str], topic: str, before: Snapshot
 
 
 def _settled(kafka: rawlog.Connection, topic: str, before: Snapshot | None) -> Bounds:
-    """The bounds, taken anew for a moment while something is above an LSO that the snapshot before did not know: a
-    commit is answered before its markers are in the partitions."""
-    known = {(p.partition, p.lso) for p in before.bounds.partitions if p.lso < p.hw} if before is not None else set()
+    """The bounds, taken anew for a moment while something is above an LSO that the snapshot before
+    did not know: a commit is answered before its markers are in the partitions."""
+    known = (
+        {(p.partition, p.lso) for p in before.bounds.partitions if p.lso < p.hw}
+        if before is not None
+        else set()
+    )
     deadline = time.monotonic() + SETTLE_S
     while True:
         bounds = kafka.bounds(topic)
@@ -116,14 +136,17 @@ def _settled(kafka: rawlog.Connection, topic: str, before: Snapshot | None) -> B
 
 
 def _grown(before: Bounds, now: Bounds) -> bool:
-    """Whether the log only went on. One that became shorter was made anew, and nothing known of it counts."""
+    """Whether the log only went on. One that became shorter was made anew, and nothing known of it
+    counts."""
     old = {p.partition: p for p in before.partitions}
     return all(p.partition not in old or p.hw >= old[p.partition].hw for p in now.partitions)
 
 
-def next_of(ranges: pd.DataFrame, partition: int, offset: int, fate: Fate) -> tuple[int, int] | None:
-    """Where the next stretch of a fate begins behind this place: on this partition, else on the following ones, and
-    around again. None when the topic has none."""
+def next_of(
+    ranges: pd.DataFrame, partition: int, offset: int, fate: Fate
+) -> tuple[int, int] | None:
+    """Where the next stretch of a fate begins behind this place: on this partition, else on the
+    following ones, and around again. None when the topic has none."""
     own = ranges[ranges["fate"] == fate]
     if own.empty:
         return None
@@ -137,8 +160,13 @@ def next_of(ranges: pd.DataFrame, partition: int, offset: int, fate: Fate) -> tu
 
 
 def worst_place(ranges: pd.DataFrame, partition: int, first: int, end: int) -> int:
-    """Where, within [first, end) of a partition, its worst fate begins: what a click on a cell is after."""
-    own = ranges[(ranges["partition"] == partition) & (ranges["last_offset"] >= first) & (ranges["first_offset"] < end)]
+    """Where, within [first, end) of a partition, its worst fate begins: what a click on a cell is
+    after."""
+    own = ranges[
+        (ranges["partition"] == partition)
+        & (ranges["last_offset"] >= first)
+        & (ranges["first_offset"] < end)
+    ]
     for fate in fates.WORST_FIRST:
         places = own.loc[own["fate"] == fate, "first_offset"]
         if not places.empty:
@@ -147,9 +175,13 @@ def worst_place(ranges: pd.DataFrame, partition: int, first: int, end: int) -> i
 
 
 def same_place(ranges: pd.DataFrame, partition: int, offset: int, count: int) -> list[int]:
-    """Where a record of an aborted transaction may stand in what was tried again: at the same distance from the
-    beginning of each of the next committed transactions of its partition."""
-    data = ranges[(ranges["partition"] == partition) & ranges["control"].isna() & ranges["transaction"].notna()]
+    """Where a record of an aborted transaction may stand in what was tried again: at the same
+    distance from the beginning of each of the next committed transactions of its partition."""
+    data = ranges[
+        (ranges["partition"] == partition)
+        & ranges["control"].isna()
+        & ranges["transaction"].notna()
+    ]
     own = data[(data["first_offset"] <= offset) & (data["last_offset"] >= offset)]
     if own.empty:
         return []
@@ -162,7 +194,8 @@ def same_place(ranges: pd.DataFrame, partition: int, offset: int, count: int) ->
 
 
 def fingerprint(snapshot: Snapshot, partition: int, first: int, end: int) -> str:
-    """Changes when what a window shows may have changed: its offsets, or the fates of its transactions."""
+    """Changes when what a window shows may have changed: its offsets, or the fates of its
+    transactions."""
     p = snapshot.partition(partition)
     own = snapshot.ranges[snapshot.ranges["partition"] == partition]
     inside = own[(own["last_offset"] >= first) & (own["first_offset"] < end)]

@@ -1,4 +1,5 @@
-"""The guided demos: what each one starts, what is said about it while it happens, and where it leads."""
+"""The guided demos: what each one starts, what is said about it while it happens, and where it
+leads."""
 
 from __future__ import annotations
 
@@ -63,7 +64,12 @@ STORIES: tuple[Story, ...] = (
         "Aborts that only read_uncommitted sees",
         "Where do aborted records go?",
         ":material/visibility_off:",
-        (Part("exactly once, 40% of the transactions aborted", {**_SMALL, "abort_probability": 0.4}),),
+        (
+            Part(
+                "exactly once, 40% of the transactions aborted",
+                {**_SMALL, "abort_probability": 0.4},
+            ),
+        ),
         "Two of five transactions are aborted on purpose after their records were sent, and tried again. What they "
         "wrote stays in the topic for ever; an abort marker behind it says that it does not count.",
         "In Compare, the orange stretches with a cross are aborted. A read_uncommitted consumer gets them, and then "
@@ -75,7 +81,10 @@ STORIES: tuple[Story, ...] = (
         "What does a killed worker leave in the topic?",
         ":material/compare_arrows:",
         tuple(
-            Part(guarantee.replace("_", " "), {**_SMALL, "guarantee": guarantee, "faults": ("crash@transaction=2",)})
+            Part(
+                guarantee.replace("_", " "),
+                {**_SMALL, "guarantee": guarantee, "faults": ("crash@transaction=2",)},
+            )
             for guarantee in ("at_least_once", "exactly_once")
         ),
         "In both runs the worker is killed with SIGKILL in the second transaction of every partition, when its records "
@@ -127,8 +136,8 @@ class Step:
 
 
 def steps(told: Story, runs: Sequence[Run]) -> list[Step]:
-    """The story as far as it has come; the last step is the one that is under way. Of several runs, the one that is
-    least far counts."""
+    """The story as far as it has come; the last step is the one that is under way. Of several runs,
+    the one that is least far counts."""
     broken = [run for run in runs if run.state in ENDED and run.verdict is None]
     way = (
         Step("Start", "A process of its own starts each run. It goes on if you close this page."),
@@ -143,7 +152,9 @@ def steps(told: Story, runs: Sequence[Run]) -> list[Step]:
 def _stage(run: Run) -> int:
     if run.state in ENDED:
         return 4
-    return {State.FILLING: 1, State.PROCESSING: 2, State.STOPPING: 2, State.JUDGING: 3}.get(run.state, 0)
+    return {State.FILLING: 1, State.PROCESSING: 2, State.STOPPING: 2, State.JUDGING: 3}.get(
+        run.state, 0
+    )
 
 
 @dataclass(frozen=True)
@@ -168,16 +179,25 @@ def ways(run: Run, report: Report | None) -> list[Way]:
         if finding.kind in _HARM and place is not None:
             topic, partition, offset, label = place
             params = {"topic": topic, "partition": str(partition), "offset": str(offset)}
-            found.append(Way(f"{_HARM[finding.kind]}: {label}", "compare", params, ":material/compare:"))
+            found.append(
+                Way(f"{_HARM[finding.kind]}: {label}", "compare", params, ":material/compare:")
+            )
     aborted = {"outcome": "aborted"} if report.fates["aborted"] else {}
     # Compare opens at the first aborted record where there is one.
-    label = "An aborted record, seen at both levels" if aborted else "The same records at both levels"
+    label = (
+        "An aborted record, seen at both levels" if aborted else "The same records at both levels"
+    )
     found.append(Way(label, "compare", {"topic": sink}, ":material/compare:"))
     if report.transactions.committed:
         label = "The aborted transactions, and why" if aborted else "The transactions over time"
         found.append(Way(label, "transactions", {"topic": sink} | aborted, ":material/timeline:"))
-    found.append(Way("The verdict, and where to sign it", "verdict", {"run": run.id}, ":material/gavel:"))
+    found.append(
+        Way("The verdict, and where to sign it", "verdict", {"run": run.id}, ":material/gavel:")
+    )
     return found
 
 
-_HARM: Mapping[str, str] = {"duplicate": "A record that came twice", "gap": "An input whose output is missing"}
+_HARM: Mapping[str, str] = {
+    "duplicate": "A record that came twice",
+    "gap": "An input whose output is missing",
+}

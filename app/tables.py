@@ -1,4 +1,5 @@
-"""Tables: records in, frame out. Both levels are columns of one table, so that a row is one offset at either."""
+"""Tables: records in, frame out. Both levels are columns of one table, so that a row is one offset
+at either."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from topicproof.app.place import BOTH, COMMITTED, UNCOMMITTED
-from topicproof.app.wording import FATE_WORDS, data_size, fate_label, moment_of_ms, not_here, short_transaction
+from topicproof.app.wording import (
+    FATE_WORDS,
+    data_size,
+    fate_label,
+    moment_of_ms,
+    not_here,
+    short_transaction,
+)
 from topicproof.backend.kafka.browse.records import Headers, Record, as_text
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.kafka.coordination.lag import GroupLag
@@ -41,11 +49,15 @@ def record_table(records: Sequence[Record], level: str) -> pd.DataFrame:
         columns |= {
             (READ_UNCOMMITTED_GETS, "key"): [_key(record) for record in records],
             (READ_UNCOMMITTED_GETS, "value"): [_value(record) for record in records],
-            (READ_UNCOMMITTED_GETS, "transaction"): [short_transaction(record.transaction) for record in records],
+            (READ_UNCOMMITTED_GETS, "transaction"): [
+                short_transaction(record.transaction) for record in records
+            ],
         }
     if level in (BOTH, COMMITTED):
         columns |= {
-            (READ_COMMITTED_GETS, "key"): [_key(record) if record.delivered else "" for record in records],
+            (READ_COMMITTED_GETS, "key"): [
+                _key(record) if record.delivered else "" for record in records
+            ],
             (READ_COMMITTED_GETS, "value"): [
                 _value(record) if record.delivered else not_here(record) for record in records
             ],
@@ -79,8 +91,11 @@ def widths(table: pd.DataFrame) -> dict[str, Any]:
         (READ_COMMITTED_GETS, "key"): 64,
         (READ_COMMITTED_GETS, "value"): 420 if alone else 204,
     }
-    # Streamlit takes positions, although its type does not say so; the hidden index is the first of them.
-    found: dict[Any, Any] = {at: {"width": pixels[column]} for at, column in enumerate(columns, start=1)}
+    # Streamlit takes positions, although its type does not say so; the hidden index is the first of
+    # them.
+    found: dict[Any, Any] = {
+        at: {"width": pixels[column]} for at, column in enumerate(columns, start=1)
+    }
     return found
 
 
@@ -96,7 +111,10 @@ def balance_table(bounds: Bounds, counts: pd.DataFrame) -> pd.DataFrame:
                 "LSO": p.lso,
                 "HW": p.hw,
                 "offsets": p.hw - p.start,
-                **{f"{FATE_WORDS[fate].symbol} {FATE_WORDS[fate].plural}": int(of[fate]) for fate in FATES},
+                **{
+                    f"{FATE_WORDS[fate].symbol} {FATE_WORDS[fate].plural}": int(of[fate])
+                    for fate in FATES
+                },
             }
         )
     return pd.DataFrame(rows)
@@ -106,23 +124,35 @@ def header_table(headers: Headers) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "header": [name for name, _value in headers],
-            "value": [None if value is None else as_text(value, CELL_CHARACTERS) for _name, value in headers],
+            "value": [
+                None if value is None else as_text(value, CELL_CHARACTERS)
+                for _name, value in headers
+            ],
         }
     )
 
 
 def row_table(rows: Sequence[Row], topic: str, partitions: bool) -> pd.DataFrame:
     """One row a record, with the way to Compare; with its partition where they are of several."""
-    columns: dict[str, list[Any]] = {"partition": [row.partition for row in rows]} if partitions else {}
+    columns: dict[str, list[Any]] = (
+        {"partition": [row.partition for row in rows]} if partitions else {}
+    )
     columns |= {
         "offset": [row.offset for row in rows],
         "fate": [fate_label(row.fate) for row in rows],
         "timestamp (UTC)": [moment_of_ms(row.timestamp_ms).removesuffix(" UTC") for row in rows],
         "key": [None if row.key is None else as_text(row.key, CELL_CHARACTERS) for row in rows],
-        "value": [None if row.value is None else as_text(row.value, CELL_CHARACTERS) for row in rows],
+        "value": [
+            None if row.value is None else as_text(row.value, CELL_CHARACTERS) for row in rows
+        ],
         "size": [data_size(row.size) for row in rows],
-        "open": [f"./compare?topic={quote(topic)}&partition={row.partition}&offset={row.offset}" for row in rows],
-        "headers": [", ".join(name for name, _value in row.headers)[:CELL_CHARACTERS] for row in rows],
+        "open": [
+            f"./compare?topic={quote(topic)}&partition={row.partition}&offset={row.offset}"
+            for row in rows
+        ],
+        "headers": [
+            ", ".join(name for name, _value in row.headers)[:CELL_CHARACTERS] for row in rows
+        ],
         "producer": [row.producer_id for row in rows],
     }
     return pd.DataFrame(columns).astype({"producer": "Int64"})

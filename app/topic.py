@@ -1,4 +1,5 @@
-"""The head of every page about one topic: which topic, of which cluster, whose sink, and the way to look anew."""
+"""The head of every page about one topic: which topic, of which cluster, whose sink, and the way to
+look anew."""
 
 from __future__ import annotations
 
@@ -20,20 +21,30 @@ POLL_S = 2.0
 Body = Callable[[Services, Snapshot, bool], None]
 
 
-def page(settings: Settings, title: str, body: Body, follow: bool = True, charts: bool = True) -> None:
-    """The frame first; then `body(kafka, seen, live)`, again and again by itself while the topic's run goes on, unless
-    it does not `follow` that. `charts`: whether it draws some."""
-    title_slot, topic_slot, verdict_slot, button_slot = st.columns([1.25, 2.2, 0.7, 1.2], vertical_alignment="bottom")
+def page(
+    settings: Settings, title: str, body: Body, follow: bool = True, charts: bool = True
+) -> None:
+    """The frame first; then `body(kafka, seen, live)`, again and again by itself while the topic's
+    run goes on, unless it does not `follow` that. `charts`: whether it draws some."""
+    title_slot, topic_slot, verdict_slot, button_slot = st.columns(
+        [1.25, 2.2, 0.7, 1.2], vertical_alignment="bottom"
+    )
     heading(title, title_slot, charts)
     with session.said():
         kafka = session.kafka(settings)
         names = session.topics(settings, kafka, st.query_params.get("topic"))
         runs = session.runs(settings)
     if not names:
-        st.info("This cluster has no topics yet. Start a run: its sink can be looked at while it goes on.")
+        st.info(
+            "This cluster has no topics yet. Start a run: its sink can be looked at while it goes on."
+        )
         st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
         st.stop()
-    sinks = {run.facts["sink"]: run for run in reversed(runs) if run.kind == "run" and "sink" in run.facts}
+    sinks = {
+        run.facts["sink"]: run
+        for run in reversed(runs)
+        if run.kind == "run" and "sink" in run.facts
+    }
     newest = next((name for name in reversed(sinks) if name in names), names[0])
     topic, notices = read_topic(st.query_params, names, newest)
     choose(topic, names, sinks, topic_slot, button_slot)
@@ -74,7 +85,11 @@ def empty(seen: Snapshot) -> bool:
 
 
 def choose(
-    topic: str, names: Sequence[str], sinks: dict[str, Run], left: DeltaGenerator, right: DeltaGenerator
+    topic: str,
+    names: Sequence[str],
+    sinks: dict[str, Run],
+    left: DeltaGenerator,
+    right: DeltaGenerator,
 ) -> None:
     """Which topic: sinks of runs first, the newest first, then the others by name."""
     st.session_state["topic_chosen"] = topic
@@ -82,7 +97,11 @@ def choose(
     ordered += [name for name in names if name not in sinks]
 
     def name(one: str) -> str:
-        return f"{one}  (sink of run {sinks[one].id}, {wording.run_state(sinks[one]).word})" if one in sinks else one
+        return (
+            f"{one}  (sink of run {sinks[one].id}, {wording.run_state(sinks[one]).word})"
+            if one in sinks
+            else one
+        )
 
     def chosen() -> None:
         st.query_params.from_dict({"topic": st.session_state["topic_chosen"]})

@@ -1,4 +1,5 @@
-"""Which transactions are shown, and how their table reads. Pure: frames of `fates.transactions` in, frames out."""
+"""Which transactions are shown, and how their table reads. Pure: frames of `fates.transactions` in,
+frames out."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ PAGE = 100
 """How many transactions are drawn and listed at once."""
 LANES_MAX = 24
 PRODUCERS_MAX = 500
-TINT_OF: Mapping[str, Fate] = {ABORTED: Fate.ABORTED, OPEN: Fate.PENDING, UNEXPLAINED: Fate.UNEXPLAINED}
+TINT_OF: Mapping[str, Fate] = {
+    ABORTED: Fate.ABORTED,
+    OPEN: Fate.PENDING,
+    UNEXPLAINED: Fate.UNEXPLAINED,
+}
 
 
 def matching(found: pd.DataFrame, selection: Selection) -> pd.DataFrame:
@@ -32,26 +37,31 @@ def matching(found: pd.DataFrame, selection: Selection) -> pd.DataFrame:
     if selection.outcomes:
         fits &= found["outcome"].isin(list(selection.outcomes))
     return found[fits].sort_values(
-        ["first_timestamp", "first_offset", "partition"], ascending=[False, False, True], kind="stable"
+        ["first_timestamp", "first_offset", "partition"],
+        ascending=[False, False, True],
+        kind="stable",
     )
 
 
 def producer_ids(found: pd.DataFrame, chosen: int | None) -> list[int]:
-    """Producer ids to choose from: those that began a transaction last, and the one that is chosen."""
-    latest = found.sort_values("first_timestamp", ascending=False, kind="stable")["producer_id"].unique()
+    """Producer ids to choose from: those that began a transaction last, and the one that is
+    chosen."""
+    latest = found.sort_values("first_timestamp", ascending=False, kind="stable")[
+        "producer_id"
+    ].unique()
     return sorted({*latest[:PRODUCERS_MAX].tolist(), *([] if chosen is None else [chosen])})
 
 
 def timed(shown: pd.DataFrame, now_ms: int) -> pd.DataFrame:
-    """With `end_ms` (the marker's time; now, for one without) and `duration_ms`, which is never below 0: records may
-    carry any time that their producer likes."""
+    """With `end_ms` (the marker's time; now, for one without) and `duration_ms`, which is never
+    below 0: records may carry any time that their producer likes."""
     end = shown["marker_timestamp"].fillna(now_ms).astype("int64")
     return shown.assign(end_ms=end, duration_ms=(end - shown["first_timestamp"]).clip(lower=0))
 
 
 def lanes(shown: pd.DataFrame) -> pd.Series[Any]:
-    """The row of the timeline for each: partition and producer id, or only the partition where that would be too many
-    rows."""
+    """The row of the timeline for each: partition and producer id, or only the partition where that
+    would be too many rows."""
     by_partition = "p" + shown["partition"].astype(str)
     by_both = by_partition + " · " + shown["producer_id"].astype(str)
     return by_both if by_both.nunique() <= LANES_MAX else by_partition
@@ -70,8 +80,9 @@ def table(
     opened: Sequence[OpenTransaction],
     reasons: Mapping[tuple[int, int], str],
 ) -> pd.DataFrame:
-    """One row a transaction and partition. `parts` are all partitions of a transaction, and `reasons` why it was
-    aborted, by partition and first offset; `names` are transactional ids by producer id."""
+    """One row a transaction and partition. `parts` are all partitions of a transaction, and
+    `reasons` why it was aborted, by partition and first offset; `names` are transactional ids by
+    producer id."""
     open_at = {(one.partition, one.start_offset): one for one in opened}
     places = list(zip(shown["partition"], shown["first_offset"], strict=True))
     return pd.DataFrame(
@@ -83,7 +94,9 @@ def table(
             "records": shown["records"],
             "size": shown["bytes"].map(data_size),
             "begin (UTC)": pd.to_datetime(shown["first_timestamp"], unit="ms", errors="coerce"),
-            "end (UTC)": pd.to_datetime(shown["marker_timestamp"].astype("float64"), unit="ms", errors="coerce"),
+            "end (UTC)": pd.to_datetime(
+                shown["marker_timestamp"].astype("float64"), unit="ms", errors="coerce"
+            ),
             "duration": [
                 span(int(ms)) + (" so far" if outcome == OPEN else "")
                 for ms, outcome in zip(shown["duration_ms"], shown["outcome"], strict=True)
@@ -112,22 +125,35 @@ def why(outcome: str, opened: OpenTransaction | None, reason: str | None) -> str
     if outcome == UNEXPLAINED:
         return "no marker, although it lies below the last stable offset"
     if outcome == ABORTED:
-        return ABORT_WORDS[reason] if reason is not None else "not known: the coordinators’ log does not tell any more"
+        return (
+            ABORT_WORDS[reason]
+            if reason is not None
+            else "not known: the coordinators’ log does not tell any more"
+        )
     return ""
 
 
 def tinted(listed: pd.DataFrame, shown: pd.DataFrame, chosen: tuple[int, int] | None) -> Styler:
     """The table with each row in the tint of its outcome; the chosen one stands out."""
     places = list(zip(shown["partition"], shown["first_offset"], strict=True))
-    styles = [_style(outcome, place == chosen) for outcome, place in zip(shown["outcome"], places, strict=True)]
+    styles = [
+        _style(outcome, place == chosen)
+        for outcome, place in zip(shown["outcome"], places, strict=True)
+    ]
 
     def tint(all_rows: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(dict.fromkeys(all_rows.columns, styles), all_rows.index)
 
-    numbers: dict[Any, Any] = dict.fromkeys(["first offset", "last offset", "records", "marker"], "{:,}")
+    numbers: dict[Any, Any] = dict.fromkeys(
+        ["first offset", "last offset", "records", "marker"], "{:,}"
+    )
     return listed.style.apply(tint, axis=None).format(numbers, na_rep="–")
 
 
 def _style(outcome: str, chosen: bool) -> str:
     strength = 0.45 if chosen else 0.16 if outcome in TINT_OF else 0.0
-    return f"background-color: rgba({TINTS[TINT_OF.get(outcome, Fate.COMMITTED)]}, {strength})" if strength else ""
+    return (
+        f"background-color: rgba({TINTS[TINT_OF.get(outcome, Fate.COMMITTED)]}, {strength})"
+        if strength
+        else ""
+    )

@@ -1,6 +1,8 @@
-"""Every text that is computed: plural, joined, or chosen. One word for one idea; a number never without what it counts.
+"""Every text that is computed: plural, joined, or chosen. One word for one idea; a number never
+without what it counts.
 
-Texts for `st.markdown` are given in Streamlit's Markdown; whatever came from a topic or a person passes `plain` first.
+Texts for `st.markdown` are given in Streamlit's Markdown; whatever came from a topic or a person
+passes `plain` first.
 """
 
 from __future__ import annotations
@@ -37,8 +39,12 @@ class Word:
 FATE_WORDS: Mapping[Fate, Word] = {
     Fate.COMMITTED: Word("committed", "committed", "●", "blue", "both levels get it"),
     Fate.ABORTED: Word("aborted", "aborted", "✕", "orange", "only read_uncommitted gets it"),
-    Fate.PENDING: Word("pending", "pending", "◔", "yellow", "at or above the last stable offset: withheld for now"),
-    Fate.MARKER: Word("marker", "markers", "■", "gray", "the end of a transaction; no consumer gets it"),
+    Fate.PENDING: Word(
+        "pending", "pending", "◔", "yellow", "at or above the last stable offset: withheld for now"
+    ),
+    Fate.MARKER: Word(
+        "marker", "markers", "■", "gray", "the end of a transaction; no consumer gets it"
+    ),
     Fate.GONE: Word("gone", "gone", "○", "gray", "compacted or deleted; nothing is there any more"),
     Fate.UNEXPLAINED: Word("unexplained", "unexplained", "‽", "violet", "must be 0"),
 }
@@ -46,7 +52,9 @@ FATE_WORDS: Mapping[Fate, Word] = {
 TRANSACTION_WORDS: Mapping[str, Word] = {
     COMMITTED: FATE_WORDS[Fate.COMMITTED],
     ABORTED: FATE_WORDS[Fate.ABORTED],
-    OPEN: Word("open", "open", "◔", "yellow", "no marker yet: it holds back whatever comes after it"),
+    OPEN: Word(
+        "open", "open", "◔", "yellow", "no marker yet: it holds back whatever comes after it"
+    ),
     UNEXPLAINED: FATE_WORDS[Fate.UNEXPLAINED],
 }
 
@@ -63,7 +71,11 @@ OUTCOME_WORDS: Mapping[Outcome, Word] = {
     Outcome.UNKNOWN: Word("UNKNOWN", "UNKNOWN", ":material/help:", "yellow"),
 }
 
-OUTCOME_SYMBOLS: Mapping[str, str] = {Outcome.HOLDS: "✓", Outcome.VIOLATED: "✕", Outcome.UNKNOWN: "?"}
+OUTCOME_SYMBOLS: Mapping[str, str] = {
+    Outcome.HOLDS: "✓",
+    Outcome.VIOLATED: "✕",
+    Outcome.UNKNOWN: "?",
+}
 
 KIND_TITLES: Mapping[str, str] = {
     "identity_missing": "Records without an identity",
@@ -117,7 +129,9 @@ WITNESS_WORDS: Mapping[Witness, str] = {
 }
 
 STANDING_WORDS: Mapping[Standing, Word] = {
-    Standing.NONE: Word("not signed", "not signed", ":material/draw:", "gray", "Nobody has decided on it yet."),
+    Standing.NONE: Word(
+        "not signed", "not signed", ":material/draw:", "gray", "Nobody has decided on it yet."
+    ),
     Standing.ACCEPTED: Word("accepted", "accepted", ":material/verified:", "green"),
     Standing.REJECTED: Word("rejected", "rejected", ":material/block:", "red"),
     Standing.EXPIRED: Word(
@@ -157,7 +171,9 @@ def moment_of_ms(timestamp_ms: int | None) -> str:
     if timestamp_ms is None or timestamp_ms < 0:
         return "no timestamp"
     try:
-        return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+        return (
+            f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+        )
     except (OverflowError, ValueError, OSError):
         return f"{timestamp_ms:,} ms, which is no date"
 
@@ -176,7 +192,8 @@ def fate_label(fate: Fate) -> str:
 
 
 def balance(offsets: int, fates: Mapping[Fate, int]) -> str:
-    """`HW - start = committed + aborted + ...`, each term in its colour, with its symbol and its word."""
+    """`HW - start = committed + aborted + ...`, each term in its colour, with its symbol and its
+    word."""
     shown = [fate for fate in FATES if fate is not Fate.UNEXPLAINED or fates[fate]]
     terms = [_term(fates[fate], FATE_WORDS[fate]) for fate in shown]
     return f"**{offsets:,}** offsets (HW − start) = {' + '.join(terms)}"
@@ -215,10 +232,18 @@ def run_state(run: Run) -> Word:
         word = "stopping" if run.stop_requested else str(run.state)
         return Word(word, word, ":material/sync:", "blue", "its process is at work")
     if run.state not in ENDED:
-        return Word("killed", "killed", ":material/power_off:", "orange", "its process is gone; it can be resumed")
+        return Word(
+            "killed",
+            "killed",
+            ":material/power_off:",
+            "orange",
+            "its process is gone; it can be resumed",
+        )
     return {
         State.DONE: Word("done", "done", ":material/done_all:", "green"),
-        State.STOPPED: Word("stopped", "stopped", ":material/stop_circle:", "gray", "it can be resumed"),
+        State.STOPPED: Word(
+            "stopped", "stopped", ":material/stop_circle:", "gray", "it can be resumed"
+        ),
         State.FAILED: Word("failed", "failed", ":material/error:", "red"),
     }[run.state]
 
@@ -232,7 +257,11 @@ def stages(run: Run) -> str:
     if run.alive and run.state in STAGES:
         at = STAGES.index(run.state)
         names = [
-            f":green[✓ {stage}]" if n < at else f"**:blue[▶ {stage}]**" if n == at else f":gray[{stage}]"
+            f":green[✓ {stage}]"
+            if n < at
+            else f"**:blue[▶ {stage}]**"
+            if n == at
+            else f":gray[{stage}]"
             for n, stage in enumerate(STAGES)
         ]
         return " → ".join([*names, ":gray[verdict]"])
@@ -280,7 +309,9 @@ def faults_sentence(run: Run) -> str:
 def plan_sentence(run: Run) -> str:
     """What a run was asked to do."""
     plan = run.plan
-    amount = "until stopped" if plan.get("until_stopped") else count(plan.get("records", 0), "record")
+    amount = (
+        "until stopped" if plan.get("until_stopped") else count(plan.get("records", 0), "record")
+    )
     return (
         f"{plan.get('scenario')} · {plan.get('guarantee')} · {amount} · {count(plan.get('partitions', 0), 'partition')}"
         f" · {plan.get('per_transaction', 0):,} a transaction · abort probability {plan.get('abort_probability', 0):g}"
@@ -299,7 +330,11 @@ def short_transaction(name: str | None) -> str:
 def transactions_balance(outcomes: Mapping[str, int]) -> str:
     """`12 transactions = 9 committed + 2 aborted + 1 open`, each term in its colour."""
     total = sum(outcomes.values())
-    terms = [_term(outcomes.get(name, 0), word) for name, word in TRANSACTION_WORDS.items() if name != UNEXPLAINED]
+    terms = [
+        _term(outcomes.get(name, 0), word)
+        for name, word in TRANSACTION_WORDS.items()
+        if name != UNEXPLAINED
+    ]
     if outcomes.get(UNEXPLAINED):
         terms.append(_term(outcomes[UNEXPLAINED], TRANSACTION_WORDS[UNEXPLAINED]))
     return f"**{total:,}** {'transaction' if total == 1 else 'transactions'} = {' + '.join(terms)}"
@@ -313,7 +348,11 @@ def span(milliseconds: int) -> str:
     """How long something took, from milliseconds to hours."""
     if abs(milliseconds) < 1_000:
         return f"{milliseconds:,} ms"
-    return f"{milliseconds / 1000:.1f} s" if abs(milliseconds) < 60_000 else duration(milliseconds / 1000)
+    return (
+        f"{milliseconds / 1000:.1f} s"
+        if abs(milliseconds) < 60_000
+        else duration(milliseconds / 1000)
+    )
 
 
 def data_size(size: int) -> str:
@@ -343,9 +382,7 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
             f"{one.start_offset} --bootstrap {bootstrap} says what would be lost, and with --yes does it."
         )
     if one.stuck:
-        return (
-            "A broker that leads one of its partitions, or its coordinator, does not answer: look at the brokers' logs."
-        )
+        return "A broker that leads one of its partitions, or its coordinator, does not answer: look at the brokers' logs."
     if one.state in PREPARED:
         return "Its end is decided and the markers are being written, which takes milliseconds. Take new bounds."
     left_ms = (one.timeout_ms or 0) - one.age_ms
@@ -385,7 +422,8 @@ def not_here(record: Record) -> str:
 
 
 def heard(report: Report) -> set[Witness]:
-    """Whom a report heard: both readings always, the raw log where the balance tells markers, others by its checks."""
+    """Whom a report heard: both readings always, the raw log where the balance tells markers,
+    others by its checks."""
     both = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
     raw_log = {Witness.RAW_LOG} if any(one.markers is not None for one in report.balance) else set()
     return both | raw_log | {witness for check in report.checked for witness in check.witnesses}

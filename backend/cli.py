@@ -1,7 +1,7 @@
 """The command line. Every command has `--help` with an example and `--json [FILE]` for machines.
 
-Exit codes: 0 holds; 1 violated; 2 holds, but a contract warns; 3 could not judge or could not do; 4 evidence could not
-be written; 64 wrong usage.
+Exit codes: 0 holds; 1 violated; 2 holds, but a contract warns; 3 could not judge or could not do; 4
+evidence could not be written; 64 wrong usage.
 """
 
 from __future__ import annotations
@@ -78,12 +78,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _with_json_value(arguments: list[str]) -> list[str]:
-    """`--json` without a file means the terminal; click has no option whose value may be left out."""
+    """`--json` without a file means the terminal; click has no option whose value may be left
+    out."""
     made: list[str] = []
     for number, argument in enumerate(arguments):
         made.append(argument)
         following = arguments[number + 1] if number + 1 < len(arguments) else "-"
-        if argument == "--json" and ((following.startswith("-") and following != "-") or number + 1 == len(arguments)):
+        if argument == "--json" and (
+            (following.startswith("-") and following != "-") or number + 1 == len(arguments)
+        ):
             made.append("-")
     return made
 

@@ -1,13 +1,14 @@
-"""Every error a user can meet. Each says what happened, where, and what to do; the command line prints it as it is.
+"""Every error a user can meet. Each says what happened, where, and what to do; the command line
+prints it as it is.
 
-TopicproofError                 exit_code 3: could not do, or could not judge
-├── ContractError               a contract that does not say what must hold, or names what is not there; all mistakes
-├── SelfTestError               what was injected into copies of the readings was not caught, or could not be injected
-├── UsageError                  64: the request itself is wrong (a bad plan, an unknown run)
-├── EvidenceError               4: evidence or history could not be written
-├── SetupError                  the machine lacks something: Java, Python, a free port, disk space, a writable home
-├── ClusterError                Kafka: not reachable, too old for transactions, refused the request
-│   └── TopicError              a topic that is missing, empty, or in the way
+TopicproofError                 exit_code 3: could not do, or could not judge ├── ContractError
+a contract that does not say what must hold, or names what is not there; all mistakes ├──
+SelfTestError               what was injected into copies of the readings was not caught, or could
+not be injected ├── UsageError                  64: the request itself is wrong (a bad plan, an
+unknown run) ├── EvidenceError               4: evidence or history could not be written ├──
+SetupError                  the machine lacks something: Java, Python, a free port, disk space, a
+writable home ├── ClusterError                Kafka: not reachable, too old for transactions,
+refused the request │   └── TopicError              a topic that is missing, empty, or in the way
 ├── SparkError                  Spark: not reachable, or a query that failed for a reason of its own
 └── SinkError                   the exactly-once sink refused to go on; nothing was lost silently
     ├── SourceGap               the first row lies above the next offset to be processed
@@ -61,7 +62,8 @@ class ContractError(TopicproofError):
     def __init__(self, *mistakes: Mistake | str) -> None:
         super().__init__(*mistakes)
         self.mistakes = tuple(
-            one if isinstance(one, Mistake) else Mistake("", None, "", one.rstrip(".")) for one in mistakes
+            one if isinstance(one, Mistake) else Mistake("", None, "", one.rstrip("."))
+            for one in mistakes
         )
         self.sentences = tuple(map(str, self.mistakes))
 

@@ -1,4 +1,5 @@
-"""The one place for addresses, timeouts, isolation levels and client settings. Units are in the names.
+"""The one place for addresses, timeouts, isolation levels and client settings. Units are in the
+names.
 
 Nothing else in the project spells a client setting of Kafka; a test greps for it.
 """
@@ -29,10 +30,12 @@ TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka's own default: an abandoned transaction is aborted by its coordinator after this long."""
 DISK_FREE_BYTES_MIN = 500_000_000
 _ALWAYS = {
-    # librdkafka writes what it tries again to the terminal, even a broker that is away; errors reach the caller anyway.
+    # librdkafka writes what it tries again to the terminal, even a broker that is away; errors
+    # reach the caller anyway.
     "log_level": 2,
-    # A client that starts waits half of this between its first connection and its second: 55 ms before its first
-    # answer, now 14. To a broker that is away the wait grows from here to ten seconds, as before.
+    # A client that starts waits half of this between its first connection and its second: 55 ms
+    # before its first answer, now 14. To a broker that is away the wait grows from here to ten
+    # seconds, as before.
     "reconnect.backoff.ms": 20,
 }
 """What every client of librdkafka is told, unless the user's properties say otherwise."""
@@ -93,17 +96,23 @@ class Settings:
 
 
 def read_settings(
-    bootstrap: str | None = None, config: Path | None = None, brokers: int | None = None, home: Path | None = None
+    bootstrap: str | None = None,
+    config: Path | None = None,
+    brokers: int | None = None,
+    home: Path | None = None,
 ) -> Settings:
     """Settings from the environment; arguments win over variables.
 
-    Raises UsageError for an unreadable `config`, SetupError when the home cannot be made or written.
+    Raises UsageError for an unreadable `config`, SetupError when the home cannot be made or
+    written.
     """
     config = config or _path("TOPICPROOF_CONFIG")
     client = read_properties(config) if config else {}
     home = (home or _path("TOPICPROOF_HOME") or Path(".topicproof")).absolute()
     writable(home)
-    given = bootstrap or os.environ.get("TOPICPROOF_BOOTSTRAP") or client.pop("bootstrap.servers", None)
+    given = (
+        bootstrap or os.environ.get("TOPICPROOF_BOOTSTRAP") or client.pop("bootstrap.servers", None)
+    )
     return Settings(
         home=home,
         jars=_path("TOPICPROOF_JARS") or ROOT / ".jars",
@@ -130,8 +139,9 @@ def writable(folder: Path) -> None:
 
 
 def socket_path(folder: Path) -> Path:
-    """The path of a Unix socket that belongs to `folder`: short (the kernel allows about 100 characters), and in a
-    place of this user alone. Raises SetupError when that place is somebody else's."""
+    """The path of a Unix socket that belongs to `folder`: short (the kernel allows about 100
+    characters), and in a place of this user alone. Raises SetupError when that place is somebody
+    else's."""
     place = Path(tempfile.gettempdir()) / f"topicproof-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
     if place.stat().st_uid != os.getuid():
@@ -140,11 +150,14 @@ def socket_path(folder: Path) -> Path:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A Java-style properties file: `name=value` lines, `#` comments. Raises UsageError naming the line."""
+    """A Java-style properties file: `name=value` lines, `#` comments. Raises UsageError naming the
+    line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise UsageError(f"The client properties {path} cannot be read: {error.strerror}.") from error
+        raise UsageError(
+            f"The client properties {path} cannot be read: {error.strerror}."
+        ) from error
     found: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         text = line.strip()
@@ -158,11 +171,19 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def admin_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
-    return {**_ALWAYS, **client, "bootstrap.servers": bootstrap, "socket.timeout.ms": REQUEST_TIMEOUT_MS}
+    return {
+        **_ALWAYS,
+        **client,
+        "bootstrap.servers": bootstrap,
+        "socket.timeout.ms": REQUEST_TIMEOUT_MS,
+    }
 
 
-def consumer_config(bootstrap: str, client: Mapping[str, str], group: str, isolation: str) -> dict[str, Any]:
-    """A consumer that never commits by itself and fails, instead of jumping, when its offset is gone."""
+def consumer_config(
+    bootstrap: str, client: Mapping[str, str], group: str, isolation: str
+) -> dict[str, Any]:
+    """A consumer that never commits by itself and fails, instead of jumping, when its offset is
+    gone."""
     return {
         **_ALWAYS,
         **client,
@@ -191,8 +212,8 @@ def idempotent_producer_config(bootstrap: str, client: Mapping[str, str]) -> dic
 
 
 def journal_producer_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
-    """Acknowledged by all replicas and in order, but not idempotent: asking for a producer id first took 0.5 s a task,
-    and an entry that a retry repeats says nothing new."""
+    """Acknowledged by all replicas and in order, but not idempotent: asking for a producer id first
+    took 0.5 s a task, and an entry that a retry repeats says nothing new."""
     return {
         **_ALWAYS,
         **client,
@@ -205,18 +226,23 @@ def journal_producer_config(bootstrap: str, client: Mapping[str, str]) -> dict[s
 
 
 def transactional_producer_config(
-    bootstrap: str, client: Mapping[str, str], transactional_id: str, timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    bootstrap: str,
+    client: Mapping[str, str],
+    transactional_id: str,
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> dict[str, Any]:
     return {
         **idempotent_producer_config(bootstrap, client),
         "linger.ms": 50,
         "batch.size": 1_000_000,
-        # Right after a transaction the coordinator answers "still completing" (CONCURRENT_TRANSACTIONS): asking again
-        # soon instead of after librdkafka's 100 ms took a transaction of 1,000 records from 37 to 10 ms, and 2 instead
-        # of 5 ms one of 100 records from 6.7 to 5.3.
+        # Right after a transaction the coordinator answers "still completing"
+        # (CONCURRENT_TRANSACTIONS): asking again soon instead of after librdkafka's 100 ms took a
+        # transaction of 1,000 records from 37 to 10 ms, and 2 instead of 5 ms one of 100 records
+        # from 6.7 to 5.3.
         "retry.backoff.ms": 2,
-        # When its connections broke, the client would forget the brokers and begin anew; an offset that it was handing
-        # to the group's coordinator meanwhile then waits for ever, past any time-out (librdkafka issue 5511).
+        # When its connections broke, the client would forget the brokers and begin anew; an offset
+        # that it was handing to the group's coordinator meanwhile then waits for ever, past any
+        # time-out (librdkafka issue 5511).
         "metadata.recovery.strategy": "none",
         # A delivery that succeeded then costs no call into Python.
         "delivery.report.only.error": True,
@@ -225,7 +251,9 @@ def transactional_producer_config(
     }
 
 
-def plain_producer_config(bootstrap: str, client: Mapping[str, str], idempotence: bool, acks: str) -> dict[str, Any]:
+def plain_producer_config(
+    bootstrap: str, client: Mapping[str, str], idempotence: bool, acks: str
+) -> dict[str, Any]:
     return {
         **idempotent_producer_config(bootstrap, client),
         "linger.ms": 50,
@@ -262,17 +290,25 @@ def kafka_python_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, 
 
 
 def java_client(client: Mapping[str, str]) -> dict[str, str]:
-    """Kafka's Java client properties for the same cluster, translated from librdkafka's names; others pass as they are.
+    """Kafka's Java client properties for the same cluster, translated from librdkafka's names;
+    others pass as they are.
 
-    Certificates and keys are PEM on both sides (KIP-651). Raises UsageError when a key file cannot be read.
+    Certificates and keys are PEM on both sides (KIP-651). Raises UsageError when a key file cannot
+    be read.
     """
     java = {name: value for name, value in client.items() if name not in _NOT_JAVA}
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms"))
     if mechanism is not None:
         java["sasl.mechanism"] = mechanism
     if "sasl.username" in client:
-        module = "scram.ScramLoginModule" if (mechanism or "").startswith("SCRAM") else "plain.PlainLoginModule"
-        user, password = (_quoted(client.get(name, "")) for name in ("sasl.username", "sasl.password"))
+        module = (
+            "scram.ScramLoginModule"
+            if (mechanism or "").startswith("SCRAM")
+            else "plain.PlainLoginModule"
+        )
+        user, password = (
+            _quoted(client.get(name, "")) for name in ("sasl.username", "sasl.password")
+        )
         java["sasl.jaas.config"] = (
             f"org.apache.kafka.common.security.{module} required username={user} password={password};"
         )
@@ -282,7 +318,9 @@ def java_client(client: Mapping[str, str]) -> dict[str, str]:
         java |= {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.certificate.chain": _read(client["ssl.certificate.location"]),
-            "ssl.keystore.key": _read(client.get("ssl.key.location", client["ssl.certificate.location"])),
+            "ssl.keystore.key": _read(
+                client.get("ssl.key.location", client["ssl.certificate.location"])
+            ),
         }
     return java
 
@@ -302,11 +340,14 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_text(encoding="ascii")
     except OSError as error:
-        raise UsageError(f"The client property file {path} cannot be read: {error.strerror}.") from error
+        raise UsageError(
+            f"The client property file {path} cannot be read: {error.strerror}."
+        ) from error
 
 
 def clients_of_spark_options(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Address and client properties out of the options of a Spark data source, where each begins with `kafka.`.
+    """Address and client properties out of the options of a Spark data source, where each begins
+    with `kafka.`.
 
     Raises UsageError when the address is missing.
     """
@@ -316,7 +357,9 @@ def clients_of_spark_options(options: Mapping[str, str]) -> tuple[str, dict[str,
     return client.pop("bootstrap.servers"), client
 
 
-def spark_source_options(bootstrap: str, client: Mapping[str, str], isolation: str) -> dict[str, str]:
+def spark_source_options(
+    bootstrap: str, client: Mapping[str, str], isolation: str
+) -> dict[str, str]:
     """Options of Spark's Kafka source, with fetch sizes that were measured to double its speed."""
     return {
         **{f"kafka.{name}": value for name, value in java_client(client).items()},
@@ -324,7 +367,8 @@ def spark_source_options(bootstrap: str, client: Mapping[str, str], isolation: s
         "kafka.isolation.level": isolation,
         "kafka.max.poll.records": "50000",
         "kafka.max.partition.fetch.bytes": "8000000",
-        # A read that ends in markers asks once more at the end of the log; Kafka's default answer to that takes 0.5 s.
+        # A read that ends in markers asks once more at the end of the log; Kafka's default answer
+        # to that takes 0.5 s.
         "kafka.fetch.max.wait.ms": "20",
         "failOnDataLoss": "true",
     }

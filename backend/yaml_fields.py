@@ -21,7 +21,9 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 def _topic(name: str | None) -> str | None:
     if name is not None and (not _TOPIC.fullmatch(name) or name in {".", ".."}):
-        raise ValueError("a topic's name has 1 to 249 letters, digits, dots, dashes and underscores")
+        raise ValueError(
+            "a topic's name has 1 to 249 letters, digits, dots, dashes and underscores"
+        )
     return name
 
 
@@ -38,8 +40,8 @@ class YamlFields(dict[str, Any]):
         self.read = {place: _at(self, place) for place in lines}
 
     def where(self, place: Place) -> str:
-        """The file, and the line of a field; of the field around it, where it has none. A field that the command line
-        has changed since is in no line."""
+        """The file, and the line of a field; of the field around it, where it has none. A field
+        that the command line has changed since is in no line."""
         line = self.line(place)
         return str(self.path) if line is None else f"{self.path}, line {line}"
 
@@ -53,7 +55,8 @@ class YamlFields(dict[str, Any]):
 
 
 def read_yaml(path: Path) -> YamlFields:
-    """The fields of a plan file. Raises UsageError naming the line when it is not a YAML mapping."""
+    """The fields of a plan file. Raises UsageError naming the line when it is not a YAML
+    mapping."""
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
         found = yaml.SafeLoader("").construct_document(root) if root is not None else None
@@ -64,14 +67,19 @@ def read_yaml(path: Path) -> YamlFields:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
-        raise UsageError(f"{path}{line}: not YAML ({getattr(error, 'problem', 'it does not parse')}).") from error
+        raise UsageError(
+            f"{path}{line}: not YAML ({getattr(error, 'problem', 'it does not parse')})."
+        ) from error
     if root is None or not isinstance(found, dict):
-        raise UsageError(f"{path}: expected a mapping of plan fields, for example `scenario: squares`.")
+        raise UsageError(
+            f"{path}: expected a mapping of plan fields, for example `scenario: squares`."
+        )
     return YamlFields(path, found, dict(_lines(path, root)))
 
 
 def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Place, int]]:
-    """Every field below `node` with its line, counted from 1. Raises UsageError for one that is there twice."""
+    """Every field below `node` with its line, counted from 1. Raises UsageError for one that is
+    there twice."""
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:

@@ -1,8 +1,9 @@
-"""From a click to a verdict: a run of 10,000 records, started and read in a real browser. Run as `make bench-click`.
+"""From a click to a verdict: a run of 10,000 records, started and read in a real browser. Run as
+`make bench-click`.
 
-Kafka, Spark and the dashboard are started in a home that is thrown away afterwards. The first runs warm them and are
-not counted. Each counted time is what a person waits, from the click on *Start the run* until the page shows the
-verdict, on cores that the browser shares with everything else.
+Kafka, Spark and the dashboard are started in a home that is thrown away afterwards. The first runs
+warm them and are not counted. Each counted time is what a person waits, from the click on *Start
+the run* until the page shows the verdict, on cores that the browser shares with everything else.
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ RECORDS = 10_000
 WARMING, COUNTED = 5, 9
 PATIENCE_MS = 120_000
 CHROMIUM = "/usr/bin/chromium"
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+]
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,9 @@ def click_to_verdict(browser: Browser, address: str, history: History) -> Waited
     expect(page.get_by_test_id("stStatusWidget")).to_have_count(0, timeout=PATIENCE_MS)
     began = _now()
     page.get_by_role("button", name="Start the run").click()
-    verdict = page.get_by_text(re.compile(rf"{RECORDS:,} of {RECORDS:,} inputs committed exactly once")).first
+    verdict = page.get_by_text(
+        re.compile(rf"{RECORDS:,} of {RECORDS:,} inputs committed exactly once")
+    ).first
     page.wait_for_url("**/?run=*")
     # Not `expect`, which describes the whole page anew at every look, on the same cores.
     verdict.wait_for(timeout=PATIENCE_MS)
@@ -93,7 +103,9 @@ def main() -> None:
                 out.print(f"{took.whole:5.1f} s: {parts}{' (warming)' if warming else ''}")
                 times += [] if warming else [took.whole]
             browser.close()
-    out.print(f"{RECORDS:,} records: median {statistics.median(times):.1f} s, worst {max(times):.1f} s of {len(times)}")
+    out.print(
+        f"{RECORDS:,} records: median {statistics.median(times):.1f} s, worst {max(times):.1f} s of {len(times)}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""What a transaction costs a broker, by what its client speaks. Run as `python -m benchmarks.clients`: four minutes.
+"""What a transaction costs a broker, by what its client speaks. Run as `python -m
+benchmarks.clients`: four minutes.
 
-The sink's client, librdkafka, speaks the first version of transactions, and each of its requests holds the records of
-one partition. For each of those partitions, and for the offset, the broker then asks its transaction coordinator. Here
-it is held against a client that only this benchmark could live with, as it knows no other brokers and no way on after
-an error: it speaks the second version (KIP-890), sends all partitions in one request, and has its batches ready. Each
-client sends the same records to the same topic, in transactions and, at-least-once, without, in turns; what counts is
-the broker's processor time, and how much more it is with transactions.
+The sink's client, librdkafka, speaks the first version of transactions, and each of its requests
+holds the records of one partition. For each of those partitions, and for the offset, the broker
+then asks its transaction coordinator. Here it is held against a client that only this benchmark
+could live with, as it knows no other brokers and no way on after an error: it speaks the second
+version (KIP-890), sends all partitions in one request, and has its batches ready. Each client sends
+the same records to the same topic, in transactions and, at-least-once, without, in turns; what
+counts is the broker's processor time, and how much more it is with transactions.
 """
 
 from __future__ import annotations
@@ -41,7 +43,12 @@ from topicproof.backend.kafka.plain import PlainProducer
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config, read_settings
+from topicproof.backend.settings import (
+    READ_COMMITTED,
+    REQUEST_TIMEOUT_MS,
+    consumer_config,
+    read_settings,
+)
 
 SINK, SOURCE = "sink", "source"
 PARTITIONS = 4
@@ -79,7 +86,9 @@ def main() -> None:
 
 
 def table(found: Mapping[Client, list[float]]) -> Table:
-    shown = Table(title=f"Processor time of the broker, {RECORDS:,} records a transaction: ms, median of the turns")
+    shown = Table(
+        title=f"Processor time of the broker, {RECORDS:,} records a transaction: ms, median of the turns"
+    )
     for heading in ("client", "exactly-once", "at-least-once", "more", "lowest to highest"):
         shown.add_column(heading, justify="left" if heading == "client" else "right")
     for client in dict.fromkeys(name for name, _ in found):
@@ -120,7 +129,8 @@ def librdkafka(bootstrap: str, records: int, transactions: bool) -> Iterator[Sen
 
 @contextmanager
 def second_version(bootstrap: str, records: int, transactions: bool) -> Iterator[Send]:
-    """One request for all partitions; the broker adds them, and the group, to the transaction by itself."""
+    """One request for all partitions; the broker adds them, and the group, to the transaction by
+    itself."""
     with connect(bootstrap, {}) as kafka:
         yield SecondVersion(kafka, records, transactions).send
 
@@ -204,13 +214,18 @@ class SecondVersion:
             topic = OffsetCommitRequest.OffsetCommitRequestTopic
             part = topic.OffsetCommitRequestPartition(**offset, committed_metadata="1")
             asked = OffsetCommitRequest(
-                group_id=self.name, topics=[topic(name=SOURCE, partitions=[part])], min_version=8, max_version=8
+                group_id=self.name,
+                topics=[topic(name=SOURCE, partitions=[part])],
+                min_version=8,
+                max_version=8,
             )
         self.kafka.with_retries(lambda: _raise(self._ask(asked).topics[0].partitions[0].error_code))
 
     def _batch(self) -> bytes:
         """The records, as sent by this producer in this epoch from this sequence on."""
-        self.batch.set_producer_state(*self.identity, self.sequence, self.transactional_id is not None)
+        self.batch.set_producer_state(
+            *self.identity, self.sequence, self.transactional_id is not None
+        )
         return bytes(self.batch.build())
 
     def _ask(self, request: Any) -> Any:
@@ -242,12 +257,15 @@ CLIENTS: Mapping[Client, Callable[[str, int], AbstractContextManager[Send]]] = {
 def measured(
     kafka: EmbeddedKafka, transactions: int, times: int, say: Callable[[str], None]
 ) -> dict[Client, list[float]]:
-    """By client and whether in transactions: the broker's processor time in ms a transaction, one a turn."""
+    """By client and whether in transactions: the broker's processor time in ms a transaction, one a
+    turn."""
     broker = psutil.Process(kafka.pids()[0])
     found: dict[Client, list[float]] = {one: [] for one in CLIENTS}
     for one, client in CLIENTS.items():
         for records, count in ((WARM_RECORDS, WARM), (RECORDS, transactions)):
-            say(f"warming up: {one[0]}, {'exactly-once' if one[1] else 'at-least-once'}, {records} records")
+            say(
+                f"warming up: {one[0]}, {'exactly-once' if one[1] else 'at-least-once'}, {records} records"
+            )
             with client(kafka.bootstrap, records) as send:
                 for number in range(count):
                     send(number)

@@ -1,9 +1,10 @@
 """Is judging lossless on hostile data, and in how much memory? Run as `make bench-hostile`.
 
-Each case fills a source and a sink with the same keys and values, in transactions of which some are aborted, and
-breaks the sink in known places: some inputs committed twice, some not at all. Judged by identity by key, the verdict
-must name exactly these. A Kafka and a Spark are started for it and thrown away afterwards; each case is judged in a
-process of its own, so that its peak of memory is its own. `--small` divides the large cases by 50.
+Each case fills a source and a sink with the same keys and values, in transactions of which some are
+aborted, and breaks the sink in known places: some inputs committed twice, some not at all. Judged
+by identity by key, the verdict must name exactly these. A Kafka and a Spark are started for it and
+thrown away afterwards; each case is judged in a process of its own, so that its peak of memory is
+its own. `--small` divides the large cases by 50.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
-from topicproof.backend.settings import idempotent_producer_config, read_settings, transactional_producer_config
+from topicproof.backend.settings import (
+    idempotent_producer_config,
+    read_settings,
+    transactional_producer_config,
+)
 from topicproof.validators.finding import Order
 from topicproof.validators.lineage.identity import Identity
 
@@ -92,10 +97,21 @@ def _key(number: int) -> bytes:
 
 
 def odd(number: int) -> Message:
-    """Tombstones, empty values, headers that are empty, repeated or not text; keys that are empty or not UTF-8."""
-    headers: list[tuple[str, bytes | None]] = [("", b""), ("h", None), ("h", b"\xff"), ("h", b"\xff"), ("\u2028", b"1")]
+    """Tombstones, empty values, headers that are empty, repeated or not text; keys that are empty
+    or not UTF-8."""
+    headers: list[tuple[str, bytes | None]] = [
+        ("", b""),
+        ("h", None),
+        ("h", b"\xff"),
+        ("h", b"\xff"),
+        ("\u2028", b"1"),
+    ]
     value = [None, b"", b"\x00\xff" * 8, "\u202e<b>é".encode()][number % 4]
-    return {"key": b"" if number == 0 else _key(number), "value": value, "headers": headers[: number % 6]}
+    return {
+        "key": b"" if number == 0 else _key(number),
+        "value": value,
+        "headers": headers[: number % 6],
+    }
 
 
 def cases(divisor: int) -> list[Case]:
@@ -132,12 +148,16 @@ def main() -> None:
     console, errors = Console(), Console(stderr=True)
     found: list[Figures] = []
     # Kafka may still write to its files for a moment when it is no longer needed.
-    with tempfile.TemporaryDirectory(prefix="topicproof-bench-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="topicproof-bench-", ignore_cleanup_errors=True
+    ) as folder:
         settings = read_settings(home=Path(folder))
         with services(settings, say=errors.print) as up:
             for case in cases(50 if "--small" in sys.argv else 1):
                 found.append(measure(up.bootstrap, up.spark_remote, case, Path(folder) / "judged"))
-                errors.print(f"{case.name}: {found[-1].verdict}, {'exact' if found[-1].exact else 'NOT EXACT'}")
+                errors.print(
+                    f"{case.name}: {found[-1].verdict}, {'exact' if found[-1].exact else 'NOT EXACT'}"
+                )
     console.print(as_table(found))
     console.print_json(json.dumps([asdict(one) for one in found]))
     if not all(one.exact for one in found):
@@ -149,7 +169,9 @@ def measure(bootstrap: str, spark_remote: str, case: Case, folder: Path) -> Figu
     name = f"hostile-{uuid.uuid4().hex[:6]}"
     topics = (f"{name}-source", f"{name}-sink")
     for topic in topics:
-        cluster.create_topic(topic, case.partitions, False, **{"max.message.bytes": str(case.bytes_max)})
+        cluster.create_topic(
+            topic, case.partitions, False, **{"max.message.bytes": str(case.bytes_max)}
+        )
     try:
         began = time.monotonic()
         fill(bootstrap, case, *topics)
@@ -222,10 +244,14 @@ def _require(taken: bool, topic: str) -> None:
         sys.exit(f"Kafka did not take every record of {topic}.")
 
 
-def judge_alone(bootstrap: str, spark_remote: str, source: str, sink: str, folder: Path) -> dict[str, Any]:
+def judge_alone(
+    bootstrap: str, spark_remote: str, source: str, sink: str, folder: Path
+) -> dict[str, Any]:
     """In a process that has done nothing else."""
     began = time.monotonic()
-    question = Question(fetch_bounds(bootstrap, {}, source), sink, identity=Identity.KEY, order=Order.NONE)
+    question = Question(
+        fetch_bounds(bootstrap, {}, source), sink, identity=Identity.KEY, order=Order.NONE
+    )
     with spark_session(spark_remote) as spark:
         report = judge_topics(spark, bootstrap, {}, question, folder)
     uncounted = {one.kind for one in report.not_checked}
@@ -242,7 +268,9 @@ def judge_alone(bootstrap: str, spark_remote: str, source: str, sink: str, folde
 def spark_peak(spark_remote: str) -> Iterator[Callable[[], int]]:
     """The most memory that Spark's server and its workers hold together during the block."""
     port = int(spark_remote.rpartition(":")[2])
-    server = next(psutil.Process(one.pid) for one in psutil.net_connections("tcp") if _listens(one, port))
+    server = next(
+        psutil.Process(one.pid) for one in psutil.net_connections("tcp") if _listens(one, port)
+    )
     ended, most = threading.Event(), [0]
 
     def watch() -> None:
@@ -259,7 +287,11 @@ def spark_peak(spark_remote: str) -> Iterator[Callable[[], int]]:
 
 
 def _listens(connection: Any, port: int) -> bool:
-    return connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid is not None
+    return (
+        connection.status == psutil.CONN_LISTEN
+        and connection.laddr.port == port
+        and connection.pid is not None
+    )
 
 
 def _held(process: psutil.Process) -> int:
@@ -272,7 +304,17 @@ def _held(process: psutil.Process) -> int:
 def as_table(found: list[Figures]) -> Table:
     table = Table(title="Hostile data, judged")
     table.add_column("case")
-    for name in ("records", "partitions", "duplicates", "gaps", "others", "exact", "judged s", "run MB", "Spark MB"):
+    for name in (
+        "records",
+        "partitions",
+        "duplicates",
+        "gaps",
+        "others",
+        "exact",
+        "judged s",
+        "run MB",
+        "Spark MB",
+    ):
         table.add_column(name, justify="right")
     for one in found:
         table.add_row(

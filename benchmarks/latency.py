@@ -1,5 +1,5 @@
-"""How long a record takes from its produce until a read_committed consumer has what became of it, and how long before
-that a read_uncommitted one has it."""
+"""How long a record takes from its produce until a read_committed consumer has what became of it,
+and how long before that a read_uncommitted one has it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,32 @@ from benchmarks.sides import PARTITIONS, Bench, streaming
 from topicproof.backend.errors import SetupError
 from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, consumer_config, idempotent_producer_config
+from topicproof.backend.settings import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    consumer_config,
+    idempotent_producer_config,
+)
 
 WARMING_S = 8
 """Not counted: the pipeline starts meanwhile."""
 PATIENCE_S = 30
 
 
-def latencies(bench: Bench, rate: int, seconds: int, of_streams: bool = False, **plan: Any) -> list[float]:
-    """Seconds from produce to committed output, of each record after the first `WARMING_S`, that a run until stopped
-    takes, or Kafka Streams."""
+def latencies(
+    bench: Bench, rate: int, seconds: int, of_streams: bool = False, **plan: Any
+) -> list[float]:
+    """Seconds from produce to committed output, of each record after the first `WARMING_S`, that a
+    run until stopped takes, or Kafka Streams."""
     sent, heard = _watch(bench, rate, seconds, (READ_COMMITTED,), of_streams, plan)
     return _between(sent, heard[0], rate)
 
 
 def delays(bench: Bench, rate: int, seconds: int, **plan: Any) -> list[float]:
     """Seconds from when read_uncommitted shows each record's output until read_committed does."""
-    _, (uncommitted, committed) = _watch(bench, rate, seconds, (READ_UNCOMMITTED, READ_COMMITTED), False, plan)
+    _, (uncommitted, committed) = _watch(
+        bench, rate, seconds, (READ_UNCOMMITTED, READ_COMMITTED), False, plan
+    )
     return _between(uncommitted, committed, rate)
 
 
@@ -39,12 +48,19 @@ def _between(earlier: list[float], later: list[float], rate: int) -> list[float]
     """Raises SetupError when a record was not heard of: the slowest ones would be left out."""
     counted = range(rate * WARMING_S, len(later))
     if unheard := sum(not (earlier[number] and later[number]) for number in counted):
-        raise SetupError(f"{unheard:,} of {len(counted):,} records did not come within {PATIENCE_S} s.")
+        raise SetupError(
+            f"{unheard:,} of {len(counted):,} records did not come within {PATIENCE_S} s."
+        )
     return [later[number] - earlier[number] for number in counted]
 
 
 def _watch(
-    bench: Bench, rate: int, seconds: int, levels: Sequence[str], of_streams: bool, plan: Mapping[str, Any]
+    bench: Bench,
+    rate: int,
+    seconds: int,
+    levels: Sequence[str],
+    of_streams: bool,
+    plan: Mapping[str, Any],
 ) -> tuple[list[float], list[list[float]]]:
     """When each record was produced, and when each level showed its output."""
     total = rate * (WARMING_S + seconds)
@@ -74,7 +90,9 @@ class _Heard(threading.Thread):
         super().__init__(daemon=True)
         config = consumer_config(bench.services.bootstrap, bench.settings.client, "latency", level)
         self.consumer = Consumer({**config, "fetch.wait.max.ms": 10})
-        self.consumer.assign([TopicPartition(sink, partition, 0) for partition in range(PARTITIONS)])
+        self.consumer.assign(
+            [TopicPartition(sink, partition, 0) for partition in range(PARTITIONS)]
+        )
         self.at = [0.0] * total
         self.ended = threading.Event()
 
@@ -91,7 +109,12 @@ class _Heard(threading.Thread):
 
 def _feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
     """One record after the other, each at its time."""
-    producer = Producer({**idempotent_producer_config(bench.services.bootstrap, bench.settings.client), "linger.ms": 0})
+    producer = Producer(
+        {
+            **idempotent_producer_config(bench.services.bootstrap, bench.settings.client),
+            "linger.ms": 0,
+        }
+    )
     began = time.monotonic()
     for number in range(len(sent)):
         wait = began + number / rate - time.monotonic()
@@ -107,8 +130,15 @@ def _feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
 def _ours(bench: Bench, source: str, plan: Mapping[str, Any]) -> Iterator[str]:
     """A run until stopped; gives its sink."""
     settings, services, history = bench.settings, bench.services, bench.history
-    fields = {"scenario": "squares", "source": {"topic": source}, "judged": False, "until_stopped": True}
-    run = create(settings, services, history, make_plan({**fields, "per_transaction": 10_000, **plan}))
+    fields = {
+        "scenario": "squares",
+        "source": {"topic": source},
+        "judged": False,
+        "until_stopped": True,
+    }
+    run = create(
+        settings, services, history, make_plan({**fields, "per_transaction": 10_000, **plan})
+    )
     stop = threading.Event()
     context = make_context(settings, services, history, run, stop)
     working = threading.Thread(target=execute, args=(context,), daemon=True)

@@ -1,15 +1,16 @@
-"""How soon each page of the dashboard shows its frame and its content, and answers a click, in a real browser.
+"""How soon each page of the dashboard shows its frame and its content, and answers a click, in a
+real browser.
 
-Run as `make bench-pages`; `python -m benchmarks.pages --records 1000000` is a smaller one. A topic of 16 partitions and
-10 million offsets is written in transactions, every fifth of them aborted, to a Kafka that is thrown away afterwards,
-with two small runs beside it. Each page is opened once to warm it (which scans the topic's log), and then again and
-again; the median counts.
+Run as `make bench-pages`; `python -m benchmarks.pages --records 1000000` is a smaller one. A topic
+of 16 partitions and 10 million offsets is written in transactions, every fifth of them aborted, to
+a Kafka that is thrown away afterwards, with two small runs beside it. Each page is opened once to
+warm it (which scans the topic's log), and then again and again; the median counts.
 
-Frame: the page's title can be seen. Content: what the page is for can be seen, and its script has ended. Both are taken
-twice: in the open dashboard, by somebody who goes to another page and back, and by a link in a tab of its own, where
-the browser starts all of the dashboard's and Plotly's programs anew. Reaction: from a click to what it asked for. The
-page itself takes these times, at the animation frame that shows what is waited for:
-Playwright looks twice a second.
+Frame: the page's title can be seen. Content: what the page is for can be seen, and its script has
+ended. Both are taken twice: in the open dashboard, by somebody who goes to another page and back,
+and by a link in a tab of its own, where the browser starts all of the dashboard's and Plotly's
+programs anew. Reaction: from a click to what it asked for. The page itself takes these times, at
+the animation frame that shows what is waited for: Playwright looks twice a second.
 """
 
 from __future__ import annotations
@@ -53,9 +54,21 @@ SCREEN: ViewportSize = {"width": 1280, "height": 900}
 EAGER = "--js-flags=--no-enable-lazy-source-positions"
 """While a program steers the browser, every stack trace asks where in the source it is, and V8 parses the whole of
 Plotly anew to tell: half a second that nobody else waits. So positions are noted at once."""
-LIMITS = {"frame": 1.0, "content": 2.0, "reaction": 0.5, "frame by link": 1.0, "content by link": 2.0}
+LIMITS = {
+    "frame": 1.0,
+    "content": 2.0,
+    "reaction": 0.5,
+    "frame by link": 1.0,
+    "content by link": 2.0,
+}
 """Seconds."""
-PLAN = {"records": 6_000, "partitions": 3, "per_transaction": 500, "abort_probability": 0.3, "seed": 1}
+PLAN = {
+    "records": 6_000,
+    "partitions": 3,
+    "per_transaction": 500,
+    "abort_probability": 0.3,
+    "seed": 1,
+}
 
 
 SEEN = """([sights, whole]) => {
@@ -179,7 +192,13 @@ def visits(runs: Sequence[str]) -> list[Visit]:
             text(f"/{older}"),
             unfold("Run or check"),
         ),
-        Visit("Matrix", "matrix", [HEAT_MAP, TABLE, text("cells agree")], second_row(28), heading("under")),
+        Visit(
+            "Matrix",
+            "matrix",
+            [HEAT_MAP, TABLE, text("cells agree")],
+            second_row(28),
+            heading("under"),
+        ),
         Visit(
             "History",
             "history",
@@ -191,7 +210,9 @@ def visits(runs: Sequence[str]) -> list[Visit]:
     ]
 
 
-def measure(browser: BrowserContext, address: str, visit: Visit) -> tuple[float, float, float | None, float, float]:
+def measure(
+    browser: BrowserContext, address: str, visit: Visit
+) -> tuple[float, float, float | None, float, float]:
     """As `Figures` has them, in seconds."""
     page = browser.new_page()
     page.set_default_timeout(PATIENCE_MS)
@@ -222,7 +243,8 @@ def shown(page: Page, visit: Visit) -> tuple[float, float]:
 
 
 def seen(page: Page, *sights: Sight, whole: bool = False) -> float:
-    """Seconds from the navigation until all can be seen; `whole`: and the page's script has ended."""
+    """Seconds from the navigation until all can be seen; `whole`: and the page's script has
+    ended."""
     wanted = [[sight.selector, sight.text] for sight in sights]
     at = page.wait_for_function(SEEN, arg=[wanted, whole], polling="raf")
     return float(at.json_value()) / 1000
@@ -232,7 +254,11 @@ def fill(bootstrap: str, records: int) -> None:
     """The large topic."""
     cluster = Cluster(bootstrap, {})
     cluster.create_topic(TOPIC, PARTITIONS)
-    config = {"batch.num.messages": BATCH, "linger.ms": 50, "queue.buffering.max.messages": 10 * AT_ONCE}
+    config = {
+        "batch.num.messages": BATCH,
+        "linger.ms": 50,
+        "queue.buffering.max.messages": 10 * AT_ONCE,
+    }
     producer = Producer({**transactional_producer_config(bootstrap, {}, TOPIC), **config})
     producer.init_transactions(30)
     for number in range(records // AT_ONCE):
@@ -258,7 +284,18 @@ def small_run(settings: Settings, found: Services) -> str:
 def whole_matrix(settings: Settings) -> None:
     """Results of every cell, as a matrix leaves them: nothing is run, only shown."""
     results = [
-        Result(one.guarantee, one.fault, one.plan, "squares-none", "HOLDS", {}, "exact", "it fired", (), 6.0)
+        Result(
+            one.guarantee,
+            one.fault,
+            one.plan,
+            "squares-none",
+            "HOLDS",
+            {},
+            "exact",
+            "it fired",
+            (),
+            6.0,
+        )
         for one in cells()
     ]
     path = settings.home / RESULTS
@@ -275,14 +312,18 @@ def main() -> None:
     out, errors = Console(), Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="topicproof-bench-") as home:
         settings = read_settings(home=Path(home))
-        with services(settings, say=errors.print) as found, dashboard(settings, free_ports(1)[0]) as address:
+        with (
+            services(settings, say=errors.print) as found,
+            dashboard(settings, free_ports(1)[0]) as address,
+        ):
             began = time.monotonic()
             fill(found.bootstrap, asked.records)
             errors.print(f"{TOPIC}: {asked.records:,} records in {time.monotonic() - began:.0f} s")
             runs = [small_run(settings, found) for _ in range(2)]
             whole_matrix(settings)
             with sync_playwright() as driver:
-                # A profile on disk, as a person's: one in memory compiles the dashboard's scripts anew in every tab.
+                # A profile on disk, as a person's: one in memory compiles the dashboard's scripts
+                # anew in every tab.
                 browser = driver.chromium.launch_persistent_context(
                     Path(home) / "browser",
                     executable_path=CHROMIUM,
@@ -295,7 +336,12 @@ def main() -> None:
                         continue
                     first = measure(browser, address, visit)
                     errors.print(f"{visit.name}: content after {first[-1]:.1f} s the first time")
-                    figures.append(medians(visit.name, [measure(browser, address, visit) for _ in range(asked.times)]))
+                    figures.append(
+                        medians(
+                            visit.name,
+                            [measure(browser, address, visit) for _ in range(asked.times)],
+                        )
+                    )
                 browser.close()
     out.print(as_table(figures, asked.records))
 
@@ -315,7 +361,10 @@ def as_table(figures: Sequence[Figures], records: int) -> Table:
         table.add_column(f"{name} (< {limit:g})", justify="right")
     for one in figures:
         found = zip(astuple(one)[1:], LIMITS.values(), strict=True)
-        table.add_row(one.name, *("–" if s is None else f"{s:.2f}{'' if s < limit else ' !'}" for s, limit in found))
+        table.add_row(
+            one.name,
+            *("–" if s is None else f"{s:.2f}{'' if s < limit else ' !'}" for s, limit in found),
+        )
     return table
 
 

@@ -1,9 +1,10 @@
-"""How fast the raw log's batch headers are scanned, and in how much memory. Run as `make bench-scan`.
+"""How fast the raw log's batch headers are scanned, and in how much memory. Run as `make
+bench-scan`.
 
-Two topics of 20 million records, one in batches of 500 and one of 1,250, are written to a Kafka that is thrown away
-afterwards. Each scan runs in a process of its own, so that its peak of memory is its own. Processor time is shown
-beside the time on the clock: on a machine with few cores the broker, and whatever else runs there, takes its share of
-the latter.
+Two topics of 20 million records, one in batches of 500 and one of 1,250, are written to a Kafka
+that is thrown away afterwards. Each scan runs in a process of its own, so that its peak of memory
+is its own. Processor time is shown beside the time on the clock: on a machine with few cores the
+broker, and whatever else runs there, takes its share of the latter.
 """
 
 from __future__ import annotations
@@ -94,7 +95,11 @@ def filled_topic(bootstrap: str, batch: int, errors: Console) -> Iterator[str]:
 def fill(bootstrap: str, topic: str, batch: int) -> None:
     producer = Producer(
         # A long linger, so that a batch is sent when it is full and not before.
-        {**idempotent_producer_config(bootstrap, {}), "batch.num.messages": batch, "linger.ms": 1_000}
+        {
+            **idempotent_producer_config(bootstrap, {}),
+            "batch.num.messages": batch,
+            "linger.ms": 1_000,
+        }
     )
     messages = [{"value": VALUE}] * AT_ONCE
     for number in range(RECORDS // AT_ONCE):
@@ -114,9 +119,17 @@ def scan_alone(bootstrap: str, topic: str, records: int) -> Figures:
 def scan_once(bootstrap: str, topic: str, records: int) -> Figures:
     whole = fetch_bounds(bootstrap, {}, topic)
     end = records // PARTITIONS
-    bounds = Bounds(topic, tuple(PartitionBounds(p.partition, 0, end, end) for p in whole.partitions))
-    # Imports, connections and Arrow's own pools are there after a first small scan, and no part of the growth.
-    scan(bootstrap, {}, topic, Bounds(topic, tuple(PartitionBounds(p.partition, 0, 1, 1) for p in whole.partitions)))
+    bounds = Bounds(
+        topic, tuple(PartitionBounds(p.partition, 0, end, end) for p in whole.partitions)
+    )
+    # Imports, connections and Arrow's own pools are there after a first small scan, and no part of
+    # the growth.
+    scan(
+        bootstrap,
+        {},
+        topic,
+        Bounds(topic, tuple(PartitionBounds(p.partition, 0, 1, 1) for p in whole.partitions)),
+    )
     before = psutil.Process().memory_info().rss
     began, cpu_began = time.perf_counter(), time.process_time()
     table = scan(bootstrap, {}, topic, bounds)
@@ -145,7 +158,15 @@ def peak_bytes() -> int:
 
 def as_table(found: list[Figures]) -> Table:
     table = Table(title="Scan of batch headers")
-    for name in ("records", "per batch", "seconds", "records/s", "per CPU s", "table MB", "growth MB"):
+    for name in (
+        "records",
+        "per batch",
+        "seconds",
+        "records/s",
+        "per CPU s",
+        "table MB",
+        "growth MB",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for one in found:
         table.add_row(

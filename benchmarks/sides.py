@@ -1,4 +1,5 @@
-"""What benchmarks.speed puts side by side: this project by its own run path, and the programs of a folder of peers."""
+"""What benchmarks.speed puts side by side: this project by its own run path, and the programs of a
+folder of peers."""
 
 from __future__ import annotations
 
@@ -113,11 +114,14 @@ class Bench:
 
 @contextmanager
 def three_brokers(bench: Bench) -> Iterator[Bench]:
-    """The same Spark, and a Kafka of three brokers, each of which keeps a replica of every partition."""
+    """The same Spark, and a Kafka of three brokers, each of which keeps a replica of every
+    partition."""
     with tempfile.TemporaryDirectory(prefix="topicproof-bench-") as home:
         settings = replace(bench.settings, home=Path(home), brokers=3)
         with services(settings, spark=False) as up:
-            yield replace(bench, services=replace(bench.services, bootstrap=up.bootstrap), filled={})
+            yield replace(
+                bench, services=replace(bench.services, bootstrap=up.bootstrap), filled={}
+            )
 
 
 def fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
@@ -126,7 +130,10 @@ def fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
         while len(producer) > 10 * FILL_AT_ONCE:
             producer.poll(0.01)
         for partition in range(PARTITIONS):
-            keys = [b"%d" % n for n in range(first + partition, min(first + FILL_AT_ONCE, records), PARTITIONS)]
+            keys = [
+                b"%d" % n
+                for n in range(first + partition, min(first + FILL_AT_ONCE, records), PARTITIONS)
+            ]
             messages = [{"key": key, "value": key.rjust(value_bytes, b"0")} for key in keys]
             producer.produce_batch(topic, messages, partition=partition)
     if producer.flush(PEER_TIMEOUT_S):
@@ -143,7 +150,13 @@ def ours(bench: Bench, source: str, records: int, **plan: Any) -> Timed:
 def kept(bench: Bench, source: str, records: int, **plan: Any) -> Iterator[tuple[Timed, Run]]:
     """One run without a verdict, whose topics are there until the end of the block."""
     settings, services, history = bench.settings, bench.services, bench.history
-    fields = {"scenario": "squares", "source": {"topic": source}, "judged": False, "per_transaction": 10_000, **plan}
+    fields = {
+        "scenario": "squares",
+        "source": {"topic": source},
+        "judged": False,
+        "per_transaction": 10_000,
+        **plan,
+    }
     run = create(settings, services, history, make_plan(fields))
     try:
         with watched(services) as seen:
@@ -154,15 +167,20 @@ def kept(bench: Bench, source: str, records: int, **plan: Any) -> Iterator[tuple
         if inputs != records:
             sys.exit(f"{run.id}: {inputs:,} of {records:,} inputs were committed.")
         seconds = max(committed[-1] - started, 1e-3)
-        yield Timed(records, seconds, whole, committed[0] - began_at, seen.processor_s, seen.peak), run
+        yield (
+            Timed(records, seconds, whole, committed[0] - began_at, seen.processor_s, seen.peak),
+            run,
+        )
     finally:
         clean(settings, services, history, run.id)
 
 
 def journal_times(bench: Bench, run: Run) -> tuple[float, list[float], int]:
-    """By a run's journal: when its first task was about to write, when each transaction was committed, and of how many
-    inputs all of these were."""
-    consumer = Consumer(consumer_config(bench.services.bootstrap, bench.settings.client, "speed", READ_COMMITTED))
+    """By a run's journal: when its first task was about to write, when each transaction was
+    committed, and of how many inputs all of these were."""
+    consumer = Consumer(
+        consumer_config(bench.services.bootstrap, bench.settings.client, "speed", READ_COMMITTED)
+    )
     place = TopicPartition(run.facts["journal"], 0)
     start, end = consumer.get_watermark_offsets(place, 10)
     consumer.assign([TopicPartition(place.topic, 0, start)])
@@ -192,8 +210,8 @@ class Seen:
 
 @contextmanager
 def watched(services: Services) -> Iterator[Seen]:
-    """Processor time and memory of everybody during the block. A worker's that ended meanwhile is that of its last
-    sample."""
+    """Processor time and memory of everybody during the block. A worker's that ended meanwhile is
+    that of its last sample."""
     spark = _listening(services.spark_remote)
     broker = _listening(services.bootstrap.split(",")[0])
     seen, ended = Seen(), threading.Event()
@@ -202,7 +220,12 @@ def watched(services: Services) -> Iterator[Seen]:
 
     def sample(first: bool = False, weighed: bool = True) -> None:
         workers = _workers(spark)
-        for name, process in (("broker", broker), ("spark", spark), ("run", psutil.Process()), *workers):
+        for name, process in (
+            ("broker", broker),
+            ("spark", spark),
+            ("run", psutil.Process()),
+            *workers,
+        ):
             try:
                 times = process.cpu_times()
                 used = times.user + times.system
@@ -212,7 +235,9 @@ def watched(services: Services) -> Iterator[Seen]:
             before = taken.get((name, process.pid), (used if first else 0.0, used))[0]
             taken[name, process.pid] = (before, used)
         if weighed:
-            seen.peak = max(seen.peak, sum(_held(one) for one in (spark, *(process for _, process in workers))))
+            seen.peak = max(
+                seen.peak, sum(_held(one) for one in (spark, *(process for _, process in workers)))
+            )
 
     def watch() -> None:
         for turn in count(1):
@@ -264,22 +289,32 @@ def _listening(address: str) -> psutil.Process:
     return next(
         psutil.Process(one.pid)
         for one in psutil.net_connections("tcp")
-        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid is not None
+        if one.status == psutil.CONN_LISTEN
+        and one.laddr
+        and one.laddr.port == port
+        and one.pid is not None
     )
 
 
-def streams(bench: Bench, source: str, records: int, guarantee: str, commit_ms: int = COMMIT_MS) -> float:
-    """Records per second of Kafka Streams on the same source, as it prints them. Raises SetupError."""
+def streams(
+    bench: Bench, source: str, records: int, guarantee: str, commit_ms: int = COMMIT_MS
+) -> float:
+    """Records per second of Kafka Streams on the same source, as it prints them. Raises
+    SetupError."""
     return streams_sized(bench, source, records, guarantee, commit_ms)[0]
 
 
-def streams_sized(bench: Bench, source: str, records: int, guarantee: str, commit_ms: int) -> tuple[float, float]:
+def streams_sized(
+    bench: Bench, source: str, records: int, guarantee: str, commit_ms: int
+) -> tuple[float, float]:
     """As `streams`, and beside it how many records its transactions had, by the raw log."""
     bootstrap, client, sink = bench.services.bootstrap, bench.settings.client, f"{source}-streams"
     with streaming(bench, source, records, guarantee, commit_ms) as process:
         said, _ = process.communicate(timeout=PEER_TIMEOUT_S)
         bounds = fetch_bounds(bootstrap, client, sink)
-        sizes = over_partitions(transactions(scan(bootstrap, client, sink, bounds), bounds))["records"]
+        sizes = over_partitions(transactions(scan(bootstrap, client, sink, bounds), bounds))[
+            "records"
+        ]
     found = re.search(r"(\d+) records/s", said)
     if process.returncode or found is None:
         raise SetupError("Kafka Streams did not end well.")
@@ -296,9 +331,18 @@ def streaming(
     program = next((bench.peers / "kafka-streams").rglob("Square.java"))
     sink = f"{source}-streams"
     bench.cluster.create_topic(sink, PARTITIONS)
-    command = [java(), "-cp", os.pathsep.join(map(str, jars)), str(program), bench.services.bootstrap, source]
+    command = [
+        java(),
+        "-cp",
+        os.pathsep.join(map(str, jars)),
+        str(program),
+        bench.services.bootstrap,
+        source,
+    ]
     command += [str(records), guarantee, str(THREADS), str(commit_ms)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     try:
         yield process
     finally:
@@ -312,7 +356,10 @@ def python_loop(bench: Bench, source: str, per_transaction: int) -> float:
     """Records per second of the hand-written loop, as it prints them."""
     bounds = fetch_bounds(bench.services.bootstrap, bench.settings.client, source)
     records = sum(p.lso - p.start for p in bounds.partitions)
-    found = re.search(r"(\d+) records/s", _peer(bench, "python_loop.py", source, str(records), str(per_transaction)))
+    found = re.search(
+        r"(\d+) records/s",
+        _peer(bench, "python_loop.py", source, str(records), str(per_transaction)),
+    )
     return float(found[1]) if found else 0.0
 
 
@@ -326,7 +373,9 @@ def _peer(bench: Bench, script: str, *arguments: str) -> str:
     """What a peer in Python prints. Raises SetupError."""
     assert bench.peers is not None
     command = [bench.peers_python, str(bench.peers / script), bench.services.bootstrap, *arguments]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PEER_TIMEOUT_S)
+    answer = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PEER_TIMEOUT_S
+    )
     if answer.returncode:
         last = (answer.stderr.strip().splitlines() or ["no word"])[-1]
         raise SetupError(f"{script} did not end well: {last}")
@@ -340,7 +389,12 @@ def verdict(bench: Bench, run: Run, folder: Path, payloads: Payloads = Payloads.
         source = fetch_bounds(bench.services.bootstrap, bench.settings.client, run.facts["source"])
         question = Question(source, run.facts["sink"])
         report = judge_topics(
-            spark, bench.services.bootstrap, bench.settings.client, question, folder, payloads=payloads
+            spark,
+            bench.services.bootstrap,
+            bench.settings.client,
+            question,
+            folder,
+            payloads=payloads,
         )
     if report.verdict is not Outcome.HOLDS:
         sys.exit(f"{run.id}: {report.why}")
@@ -348,13 +402,16 @@ def verdict(bench: Bench, run: Run, folder: Path, payloads: Payloads = Payloads.
 
 
 def plain_counts(bench: Bench, run: Run) -> float:
-    """Seconds of three plain Spark counts: the source, and the sink at both levels, which is what a verdict reads."""
+    """Seconds of three plain Spark counts: the source, and the sink at both levels, which is what a
+    verdict reads."""
     began = time.monotonic()
     bootstrap, client = bench.services.bootstrap, bench.settings.client
     options = spark_source_options(bootstrap, client, READ_COMMITTED)
     levels = (Witness.READ_COMMITTED, Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED)
     with spark_session(bench.services.spark_remote) as spark:
-        for topic, level in zip((run.facts["source"], run.facts["sink"], run.facts["sink"]), levels, strict=True):
+        for topic, level in zip(
+            (run.facts["source"], run.facts["sink"], run.facts["sink"]), levels, strict=True
+        ):
             read(spark, options, fetch_bounds(bootstrap, client, topic), level).count()
     return time.monotonic() - began
 

@@ -1,11 +1,14 @@
-"""How fast this project is beside what a user would pick instead. Run as `make bench ARGS="--peers DIR"`.
+"""How fast this project is beside what a user would pick instead. Run as `make bench ARGS="--peers
+DIR"`.
 
-Both sides of a row work on the same topic, in turn, at least three times; the ratio of each turn counts, and of these
-the median, with the lowest and the highest beside it. Kafka and Spark are started for it and thrown away afterwards.
-Without `--peers` (a folder of other programs, which is no part of this project) only this project is measured.
+Both sides of a row work on the same topic, in turn, at least three times; the ratio of each turn
+counts, and of these the median, with the lowest and the highest beside it. Kafka and Spark are
+started for it and thrown away afterwards. Without `--peers` (a folder of other programs, which is
+no part of this project) only this project is measured.
 
-The speed of a pipeline is its records over the time from the first transaction that was begun to the last one that was
-committed; of Kafka Streams, over the time from its first record until it has closed. What starting costs is in "whole".
+The speed of a pipeline is its records over the time from the first transaction that was begun to
+the last one that was committed; of Kafka Streams, over the time from its first record until it has
+closed. What starting costs is in "whole".
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ EXECUTORS = (1, 2)
 
 @dataclass(frozen=True)
 class Line:
-    """One figure: ours, and beside it another's where there is one. In turns that belong together."""
+    """One figure: ours, and beside it another's where there is one. In turns that belong
+    together."""
 
     row: str
     what: str
@@ -67,7 +71,11 @@ class Line:
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        return tuple(mine / other for mine, other in zip(self.ours, self.theirs, strict=True)) if self.theirs else ()
+        return (
+            tuple(mine / other for mine, other in zip(self.ours, self.theirs, strict=True))
+            if self.theirs
+            else ()
+        )
 
 
 Row = Callable[[Bench, int, int], Iterator[Line]]
@@ -81,8 +89,17 @@ def row_streams(bench: Bench, records: int, times: int) -> Iterator[Line]:
         mine, theirs = [], []
         for _ in range(times):
             mine.append(sides.ours(bench, source, records, lineage="off"))
-            theirs += [sides.streams(bench, source, records, "exactly_once_v2")] if bench.peers else []
-        yield rates("streams", f"exactly-once, lineage off{_of(size)}", mine, "Kafka Streams EOS", theirs, ">= 1.0")
+            theirs += (
+                [sides.streams(bench, source, records, "exactly_once_v2")] if bench.peers else []
+            )
+        yield rates(
+            "streams",
+            f"exactly-once, lineage off{_of(size)}",
+            mine,
+            "Kafka Streams EOS",
+            theirs,
+            ">= 1.0",
+        )
 
 
 def row_lineage(bench: Bench, records: int, times: int) -> Iterator[Line]:
@@ -97,25 +114,37 @@ def row_lineage(bench: Bench, records: int, times: int) -> Iterator[Line]:
                 timed.append(sides.ours(bench, source, records, lineage=lineage))
         for lineage, timed in found.items():
             what = f"exactly-once, lineage {lineage}{_of(size)}"
-            yield rates("lineage", what, timed, "lineage off", theirs, ">= 0.85" if lineage == "packed" else "")
+            yield rates(
+                "lineage",
+                what,
+                timed,
+                "lineage off",
+                theirs,
+                ">= 0.85" if lineage == "packed" else "",
+            )
 
 
 def row_guarantees(bench: Bench, records: int, times: int) -> Iterator[Line]:
-    """Each guarantee beside at-least-once at 10,000 records a transaction, and how long its records take at a steady
-    rate. Without lineage, of which only exactly-once writes a second header."""
+    """Each guarantee beside at-least-once at 10,000 records a transaction, and how long its records
+    take at a steady rate. Without lineage, of which only exactly-once writes a second header."""
     _warm_guarantees(bench, records, GUARANTEES)
     for value_bytes in SIZES:
-        yield from _beside_at_least_once("guarantees", bench, records, times, value_bytes, 10_000, GUARANTEES)
+        yield from _beside_at_least_once(
+            "guarantees", bench, records, times, value_bytes, 10_000, GUARANTEES
+        )
     waits: dict[str, list[list[float]]] = {guarantee: [] for guarantee in GUARANTEES}
     for _ in range(times):
         for guarantee, turns in waits.items():
-            turns.append(latencies(bench, LATENCY_RATE, LATENCY_S, guarantee=guarantee, lineage="off"))
+            turns.append(
+                latencies(bench, LATENCY_RATE, LATENCY_S, guarantee=guarantee, lineage="off")
+            )
     for guarantee, turns in waits.items():
         yield waited("guarantees", f"{guarantee}, latency at {LATENCY_RATE:,} records/s", turns)
 
 
 def row_interval(bench: Bench, records: int, times: int) -> Iterator[Line]:
-    """Exactly-once beside at-least-once where each transaction has as many records as a core gets through in 100 ms."""
+    """Exactly-once beside at-least-once where each transaction has as many records as a core gets
+    through in 100 ms."""
     both = ("exactly_once", "at_least_once")
     _warm_guarantees(bench, records, both)
     for value_bytes in SIZES:
@@ -124,9 +153,10 @@ def row_interval(bench: Bench, records: int, times: int) -> Iterator[Line]:
 
 
 def _warm_guarantees(bench: Bench, records: int, guarantees: Sequence[str]) -> None:
-    """Not counted. What a broker has compiled for small transactions it throws away when it meets larger ones, and
-    compiles again after some thousands of calls, of which 4 million records in such transactions make few: so it sees
-    large ones of every kind first, and then many small ones."""
+    """Not counted. What a broker has compiled for small transactions it throws away when it meets
+    larger ones, and compiles again after some thousands of calls, of which 4 million records in
+    such transactions make few: so it sees large ones of every kind first, and then many small
+    ones."""
     for value_bytes in SIZES:
         for size in (10_000, ABOUT_100_MS):
             _turn(bench, records, value_bytes, size, guarantees)
@@ -135,31 +165,46 @@ def _warm_guarantees(bench: Bench, records: int, guarantees: Sequence[str]) -> N
 
 
 def _beside_at_least_once(
-    row: str, bench: Bench, records: int, times: int, value_bytes: int, size: int, guarantees: Sequence[str]
+    row: str,
+    bench: Bench,
+    records: int,
+    times: int,
+    value_bytes: int,
+    size: int,
+    guarantees: Sequence[str],
 ) -> Iterator[Line]:
     """The other guarantees beside it, at so many records a transaction."""
     found: dict[str, list[Timed]] = {guarantee: [] for guarantee in guarantees}
     for turn in range(times):
         # There and back: what everybody gains from turn to turn is nobody's then.
-        for guarantee, timed in _turn(bench, records, value_bytes, size, guarantees[:: -1 if turn % 2 else 1]).items():
+        for guarantee, timed in _turn(
+            bench, records, value_bytes, size, guarantees[:: -1 if turn % 2 else 1]
+        ).items():
             found[guarantee].append(timed)
     plain = [one.rate for one in found["at_least_once"]]
     for guarantee in (one for one in guarantees if one != "at_least_once"):
         every, goal = (", every 100 ms", ">= 0.97") if row == "interval" else ("", "")
         what = f"{guarantee}, {size:,} a transaction{every}{_of(value_bytes)}"
         line = rates(row, what, found[guarantee], "at_least_once", plain, goal)
-        # Of all turns together, which a single slow one moves less than it does the ratio of its turn.
-        summed = sum(one.seconds for one in found["at_least_once"]) / sum(one.seconds for one in found[guarantee])
+        # Of all turns together, which a single slow one moves less than it does the ratio of its
+        # turn.
+        summed = sum(one.seconds for one in found["at_least_once"]) / sum(
+            one.seconds for one in found[guarantee]
+        )
         yield replace(line, more={**line.more, "of summed times": summed})
 
 
 def row_sizes(bench: Bench, records: int, times: int) -> Iterator[Line]:
-    """Records per second by records per transaction; beside Kafka Streams, at as many as its commit intervals give."""
+    """Records per second by records per transaction; beside Kafka Streams, at as many as its commit
+    intervals give."""
     warm_transactions(bench, records)
     for size in PER_TRANSACTION:
         count = _enough(records, size)
         source = bench.source(count)
-        timed = [sides.ours(bench, source, count, per_transaction=size, lineage="off") for _ in range(times)]
+        timed = [
+            sides.ours(bench, source, count, per_transaction=size, lineage="off")
+            for _ in range(times)
+        ]
         yield rates("sizes", f"{size:,} records a transaction", timed)
     for commit_ms in COMMITS_MS if bench.peers else ():
         source = bench.source(records)
@@ -170,28 +215,52 @@ def row_sizes(bench: Bench, records: int, times: int) -> Iterator[Line]:
             mine.append(sides.ours(bench, source, records, per_transaction=size, lineage="off"))
             theirs.append(sides.streams(bench, source, records, "exactly_once_v2", commit_ms))
         against = f"Kafka Streams EOS, every {commit_ms} ms"
-        yield rates("sizes", f"{size:,} records a transaction, as Kafka Streams", mine, against, theirs, ">= 1.0")
+        yield rates(
+            "sizes",
+            f"{size:,} records a transaction, as Kafka Streams",
+            mine,
+            against,
+            theirs,
+            ">= 1.0",
+        )
 
 
 def _in_100_ms(bench: Bench, records: int, value_bytes: int) -> int:
     """How many records a core gets through in that time, warm."""
-    found = [_turn(bench, records, value_bytes, ABOUT_100_MS, ("exactly_once",))["exactly_once"] for _ in range(3)]
+    found = [
+        _turn(bench, records, value_bytes, ABOUT_100_MS, ("exactly_once",))["exactly_once"]
+        for _ in range(3)
+    ]
     rate = statistics.median(one.rate for one in found)
     return int(max(1_000, round(rate / (os.cpu_count() or 1) / 10, -3)))
 
 
-def _turn(bench: Bench, records: int, value_bytes: int, size: int, guarantees: Sequence[str]) -> dict[str, Timed]:
-    """One run of each guarantee without lineage, in this order, with so many records a transaction."""
+def _turn(
+    bench: Bench, records: int, value_bytes: int, size: int, guarantees: Sequence[str]
+) -> dict[str, Timed]:
+    """One run of each guarantee without lineage, in this order, with so many records a
+    transaction."""
     source = bench.source(records, value_bytes)
     plan = {"lineage": "off", "per_transaction": size}
-    return {guarantee: sides.ours(bench, source, records, guarantee=guarantee, **plan) for guarantee in guarantees}
+    return {
+        guarantee: sides.ours(bench, source, records, guarantee=guarantee, **plan)
+        for guarantee in guarantees
+    }
 
 
 def warm_transactions(bench: Bench, records: int, guarantee: str = "exactly_once") -> None:
-    """Not counted: a broker goes on compiling what a transaction needs for some ten thousand of them."""
+    """Not counted: a broker goes on compiling what a transaction needs for some ten thousand of
+    them."""
     count = _enough(records, 100)
     for _ in range(WARM_TURNS):
-        sides.ours(bench, bench.source(count), count, per_transaction=100, lineage="off", guarantee=guarantee)
+        sides.ours(
+            bench,
+            bench.source(count),
+            count,
+            per_transaction=100,
+            lineage="off",
+            guarantee=guarantee,
+        )
 
 
 def _enough(records: int, size: int) -> int:
@@ -200,8 +269,8 @@ def _enough(records: int, size: int) -> int:
 
 
 def row_verdict(bench: Bench, records: int, times: int) -> Iterator[Line]:
-    """The full verdict beside plain counts of the same readings, and beside the hand-written check; of lineage packed
-    and on every record, whose topics are of different sizes."""
+    """The full verdict beside plain counts of the same readings, and beside the hand-written check;
+    of lineage packed and on every record, whose topics are of different sizes."""
     for lineage in ("packed", "record"):
         mine, counts, checks = [], [], []
         with (
@@ -210,7 +279,10 @@ def row_verdict(bench: Bench, records: int, times: int) -> Iterator[Line]:
         ):
             # The first turn is not counted: a server compiles what it is told.
             for turn in range(times + 1):
-                timed = sides.verdict(bench, run, Path(folder) / str(turn)), sides.plain_counts(bench, run)
+                timed = (
+                    sides.verdict(bench, run, Path(folder) / str(turn)),
+                    sides.plain_counts(bench, run),
+                )
                 if turn:
                     mine.append(timed[0])
                     counts.append(timed[1])
@@ -218,7 +290,9 @@ def row_verdict(bench: Bench, records: int, times: int) -> Iterator[Line]:
         what = f"full verdict, lineage {lineage}"
         yield Line("verdict", what, "s", tuple(mine), "plain Spark counts", tuple(counts), "<= 2")
         if checks:
-            yield Line("verdict", what, "s", tuple(mine), "duckdb_check.py", tuple(checks), "<= 0.6")
+            yield Line(
+                "verdict", what, "s", tuple(mine), "duckdb_check.py", tuple(checks), "<= 0.6"
+            )
 
 
 def row_latency(bench: Bench, _records: int, times: int) -> Iterator[Line]:
@@ -226,24 +300,38 @@ def row_latency(bench: Bench, _records: int, times: int) -> Iterator[Line]:
     mine, theirs = [], []
     for _ in range(times):
         mine.append(latencies(bench, LATENCY_RATE, LATENCY_S))
-        theirs += [latencies(bench, LATENCY_RATE, LATENCY_S, of_streams=True)] if bench.peers else []
+        theirs += (
+            [latencies(bench, LATENCY_RATE, LATENCY_S, of_streams=True)] if bench.peers else []
+        )
     for share, goal in ((0.5, "p50 <= 0.5 s"), (0.99, "p99 <= 1 s")):
         ours, others = ([sides.percentile(one, share) for one in of] for of in (mine, theirs))
         what = f"latency p{share * 100:.0f} at {LATENCY_RATE:,} records/s"
-        yield Line("latency", what, "s", tuple(ours), "Kafka Streams EOS" if others else "", tuple(others), goal)
+        yield Line(
+            "latency",
+            what,
+            "s",
+            tuple(ours),
+            "Kafka Streams EOS" if others else "",
+            tuple(others),
+            goal,
+        )
 
 
 def row_first(bench: Bench, _records: int, times: int) -> Iterator[Line]:
     """From the start of a run to its first committed transaction."""
     source = bench.source(10_000)
-    found = [sides.ours(bench, source, 10_000, per_transaction=1_000).first_s for _ in range(times + 2)]
-    yield Line("first", "run start to first committed record, warm", "s", tuple(found[2:]), goal="<= 2")
+    found = [
+        sides.ours(bench, source, 10_000, per_transaction=1_000).first_s for _ in range(times + 2)
+    ]
+    yield Line(
+        "first", "run start to first committed record, warm", "s", tuple(found[2:]), goal="<= 2"
+    )
 
 
 def row_brokers(bench: Bench, records: int, times: int) -> Iterator[Line]:
-    """On one broker and on three that each keep a replica: what a transaction costs beside at-least-once, by how many
-    partitions of the sink it writes to; what waiting for the replicas costs; and how long records are visible before
-    they are committed."""
+    """On one broker and on three that each keep a replica: what a transaction costs beside
+    at-least-once, by how many partitions of the sink it writes to; what waiting for the replicas
+    costs; and how long records are visible before they are committed."""
     records //= 4
     with sides.three_brokers(bench) as three:
         for at, place in ((bench, "1 broker"), (three, "3 brokers")):
@@ -254,19 +342,41 @@ def row_brokers(bench: Bench, records: int, times: int) -> Iterator[Line]:
                 for _ in range(times):
                     for guarantee, timed in found.items():
                         acks = "0" if guarantee == "at_most_once" else "all"
-                        plan = {"guarantee": guarantee, "acks": acks, "sink": {"partitions": partitions}}
-                        timed.append(sides.ours(at, source, records, lineage="off", per_transaction=1_000, **plan))
+                        plan = {
+                            "guarantee": guarantee,
+                            "acks": acks,
+                            "sink": {"partitions": partitions},
+                        }
+                        timed.append(
+                            sides.ours(
+                                at, source, records, lineage="off", per_transaction=1_000, **plan
+                            )
+                        )
                 what = f"{partitions} partitions a transaction, {place}"
                 plain = [one.rate for one in found["at_least_once"]]
                 unanswered = [one.rate for one in found["at_most_once"]]
-                line = rates("brokers", f"exactly_once, {what}", found["exactly_once"], "at_least_once", plain)
-                # Each source partition has its own transactions, and as many of these go on at once as there are cores.
+                line = rates(
+                    "brokers",
+                    f"exactly_once, {what}",
+                    found["exactly_once"],
+                    "at_least_once",
+                    plain,
+                )
+                # Each source partition has its own transactions, and as many of these go on at once
+                # as there are cores.
                 transactions = records / 1_000 / (os.cpu_count() or 1)
                 pairs = zip(found["exactly_once"], found["at_least_once"], strict=True)
                 dearer = statistics.median(one.seconds - other.seconds for one, other in pairs)
-                yield replace(line, more={**line.more, "ms dearer a transaction": dearer / transactions * 1_000})
+                yield replace(
+                    line,
+                    more={**line.more, "ms dearer a transaction": dearer / transactions * 1_000},
+                )
                 yield rates(
-                    "brokers", f"at_least_once, {what}", found["at_least_once"], "at_most_once, acks=0", unanswered
+                    "brokers",
+                    f"at_least_once, {what}",
+                    found["at_least_once"],
+                    "at_most_once, acks=0",
+                    unanswered,
                 )
             seen = [delays(at, LATENCY_RATE, LATENCY_S) for _ in range(times)]
             yield waited("brokers", f"visible before it is committed, {place}", seen)
@@ -290,7 +400,8 @@ def row_executors(bench: Bench, records: int, times: int) -> Iterator[Line]:
 
 
 def row_linear(bench: Bench, records: int, times: int) -> Iterator[Line]:
-    """Microseconds a record and peak memory from 1 to 20 million records, or up to `records` where that is less."""
+    """Microseconds a record and peak memory from 1 to 20 million records, or up to `records` where
+    that is less."""
     counts = [millions * 1_000_000 * min(records, RECORDS) // RECORDS for millions in MILLIONS]
     sources = {count: bench.source(count) for count in counts}
     found: dict[int, list[Timed]] = {count: [] for count in counts}
@@ -300,7 +411,10 @@ def row_linear(bench: Bench, records: int, times: int) -> Iterator[Line]:
     for count, timed in found.items():
         per_record = tuple(one.seconds / count * 1e6 for one in timed)
         # Of the first turn too: Java keeps what it once had.
-        peaks = {"peak MB, first": timed[0].peak_bytes / 1e6, "peak MB": max(one.peak_bytes for one in timed) / 1e6}
+        peaks = {
+            "peak MB, first": timed[0].peak_bytes / 1e6,
+            "peak MB": max(one.peak_bytes for one in timed) / 1e6,
+        }
         yield Line("linear", f"{count:,} records", "us/record", per_record, more=peaks)
         if count not in (records, 10_000):
             bench.drop(sources[count])
@@ -323,27 +437,43 @@ QUICK_ROWS = ("streams", "lineage", "first")
 
 
 def rates(
-    row: str, what: str, mine: Sequence[Timed], against: str = "", theirs: Sequence[float] = (), goal: str = ""
+    row: str,
+    what: str,
+    mine: Sequence[Timed],
+    against: str = "",
+    theirs: Sequence[float] = (),
+    goal: str = "",
 ) -> Line:
     """A line of records per second, with where the processor time of a record went."""
     more = {"whole s": statistics.median(one.whole_s for one in mine)}
     for name in mine[0].processor_s:
-        more[f"{name} us"] = statistics.median(one.processor_s.get(name, 0) / one.records * 1e6 for one in mine)
+        more[f"{name} us"] = statistics.median(
+            one.processor_s.get(name, 0) / one.records * 1e6 for one in mine
+        )
     rate = tuple(one.rate for one in mine)
     return Line(row, what, "records/s", rate, against if theirs else "", tuple(theirs), goal, more)
 
 
 def waited(row: str, what: str, turns: Sequence[Sequence[float]]) -> Line:
-    """A line of seconds: the median of each turn's records, and beside it that of the slowest of a hundred."""
+    """A line of seconds: the median of each turn's records, and beside it that of the slowest of a
+    hundred."""
     slowest = statistics.median(sides.percentile(turn, 0.99) for turn in turns)
-    return Line(row, what, "s", tuple(sides.percentile(turn, 0.5) for turn in turns), more={"p99 s": slowest})
+    return Line(
+        row,
+        what,
+        "s",
+        tuple(sides.percentile(turn, 0.5) for turn in turns),
+        more={"p99 s": slowest},
+    )
 
 
 def _of(size: int) -> str:
     return f", {size} bytes" if size else ""
 
 
-def measure(bench: Bench, rows: Sequence[str], records: int, times: int, say: Callable[[str], None]) -> list[Line]:
+def measure(
+    bench: Bench, rows: Sequence[str], records: int, times: int, say: Callable[[str], None]
+) -> list[Line]:
     """The rows' figures. A peer that does not run is said, and its row left out."""
     found: list[Line] = []
     # Not counted: what a server is told for the first time, it compiles.
@@ -353,7 +483,11 @@ def measure(bench: Bench, rows: Sequence[str], records: int, times: int, say: Ca
         try:
             for line in ROWS[row](bench, records, times):
                 found.append(line)
-                beside = f", {statistics.median(line.ratios):.2f} of {line.against}" if line.ratios else ""
+                beside = (
+                    f", {statistics.median(line.ratios):.2f} of {line.against}"
+                    if line.ratios
+                    else ""
+                )
                 say(f"{line.what}: {statistics.median(line.ours):,.2f} {line.unit}{beside}")
         except (TopicproofError, OSError, subprocess.TimeoutExpired) as error:
             say(f"Row {row} was left out: {error}")
@@ -365,7 +499,9 @@ def write(found: Sequence[Line], folder: Path, records: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     head = {"commit": _commit(), "cores": os.cpu_count(), "records": records}
     lines = [{**asdict(line), "ratios": line.ratios} for line in found]
-    (folder / "speed.json").write_text(json.dumps({**head, "lines": lines}, indent=2) + "\n", encoding="utf-8")
+    (folder / "speed.json").write_text(
+        json.dumps({**head, "lines": lines}, indent=2) + "\n", encoding="utf-8"
+    )
     (folder / "speed.md").write_text(as_markdown(lines, head), encoding="utf-8")
     (folder / "speed.html").write_text(as_page(lines, head), encoding="utf-8")
 
@@ -376,17 +512,29 @@ def _commit() -> str:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description="How fast, beside what a user would pick instead.")
-    options.add_argument("--peers", type=Path, help="folder of the programs to measure beside this one")
-    options.add_argument("--peers-python", default=sys.executable, help="a Python that has what its scripts import")
-    options.add_argument("--quick", action="store_true", help="few records and the main rows: under three minutes")
+    options = argparse.ArgumentParser(
+        description="How fast, beside what a user would pick instead."
+    )
+    options.add_argument(
+        "--peers", type=Path, help="folder of the programs to measure beside this one"
+    )
+    options.add_argument(
+        "--peers-python", default=sys.executable, help="a Python that has what its scripts import"
+    )
+    options.add_argument(
+        "--quick", action="store_true", help="few records and the main rows: under three minutes"
+    )
     options.add_argument("--records", type=int)
     options.add_argument("--times", type=int, default=TIMES)
     options.add_argument("--rows", default="", help=f"only these, of {', '.join(ROWS)}")
-    options.add_argument("--out", type=Path, default=Path("artifacts/speed"), help="folder for JSON, table and page")
+    options.add_argument(
+        "--out", type=Path, default=Path("artifacts/speed"), help="folder for JSON, table and page"
+    )
     asked = options.parse_args()
     out, errors = Console(), Console(stderr=True)
-    rows = [row for row in asked.rows.split(",") if row] or (QUICK_ROWS if asked.quick else list(ROWS))
+    rows = [row for row in asked.rows.split(",") if row] or (
+        QUICK_ROWS if asked.quick else list(ROWS)
+    )
     if unknown := set(rows) - set(ROWS):
         options.error(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
     records = asked.records or (QUICK_RECORDS if asked.quick else RECORDS)
@@ -398,7 +546,12 @@ def main() -> None:
             bench = Bench(settings, up, asked.peers, asked.peers_python)
             found = measure(bench, rows, records, asked.times, errors.print)
     write(found, asked.out, records)
-    out.print((asked.out / "speed.md").read_text(encoding="utf-8"), markup=False, highlight=False, soft_wrap=True)
+    out.print(
+        (asked.out / "speed.md").read_text(encoding="utf-8"),
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 if __name__ == "__main__":

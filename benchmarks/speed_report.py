@@ -8,7 +8,17 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-COLUMNS = ("what", "ours", "unit", "against", "theirs", "ratio", "lowest to highest", "goal", "more")
+COLUMNS = (
+    "what",
+    "ours",
+    "unit",
+    "against",
+    "theirs",
+    "ratio",
+    "lowest to highest",
+    "goal",
+    "more",
+)
 
 
 def as_markdown(lines: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) -> str:
@@ -43,13 +53,19 @@ def as_page(lines: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) -> str:
     compared = [line for line in lines if line["ratios"]]
     medians = [statistics.median(line["ratios"]) for line in compared]
     spread = {
-        "array": [max(line["ratios"]) - middle for line, middle in zip(compared, medians, strict=True)],
-        "arrayminus": [middle - min(line["ratios"]) for line, middle in zip(compared, medians, strict=True)],
+        "array": [
+            max(line["ratios"]) - middle for line, middle in zip(compared, medians, strict=True)
+        ],
+        "arrayminus": [
+            middle - min(line["ratios"]) for line, middle in zip(compared, medians, strict=True)
+        ],
     }
     labels = [f"{line['what']} / {line['against']}" for line in compared]
     ratios = go.Figure(go.Bar(x=medians, y=labels, orientation="h", error_x=spread))
     ratios.add_vline(x=1)
-    ratios.update_layout(title=f"Ours over theirs, commit {head['commit']}", template="plotly_white")
+    ratios.update_layout(
+        title=f"Ours over theirs, commit {head['commit']}", template="plotly_white"
+    )
     ratios.update_yaxes(automargin=True)
     sizes = [line for line in lines if line["row"] == "sizes"]
     curve = go.Figure(
@@ -59,7 +75,12 @@ def as_page(lines: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) -> str:
             mode="lines+markers",
         )
     )
-    curve.update_layout(title="Records per second by size of a transaction", template="plotly_white")
+    curve.update_layout(
+        title="Records per second by size of a transaction", template="plotly_white"
+    )
     drawn = [figure for figure, of in ((ratios, compared), (curve, sizes)) if of]
-    parts = [figure.to_html(full_html=False, include_plotlyjs=number == 0) for number, figure in enumerate(drawn)]
+    parts = [
+        figure.to_html(full_html=False, include_plotlyjs=number == 0)
+        for number, figure in enumerate(drawn)
+    ]
     return f"<!doctype html><meta charset=utf-8><title>Speed</title>{''.join(parts)}"

@@ -43,14 +43,17 @@ class StandaloneSpark(EmbeddedSpark):
 
 @contextmanager
 def standalone(bench: Bench, executors: int) -> Iterator[Bench]:
-    """The same Kafka, and a Spark of its own: a master, a worker, `executors` executors. Raises SetupError."""
+    """The same Kafka, and a Spark of its own: a master, a worker, `executors` executors. Raises
+    SetupError."""
     spec = find_spec("pyspark")
     assert spec is not None and spec.origin is not None
     spark_home = Path(spec.origin).parent
     master_port, *web_ports = free_ports(3)
     master = f"spark://127.0.0.1:{master_port}"
     with ExitStack() as ended:
-        folder = Path(ended.enter_context(tempfile.TemporaryDirectory(prefix="topicproof-standalone-")))
+        folder = Path(
+            ended.enter_context(tempfile.TemporaryDirectory(prefix="topicproof-standalone-"))
+        )
         environment = {
             **os.environ,
             "SPARK_HOME": str(spark_home),
@@ -62,19 +65,44 @@ def standalone(bench: Bench, executors: int) -> Iterator[Bench]:
         }
 
         def start(name: str, *arguments: str) -> None:
-            command = [str(spark_home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
+            command = [
+                str(spark_home / "bin" / "spark-class"),
+                f"org.apache.spark.deploy.{name}",
+                *arguments,
+            ]
             with (folder / "cluster.log").open("ab") as log:
                 process = subprocess.Popen(
-                    command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+                    command,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    start_new_session=True,
                 )
             ended.callback(end_process, process)
             ended.callback(process.terminate)
 
-        start("master.Master", "--host", "127.0.0.1", "--port", str(master_port), "--webui-port", str(web_ports[0]))
+        start(
+            "master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(master_port),
+            "--webui-port",
+            str(web_ports[0]),
+        )
         _wait_for(master_port)
-        held = ["--cores", str(executors), "--memory", f"{2 * executors + 1}g", "--webui-port", str(web_ports[1])]
+        held = [
+            "--cores",
+            str(executors),
+            "--memory",
+            f"{2 * executors + 1}g",
+            "--webui-port",
+            str(web_ports[1]),
+        ]
         start("worker.Worker", "--host", "127.0.0.1", *held, master)
-        spark = StandaloneSpark(folder / "spark", jar_files(bench.settings, SPARK), cores=executors, master=master)
+        spark = StandaloneSpark(
+            folder / "spark", jar_files(bench.settings, SPARK), cores=executors, master=master
+        )
         ended.callback(spark.stop)
         spark.start()
         yield replace(bench, services=replace(bench.services, spark_remote=spark.remote))
@@ -88,4 +116,6 @@ def _wait_for(port: int) -> None:
         retry_error_callback=lambda _state: False,
     )
     if not asked(listens, port):
-        raise SetupError(f"Spark's master did not listen on port {port} within {SPARK_START_TIMEOUT_S} s.")
+        raise SetupError(
+            f"Spark's master did not listen on port {port} within {SPARK_START_TIMEOUT_S} s."
+        )

@@ -15,14 +15,34 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.report import judge
 
 COUNTED = (
-    *("sink_bounds", "heard", "headers", "ends", "hidden", "repeats_count", "inputs_count", "aborted_inputs"),
-    *("journaled", "written_count", "writers", "outputs_count", "lines", "balance", "transactions", "doubts"),
+    *(
+        "sink_bounds",
+        "heard",
+        "headers",
+        "ends",
+        "hidden",
+        "repeats_count",
+        "inputs_count",
+        "aborted_inputs",
+    ),
+    *(
+        "journaled",
+        "written_count",
+        "writers",
+        "outputs_count",
+        "lines",
+        "balance",
+        "transactions",
+        "doubts",
+    ),
 )
 
 
 def rows(ledger: Ledger) -> list[tuple[Any, ...]]:
     found = ledger.named.collect()
-    return sorted((tuple(row[name] for name in sorted(ledger.named.columns)) for row in found), key=str)
+    return sorted(
+        (tuple(row[name] for name in sorted(ledger.named.columns)) for row in found), key=str
+    )
 
 
 def assert_the_same(short: Ledger, long: Ledger) -> None:
@@ -33,7 +53,10 @@ def assert_the_same(short: Ledger, long: Ledger) -> None:
     assert set(short.cells) == set(long.cells)
     assert sorted(short.ids) == sorted(long.ids)
     assert rows(short) == rows(long)
-    assert short.sink.orderBy("partition", "offset").collect() == long.sink.orderBy("partition", "offset").collect()
+    assert (
+        short.sink.orderBy("partition", "offset").collect()
+        == long.sink.orderBy("partition", "offset").collect()
+    )
     reports = [replace(judge(one, Guarantee.EXACTLY_ONCE), took_s=0) for one in (short, long)]
     assert reports[0] == reports[1]
 

@@ -1,4 +1,5 @@
-"""One real Kafka and one real Spark for each process that runs tests; every test makes topics of its own."""
+"""One real Kafka and one real Spark for each process that runs tests; every test makes topics of
+its own."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ def _cost(item: pytest.Item) -> int:
     needs = set(getattr(item, "fixturenames", ()))
     if item.get_closest_marker("services"):
         return 2
-    for cost, fixtures in ((3, {"browser"}), (2, {"cluster", "bootstrap"}), (1, {"spark_sessions"})):
+    for cost, fixtures in (
+        (3, {"browser"}),
+        (2, {"cluster", "bootstrap"}),
+        (1, {"spark_sessions"}),
+    ):
         if needs & fixtures:
             return cost
     return 0
@@ -57,7 +62,8 @@ def bootstrap(cluster: Services) -> str:
 
 @pytest.fixture(scope="session")
 def spark_sessions(settings: Settings) -> Iterator[Callable[[], SparkSession]]:
-    """Gives a Spark Connect session on the server that `cluster` uses too, without asking for Kafka."""
+    """Gives a Spark Connect session on the server that `cluster` uses too, without asking for
+    Kafka."""
     with services(settings, kafka=False) as found:
         open_sessions = [connect(found.spark_remote)]
 
@@ -87,7 +93,12 @@ def new_topic(bootstrap: str, request: pytest.FixtureRequest) -> Callable[..., s
 
     def make(partitions: int = 1, **config: str) -> str:
         name = f"{request.node.name.split('[')[0].replace('_', '-')}-{uuid.uuid4().hex[:6]}"
-        topic = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
+        topic = NewTopic(
+            name,
+            partitions,
+            1,
+            config={key.replace("_", "."): value for key, value in config.items()},
+        )
         admin.create_topics([topic])[name].result()
         return name
 
@@ -105,7 +116,8 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, message: str) ->
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
-    """The address of a real PostgreSQL; tests.postgresql.new_database makes a database of one's own on it."""
+    """The address of a real PostgreSQL; tests.postgresql.new_database makes a database of one's own
+    on it."""
     from tests.postgresql import server
 
     with server() as address:

@@ -1,4 +1,5 @@
-"""Sinks written by plain transactional producers, with lineage on every record or packed: two that must look alike."""
+"""Sinks written by plain transactional producers, with lineage on every record or packed: two that
+must look alike."""
 
 from __future__ import annotations
 
@@ -8,7 +9,12 @@ import numpy as np
 from confluent_kafka import Producer
 
 from topicproof.backend.settings import transactional_producer_config
-from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER, Transaction, format_transaction
+from topicproof.validators.lineage.headers import (
+    LINEAGE_HEADER,
+    TRANSACTION_HEADER,
+    Transaction,
+    format_transaction,
+)
 from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, format_pack
 
 Place = tuple[int, int]
@@ -35,7 +41,9 @@ class Sink:
         self.producers[who].begin_transaction()
         self.sequences[who] = self.sequences.get(who, 0) + 1
 
-    def write(self, who: str, pack: list[Place], first: int = 0, end: int | None = None, total: int = 4) -> None:
+    def write(
+        self, who: str, pack: list[Place], first: int = 0, end: int | None = None, total: int = 4
+    ) -> None:
         """The records of [first, end) of a pack, whose first one speaks for all of it."""
         said = format_transaction(Transaction(who, self.sequences[who], 1, "task", total))
         for n, (partition, offset) in list(enumerate(pack))[first:end]:
@@ -44,20 +52,32 @@ class Sink:
             if self.packed:
                 offsets = np.array([one for _, one in pack], np.int64)
                 made = Pack(self.source, partition, offsets, np.zeros(offsets.size, np.int64))
-                headers = [] if n else [(PACKED_HEADER, format_pack(made)), (TRANSACTION_HEADER, said)]
+                headers = (
+                    [] if n else [(PACKED_HEADER, format_pack(made)), (TRANSACTION_HEADER, said)]
+                )
             key, value = b"%d-%d" % (partition, offset), b"said-%d" % offset
-            self.producers[who].produce(self.topic, value, key, partition=0, headers=[*headers, ("own", b"%d" % n)])
+            self.producers[who].produce(
+                self.topic, value, key, partition=0, headers=[*headers, ("own", b"%d" % n)]
+            )
         self.producers[who].flush()
 
     def end(self, who: str, commit: bool = True) -> None:
-        (self.producers[who].commit_transaction if commit else self.producers[who].abort_transaction)(10)
+        (
+            self.producers[who].commit_transaction
+            if commit
+            else self.producers[who].abort_transaction
+        )(10)
 
 
 def write_healthy(bootstrap: str, topic: str, source: str, packed: bool) -> None:
-    """From two partitions with inputs 0 to 7: each once and in order, by two producers who take turns; the second half
-    of one is aborted once before."""
+    """From two partitions with inputs 0 to 7: each once and in order, by two producers who take
+    turns; the second half of one is aborted once before."""
     sink = Sink(bootstrap, topic, source, packed)
-    halves = [[(partition, offset) for offset in range(first, first + 4)] for first in (0, 4) for partition in (0, 1)]
+    halves = [
+        [(partition, offset) for offset in range(first, first + 4)]
+        for first in (0, 4)
+        for partition in (0, 1)
+    ]
     for turns in (halves[:2], halves[2:3], halves[2:]):
         who = [("a", "b")[pack[0][0]] for pack in turns]
         for one in who:
@@ -72,10 +92,13 @@ def write_healthy(bootstrap: str, topic: str, source: str, packed: bool) -> None
 
 
 def write_broken(bootstrap: str, topic: str, source: str, packed: bool) -> None:
-    """From two partitions with inputs 0 to 7: a duplicate (5 of partition 0), a gap (6), an inversion (5 of partition
-    1); in between the packs of two producers take turns, and one is aborted."""
+    """From two partitions with inputs 0 to 7: a duplicate (5 of partition 0), a gap (6), an
+    inversion (5 of partition 1); in between the packs of two producers take turns, and one is
+    aborted."""
     sink = Sink(bootstrap, topic, source, packed)
-    firsts = {who: [(partition, offset) for offset in range(4)] for who, partition in (("a", 0), ("b", 1))}
+    firsts = {
+        who: [(partition, offset) for offset in range(4)] for who, partition in (("a", 0), ("b", 1))
+    }
     for who in firsts:
         sink.begin(who)
     for first in (0, 1, 3):

@@ -1,4 +1,5 @@
-"""A real PostgreSQL on loopback for the tests: Debian's server, never as root, in a folder of its own."""
+"""A real PostgreSQL on loopback for the tests: Debian's server, never as root, in a folder of its
+own."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ START_TIMEOUT_S = 30
 @contextmanager
 def server() -> Iterator[str]:
     """Gives the address of its first database, as SQLAlchemy writes it."""
-    programs = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda found: int(found.parent.name))
+    programs = max(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda found: int(found.parent.name)
+    )
     # The server refuses to run as root; Debian's package has made a user for it.
     user = "postgres" if os.geteuid() == 0 else None
     folder = Path(tempfile.mkdtemp(prefix="topicproof-postgresql-"))
@@ -30,7 +33,19 @@ def server() -> Iterator[str]:
         shutil.chown(folder, user)
     data, port = folder / "data", free_ports(1)[0]
     subprocess.run(
-        [programs / "initdb", "-D", data, "-U", "tests", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"],
+        [
+            programs / "initdb",
+            "-D",
+            data,
+            "-U",
+            "tests",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+            "-N",
+        ],
         check=True,
         stdout=subprocess.DEVNULL,
         cwd=folder,
@@ -45,7 +60,9 @@ def server() -> Iterator[str]:
     )
     address = f"tests@127.0.0.1:{port}/postgres"
     try:
-        wait_until(lambda: _answers(f"postgresql://{address}"), START_TIMEOUT_S, "the start of PostgreSQL")
+        wait_until(
+            lambda: _answers(f"postgresql://{address}"), START_TIMEOUT_S, "the start of PostgreSQL"
+        )
         yield f"postgresql+psycopg://{address}"
     finally:
         process.send_signal(signal.SIGINT)

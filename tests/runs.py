@@ -66,9 +66,13 @@ class Message:
 
 
 def read_all(
-    bootstrap: str, topic: str, isolation: str = "read_committed", client: Mapping[str, str] | None = None
+    bootstrap: str,
+    topic: str,
+    isolation: str = "read_committed",
+    client: Mapping[str, str] | None = None,
 ) -> list[Message]:
-    """Everything a plain client delivers, in offset order per partition. `client`: properties that open the cluster."""
+    """Everything a plain client delivers, in offset order per partition. `client`: properties that
+    open the cluster."""
     consumer = Consumer(consumer_config(bootstrap, client or {}, "tests", isolation))
     partitions = list(consumer.list_topics(topic, 10).topics[topic].partitions)
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
@@ -84,17 +88,32 @@ def read_all(
             continue
         pairs: Any = message.headers() or []
         headers = tuple((str(name), bytes(value)) for name, value in pairs)
-        found.append(Message(message.partition() or 0, message.offset() or 0, message.key(), message.value(), headers))
+        found.append(
+            Message(
+                message.partition() or 0,
+                message.offset() or 0,
+                message.key(),
+                message.value(),
+                headers,
+            )
+        )
     consumer.close()
     return sorted(found, key=lambda m: (m.partition, m.offset))
 
 
 def write_committed(bootstrap: str, topic: str, messages: Sequence[Message]) -> None:
-    """Append copies of messages to their partitions, in one transaction of a producer of its own."""
+    """Append copies of messages to their partitions, in one transaction of a producer of its
+    own."""
     producer = Producer(transactional_producer_config(bootstrap, {}, f"tests-{topic}"))
     producer.init_transactions(10)
     producer.begin_transaction()
     for message in messages:
-        producer.produce(topic, message.value, message.key, partition=message.partition, headers=list(message.headers))
+        producer.produce(
+            topic,
+            message.value,
+            message.key,
+            partition=message.partition,
+            headers=list(message.headers),
+        )
     producer.commit_transaction(10)
     producer.close()

@@ -52,15 +52,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Story: somebody asks for help. Every command has a description, an example of itself, and --json."""
+def test_every_command_explains_itself_with_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: somebody asks for help. Every command has a description, an example of itself, and
+    --json."""
     assert call(command, "--help") == 0
     text = capsys.readouterr().out
     assert f"Example: topicproof {command}" in re.sub(r"\s+", " ", text) and "--json" in text
 
 
 def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
-    """Story: a command is added. It must appear in the list above, and so be held to the same rules."""
+    """Story: a command is added. It must appear in the list above, and so be held to the same
+    rules."""
     assert call("--help") == 0
     listed = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)
     assert sorted(listed) == sorted(COMMANDS)
@@ -72,12 +76,24 @@ def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "--records", "-1"], 64, "records: Input should be greater than or equal to 1"),
         (["run", "--fault", "flood@noon"], 64, "Unknown fault 'flood@noon'"),
         (["run", "--source-option", "minPartitions=8"], 64, "minPartitions is refused"),
-        (["run", "--source-option", "maxRecordsPerPartition=8"], 64, "maxRecordsPerPartition is refused"),
+        (
+            ["run", "--source-option", "maxRecordsPerPartition=8"],
+            64,
+            "maxRecordsPerPartition is refused",
+        ),
         (["run", "--source-option", "words"], 64, "expected NAME=VALUE"),
         (["run", "no-such-plan.yaml"], 64, "no-such-plan.yaml cannot be read"),
-        (["run", "table", "--guarantee", "at_most_once"], 64, "a table is written exactly_once or at_least_once"),
+        (
+            ["run", "table", "--guarantee", "at_most_once"],
+            64,
+            "a table is written exactly_once or at_least_once",
+        ),
         (["run", "table", "--url", "kassandra://here"], 64, "no address of a database"),
-        (["run", "totals", "--duplicates", "restart", "--rate", "5"], 64, "goes to its end by itself. Remove rate."),
+        (
+            ["run", "totals", "--duplicates", "restart", "--rate", "5"],
+            64,
+            "goes to its end by itself. Remove rate.",
+        ),
         (["run", "--brokers", "2"], 64, "the embedded Kafka has 1 or 3"),
         (["show", "squares-none"], 64, "There is no run squares-none. The history is empty."),
         (["totals", "squares-none"], 64, "There is no run squares-none"),
@@ -97,28 +113,36 @@ def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_error_is_one_sentence_and_an_exit_code(
     arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Story: something is wrong with the request or the cluster. One sentence says what, never a traceback."""
+    """Story: something is wrong with the request or the cluster. One sentence says what, never a
+    traceback."""
     assert call(*arguments) == code
     told = capsys.readouterr().err
     assert says in re.sub(r"\s+", " ", told) and "Traceback" not in told
 
 
 def test_an_empty_history_says_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
-    """Story: a newcomer lists the runs. There are none, and the answer is the next command to type."""
+    """Story: a newcomer lists the runs. There are none, and the answer is the next command to
+    type."""
     assert call("runs") == 0
     assert "topicproof run" in capsys.readouterr().out
 
 
-def test_json_goes_to_the_terminal_or_to_a_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Story: a machine reads the answer. Without a file it is all that is on standard output; with one, it is there."""
+def test_json_goes_to_the_terminal_or_to_a_file(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: a machine reads the answer. Without a file it is all that is on standard output; with
+    one, it is there."""
     assert call("runs", "--json") == 0
     assert json.loads(capsys.readouterr().out) == []
     assert call("runs", "--json", str(home / "runs.json")) == 0
     assert json.loads((home / "runs.json").read_text()) == []
 
 
-def test_json_that_cannot_be_written_is_exit_code_4(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Story: the file for the answer lies in a folder that does not exist. The evidence is missing: exit code 4."""
+def test_json_that_cannot_be_written_is_exit_code_4(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: the file for the answer lies in a folder that does not exist. The evidence is missing:
+    exit code 4."""
     assert call("runs", "--json", str(home / "no" / "runs.json")) == 4
     assert "cannot be written" in capsys.readouterr().err
 
@@ -126,7 +150,8 @@ def test_json_that_cannot_be_written_is_exit_code_4(home: Path, capsys: pytest.C
 def test_a_home_that_cannot_be_written_names_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Story: the home lies where a file is. The sentence names it and the variable that moves it."""
+    """Story: the home lies where a file is. The sentence names it and the variable that moves
+    it."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "file" / "home"))
     assert call("runs") == 3

@@ -18,15 +18,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_installs_one_package(wheel: Path) -> None:
-    """Story: a company installs the wheel beside packages of its own, which may be called app or backend."""
+    """Story: a company installs the wheel beside packages of its own, which may be called app or
+    backend."""
     with zipfile.ZipFile(wheel) as packed:
         top = {name.split("/")[0] for name in packed.namelist()}
     assert top == {"topicproof", wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"}
 
 
 def test_the_sink_needs_the_core_dependencies_only(wheel: Path, tmp_path: Path) -> None:
-    """Story: Spark's workers have the wheel and what it requires. The sink is imported there, without kafka-python,
-    Streamlit or a fault."""
+    """Story: Spark's workers have the wheel and what it requires. The sink is imported there,
+    without kafka-python, Streamlit or a fault."""
     fresh = fresh_python(wheel, tmp_path / "fresh", CORE)
     asked = (
         "import sys, topicproof.sink\n"

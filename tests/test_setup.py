@@ -28,7 +28,9 @@ def test_no_java_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         java()
 
 
-def test_an_old_java_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_old_java_is_named_with_its_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Story: the machine's Java is of version 11. The sentence says so."""
     old = tmp_path / "bin" / "java"
     old.parent.mkdir()
@@ -40,10 +42,15 @@ def test_an_old_java_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_jars_that_are_there_are_left_alone(tmp_path: Path) -> None:
-    """Story: a version is raised while a broker runs from these jars. What is new comes, what is no longer named goes,
-    and the file that the broker has open stays the same one."""
+    """Story: a version is raised while a broker runs from these jars. What is new comes, what is no
+    longer named goes, and the file that the broker has open stays the same one."""
     fetched, folder = tmp_path / "fetched", tmp_path / "broker"
-    for jar in (fetched / "kept-1.jar", fetched / "new-2.jar", folder / "kept-1.jar", folder / "old-1.jar"):
+    for jar in (
+        fetched / "kept-1.jar",
+        fetched / "new-2.jar",
+        folder / "kept-1.jar",
+        folder / "old-1.jar",
+    ):
         jar.parent.mkdir(exist_ok=True)
         jar.write_text(str(jar))
     before = (folder / "kept-1.jar").stat().st_ino
@@ -53,7 +60,8 @@ def test_jars_that_are_there_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """Story: the broker's folder does not fit its configuration. Kafka's own sentence is in the error."""
+    """Story: the broker's folder does not fit its configuration. Kafka's own sentence is in the
+    error."""
     kafka = EmbeddedKafka(tmp_path, jar_files(read_settings(home=tmp_path), BROKER))
     kafka.overrides["num.network.threads"] = "0"
     with pytest.raises(SetupError, match=r"storage of the embedded Kafka.*num\.network\.threads"):
@@ -61,23 +69,28 @@ def test_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def test_a_cluster_id_may_begin_with_a_dash(tmp_path: Path) -> None:
-    """Story: the random id of a new cluster begins with a dash, as one in 64 does. Kafka takes it for no option."""
+    """Story: the random id of a new cluster begins with a dash, as one in 64 does. Kafka takes it
+    for no option."""
     (tmp_path / "cluster.id").write_text("-fYEIF6JSk6aCFOe0AAfNA")
     kafka = EmbeddedKafka(tmp_path, jar_files(read_settings(home=tmp_path), BROKER))
     kafka.start()
     kafka.stop()
-    assert "cluster.id=-fYEIF6JSk6aCFOe0AAfNA" in (kafka.nodes[0].data / "meta.properties").read_text()
+    assert (
+        "cluster.id=-fYEIF6JSk6aCFOe0AAfNA" in (kafka.nodes[0].data / "meta.properties").read_text()
+    )
 
 
 def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Story: less space is left than Kafka needs. The sentence says how much, where, and what to set."""
+    """Story: less space is left than Kafka needs. The sentence says how much, where, and what to
+    set."""
     monkeypatch.setattr(broker, "DISK_FREE_BYTES_MIN", 10**18)
     with pytest.raises(SetupError, match=r"MB are free at .*TOPICPROOF_HOME"):
         EmbeddedKafka(tmp_path, []).start()
 
 
 def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log(tmp_path: Path) -> None:
-    """Story: the broker refuses its configuration. Its own words are in the error, and nothing is left running."""
+    """Story: the broker refuses its configuration. Its own words are in the error, and nothing is
+    left running."""
     kafka = EmbeddedKafka(tmp_path, jar_files(read_settings(home=tmp_path), BROKER))
     kafka.overrides["metric.reporters"] = "no.such.Reporter"
     with pytest.raises(SetupError, match=r"(?s)broker 1 ended while starting.*no\.such\.Reporter"):
@@ -86,7 +99,8 @@ def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log(tmp_path: Path)
 
 
 def test_a_taken_port_names_another() -> None:
-    """Story: something else listens on the dashboard's port. The sentence gives the command with another."""
+    """Story: something else listens on the dashboard's port. The sentence gives the command with
+    another."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(SetupError, match=f"Port {port} is taken.*--port {port + 1}"):
@@ -94,7 +108,8 @@ def test_a_taken_port_names_another() -> None:
 
 
 def test_a_broker_too_old_for_transactions_is_named() -> None:
-    """Story: the cluster runs Kafka 2.4, which does not know KIP-447. The sentence says what is needed."""
+    """Story: the cluster runs Kafka 2.4, which does not know KIP-447. The sentence says what is
+    needed."""
     with pytest.raises(ClusterError, match=r"too old for transactions.*2\.5 or later"):
         require_transactions("old:9092", {TXN_OFFSET_COMMIT: (0, 2)})
     with pytest.raises(ClusterError, match="too old"):
@@ -107,7 +122,8 @@ def test_our_broker_is_new_enough(bootstrap: str) -> None:
 
 
 def test_client_properties_are_read_and_a_bad_line_is_named(tmp_path: Path) -> None:
-    """Story: somebody has a client.properties for their cluster. It is read; a line that is none is named."""
+    """Story: somebody has a client.properties for their cluster. It is read; a line that is none is
+    named."""
     path = tmp_path / "client.properties"
     path.write_text("# ours\nbootstrap.servers = a:1,b:2\n\nsasl.password=x=y\n")
     assert read_properties(path) == {"bootstrap.servers": "a:1,b:2", "sasl.password": "x=y"}
@@ -119,7 +135,8 @@ def test_client_properties_are_read_and_a_bad_line_is_named(tmp_path: Path) -> N
 
 
 def test_settings_pass_to_child_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Story: the dashboard starts a run. The run's process reads the same settings from its environment."""
+    """Story: the dashboard starts a run. The run's process reads the same settings from its
+    environment."""
     config = tmp_path / "client.properties"
     config.write_text("sasl.username=me\n")
     mine = settings_module.read_settings(bootstrap="a:1", config=config, brokers=3, home=tmp_path)

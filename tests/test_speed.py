@@ -1,4 +1,5 @@
-"""The benchmark of speed, on so few records that it says nothing about speed: only that it measures."""
+"""The benchmark of speed, on so few records that it says nothing about speed: only that it
+measures."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ from topicproof.backend.settings import Settings
 RECORDS = 2_000
 
 
-def test_the_benchmark_measures_and_writes_what_it_found(settings: Settings, cluster: Services, tmp_path: Path) -> None:
-    """Story: somebody runs the benchmark without peers. The row that needs one stands alone, and nothing but the filled
-    sources stays in Kafka."""
+def test_the_benchmark_measures_and_writes_what_it_found(
+    settings: Settings, cluster: Services, tmp_path: Path
+) -> None:
+    """Story: somebody runs the benchmark without peers. The row that needs one stands alone, and
+    nothing but the filled sources stays in Kafka."""
     there = set(Cluster(cluster.bootstrap, {}).topics())
     bench = Bench(settings, cluster)
     said: list[str] = []
@@ -33,6 +36,10 @@ def test_the_benchmark_measures_and_writes_what_it_found(settings: Settings, clu
 
 
 def test_a_ratio_belongs_to_a_turn() -> None:
-    """Story: both sides were slow in the second turn, as the machine had something else to do. Their ratio was not."""
-    assert Line("row", "ours", "records/s", (100.0, 50.0), "theirs", (200.0, 100.0)).ratios == (0.5, 0.5)
+    """Story: both sides were slow in the second turn, as the machine had something else to do.
+    Their ratio was not."""
+    assert Line("row", "ours", "records/s", (100.0, 50.0), "theirs", (200.0, 100.0)).ratios == (
+        0.5,
+        0.5,
+    )
     assert Line("row", "ours", "records/s", (100.0,)).ratios == ()

@@ -1,4 +1,5 @@
-"""The house rules that matter, as tests: one way of imports, one home of Kafka's settings, docs that keep up."""
+"""The house rules that matter, as tests: one way of imports, one home of Kafka's settings, docs
+that keep up."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def imported(path: Path) -> Iterator[str]:
     ],
 )
 def test_imports_go_one_way(package: str, forbidden: set[str]) -> None:
-    """Story: app -> backend -> validators. Nobody looks back, and validators know neither Kafka nor Streamlit."""
+    """Story: app -> backend -> validators. Nobody looks back, and validators know neither Kafka nor
+    Streamlit."""
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in (ROOT / package).rglob("*.py")
@@ -59,9 +61,28 @@ ROOMS = (
         "validators.ledger",
     ),
     *("validators.kinds", "validators.report", "validators.selftest"),
-    *("backend", "backend.services", "backend.kafka.log", "backend.kafka", "backend.kafka.coordination"),
-    *("backend.kafka.browse", "backend.sink", "backend.evidence", "backend.faults", "backend.judging"),
-    *("backend.history", "backend.runs", "backend.matrix", "backend.verifying", "backend.commands", "backend.cli"),
+    *(
+        "backend",
+        "backend.services",
+        "backend.kafka.log",
+        "backend.kafka",
+        "backend.kafka.coordination",
+    ),
+    *(
+        "backend.kafka.browse",
+        "backend.sink",
+        "backend.evidence",
+        "backend.faults",
+        "backend.judging",
+    ),
+    *(
+        "backend.history",
+        "backend.runs",
+        "backend.matrix",
+        "backend.verifying",
+        "backend.commands",
+        "backend.cli",
+    ),
     *("app", "app.views"),
 )
 """Each may import those before it: a folder's own modules, or a module that stands above its folder."""
@@ -73,11 +94,16 @@ def room_of(module: str) -> str:
 
 def arrows() -> Iterator[tuple[str, str]]:
     """Who imports whom among our modules; what is imported for types alone is left out."""
-    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in SOURCES}
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in SOURCES
+    }
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         typed = [
-            node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         ]
         skipped = {one for node in typed for one in ast.walk(node)}
         for node in ast.walk(tree):
@@ -89,11 +115,15 @@ def arrows() -> Iterator[tuple[str, str]]:
                 home = (node.module or "").removeprefix("topicproof.")
                 for alias in node.names:
                     target = f"{home}.{alias.name}"
-                    yield ".".join(path.relative_to(ROOT).with_suffix("").parts), target if target in modules else home
+                    yield (
+                        ".".join(path.relative_to(ROOT).with_suffix("").parts),
+                        target if target in modules else home,
+                    )
 
 
 def test_rooms_import_only_what_stands_below_them() -> None:
-    """Story: somebody draws the structure. No arrow runs back up: the sink knows of no fault, evidence of no judge."""
+    """Story: somebody draws the structure. No arrow runs back up: the sink knows of no fault,
+    evidence of no judge."""
     wrong = [
         f"{source} imports {target}"
         for source, target in arrows()
@@ -111,11 +141,15 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_everything_is_imported_from_topicproof() -> None:
-    """Story: the folders lie beside each other, and a wheel holds them below topicproof. A module that is imported by
-    both names exists twice."""
+    """Story: the folders lie beside each other, and a wheel holds them below topicproof. A module
+    that is imported by both names exists twice."""
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
-        for path in (*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"))
+        for path in (
+            *SOURCES,
+            *(ROOT / "tests").rglob("*.py"),
+            *(ROOT / "benchmarks").rglob("*.py"),
+        )
         for name in imported(path)
         if name.split(".")[0] in PACKAGES
     ]
@@ -123,10 +157,12 @@ def test_everything_is_imported_from_topicproof() -> None:
 
 
 def test_client_settings_are_spelled_in_one_place() -> None:
-    """Story: settings.py alone says how Kafka's clients are configured. The sink's own options are the one exception:
-    Spark hands them on as text."""
+    """Story: settings.py alone says how Kafka's clients are configured. The sink's own options are
+    the one exception: Spark hands them on as text."""
     spelled = {
-        str(path.relative_to(ROOT)) for path in SOURCES if "bootstrap.servers" in path.read_text(encoding="utf-8")
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if "bootstrap.servers" in path.read_text(encoding="utf-8")
     }
     assert spelled <= {
         "backend/settings.py",
@@ -140,7 +176,9 @@ def test_every_error_is_in_the_tree_of_the_docstring() -> None:
     """Story: somebody adds an error. The drawn tree must show it."""
 
     names = [
-        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, TopicproofError)
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, TopicproofError)
     ]
     assert [name for name in names if name not in (errors.__doc__ or "")] == []
 
@@ -150,7 +188,10 @@ def test_the_documents_name_every_fate_kind_fault_and_command() -> None:
     from tests.test_cli import COMMANDS
 
     words = {
-        "VERDICTS.md": [*(fate.value for fate in Fate), *(validator.NAME for validator in VALIDATORS)],
+        "VERDICTS.md": [
+            *(fate.value for fate in Fate),
+            *(validator.NAME for validator in VALIDATORS),
+        ],
         "RUNS.md": [f"{kind.name}@" for kind in KINDS],
         "COMMANDS.md": list(COMMANDS),
     }
@@ -168,14 +209,23 @@ def test_the_readme_is_short_and_links_to_what_there_is() -> None:
 
 
 def test_images_and_pins_agree() -> None:
-    """Story: a version is raised in one place. The compose file, the jars and the requirements must follow."""
+    """Story: a version is raised in one place. The compose file, the jars and the requirements must
+    follow."""
     ivy, compose = (ROOT / "ivy.xml").read_text(), (ROOT / "docker-compose.yml").read_text()
     kafka = re.search(r'name="kafka_2\.13" rev="([^"]+)"', ivy)
     assert kafka is not None and f"apache/kafka:{kafka.group(1)}" in compose
-    assert f'name="kafka-tools" rev="{kafka.group(1)}"' in ivy and f'name="kafka-streams" rev="{kafka.group(1)}"' in ivy
+    assert (
+        f'name="kafka-tools" rev="{kafka.group(1)}"' in ivy
+        and f'name="kafka-streams" rev="{kafka.group(1)}"' in ivy
+    )
     spark = re.search(r'name="spark-sql-kafka-0-10_2\.13" rev="([^"]+)"', ivy)
-    assert spark is not None and f"pyspark[connect]=={spark.group(1)}" in (ROOT / "requirements.txt").read_text()
-    version = re.search(r'^version = "([^"]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert (
+        spark is not None
+        and f"pyspark[connect]=={spark.group(1)}" in (ROOT / "requirements.txt").read_text()
+    )
+    version = re.search(
+        r'^version = "([^"]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+    )
     assert version is not None and f"image: topicproof:{version.group(1)}" in compose
 
 
@@ -191,5 +241,7 @@ def test_images_and_pins_agree() -> None:
 )
 def test_the_tools_agree(command: list[str]) -> None:
     """Story: linter, formatter, type checker and the Compose specification find nothing to say."""
-    answer = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -22,17 +22,29 @@ CONNECT = ("googleapis-common-protos", "grpcio", "grpcio-status", "pandas", "zst
 def build_wheel(folder: Path) -> Path:
     """Built from a copy, since setuptools leaves its work beside the sources."""
     copy = folder / "sources"
-    shutil.copytree(ROOT / "topicproof", copy / "topicproof", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "topicproof", copy / "topicproof", ignore=shutil.ignore_patterns("__pycache__")
+    )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(folder)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--quiet",
+        "-w",
+        str(folder),
+    ]
     subprocess.run([*pip, str(copy)], check=True, capture_output=True)
     return next(folder.glob("topicproof-*.whl"))
 
 
 def fresh_python(wheel: Path, folder: Path, names: tuple[str, ...]) -> Path:
-    """The Python of a new environment in `folder`: the wheel, the named distributions and what these need. They are
-    links into the environment of the tests, so that nothing is downloaded."""
+    """The Python of a new environment in `folder`: the wheel, the named distributions and what
+    these need. They are links into the environment of the tests, so that nothing is downloaded."""
     venv.create(folder, with_pip=False)
     home = next((folder / "lib").glob("python*")) / "site-packages"
     with zipfile.ZipFile(wheel) as packed:

@@ -1,7 +1,7 @@
 """Topicproof: see, and prove, what Kafka transactions did to your topics.
 
-The names below are public; a change of theirs is in the changelog. They are loaded when they are first asked for,
-because every module of this package imports it.
+The names below are public; a change of theirs is in the changelog. They are loaded when they are
+first asked for, because every module of this package imports it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The sinks for PySpark programs: exactly-once into Kafka topics, behind stateful stages, and into database tables.
+"""The sinks for PySpark programs: exactly-once into Kafka topics, behind stateful stages, and into
+database tables.
 
-Importing this loads no dashboard, no fault, no kafka-python and, until `DatabaseSink` is asked for, no SQLAlchemy.
+Importing this loads no dashboard, no fault, no kafka-python and, until `DatabaseSink` is asked for,
+no SQLAlchemy.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,9 @@
-"""What is known of two topics beside their records: what they have lost, and whether they grew during the check.
+"""What is known of two topics beside their records: what they have lost, and whether they grew
+during the check.
 
-A verdict rests on premises: the judged range is whole, and it stands still. Whoever takes the readings writes down here
-what they saw of that. The premises themselves are kinds of finding (validators/expectation.py, PREMISES).
+A verdict rests on premises: the judged range is whole, and it stands still. Whoever takes the
+readings writes down here what they saw of that. The premises themselves are kinds of finding
+(validators/expectation.py, PREMISES).
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Growth:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What was seen of both topics. Runs know their range and judge when it is over: they are looked at once."""
+    """What was seen of both topics. Runs know their range and judge when it is over: they are
+    looked at once."""
 
     looked: bool = False
     """Whether anybody looked at all."""

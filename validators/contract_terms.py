@@ -10,7 +10,8 @@ from topicproof.validators.lineage.identity import KEYS, Match
 
 @dataclass(frozen=True)
 class Thresholds:
-    """More than this is a warning: shown beside a verdict, and no part of it. None: no matter how much."""
+    """More than this is a warning: shown beside a verdict, and no part of it. None: no matter how
+    much."""
 
     pending: int | None = None
     """Offsets at and above the last stable offset."""
@@ -41,7 +42,11 @@ class ContractTerms:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that it asks for by saying more."""
-        said = (("wrong_value", self.value), ("offset_ahead", self.offsets), ("offset_behind", self.offsets))
+        said = (
+            ("wrong_value", self.value),
+            ("offset_ahead", self.offsets),
+            ("offset_behind", self.offsets),
+        )
         return tuple(kind for kind, given in said if given is not None)
 
 

@@ -1,6 +1,8 @@
-"""What the transaction coordinators and the leaders of the partitions answered, as a witness of a ledger.
+"""What the transaction coordinators and the leaders of the partitions answered, as a witness of a
+ledger.
 
-Facts, not frames: there are few of them, they are counted when they come, and a sound topic costs no Spark job.
+Facts, not frames: there are few of them, they are counted when they come, and a sound topic costs
+no Spark job.
 """
 
 from __future__ import annotations
@@ -92,7 +94,8 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class UnstableOffset:
-    """A group's offset that a transaction wants to move and has not: whoever takes the partition over must wait."""
+    """A group's offset that a transaction wants to move and has not: whoever takes the partition
+    over must wait."""
 
     group: str
     topic: str

@@ -25,7 +25,9 @@ COLUMNS = (
 `why`: one sentence for a person."""
 
 
-def evidence(rows: DataFrame, badness: Column, why: Column, explained_by: Column | None = None) -> DataFrame:
+def evidence(
+    rows: DataFrame, badness: Column, why: Column, explained_by: Column | None = None
+) -> DataFrame:
     """`rows` of the ledger's sink as rows of evidence."""
     given = rows.withColumns(
         {
@@ -35,7 +37,9 @@ def evidence(rows: DataFrame, badness: Column, why: Column, explained_by: Column
             "why": why,
         }
     )
-    return given.select(*(F.col(name).cast(kind).alias(name) for name, kind in map(str.split, COLUMNS.split(", "))))
+    return given.select(
+        *(F.col(name).cast(kind).alias(name) for name, kind in map(str.split, COLUMNS.split(", ")))
+    )
 
 
 def of_log(rows: DataFrame) -> DataFrame:
@@ -53,8 +57,15 @@ def of_log(rows: DataFrame) -> DataFrame:
 
 
 def of_source(rows: DataFrame, topic: str) -> DataFrame:
-    """Rows of the source, of which the sink holds no record, with nulls for what that would tell."""
-    types = {"partition": "int", "offset": "long", "transactional_id": "string", "sequence": "long", "attempt": "int"}
+    """Rows of the source, of which the sink holds no record, with nulls for what that would
+    tell."""
+    types = {
+        "partition": "int",
+        "offset": "long",
+        "transactional_id": "string",
+        "sequence": "long",
+        "attempt": "int",
+    }
     nothing = {name: F.lit(None).cast(kind) for name, kind in types.items()}
     return rows.withColumns({"source_topic": F.lit(topic), **nothing})
 
@@ -72,15 +83,22 @@ def amount(count: int, covered: int, noun: str, one: str, many: str) -> str:
 def share(count: int, covered: int, noun: str, good: str, one: str, many: str) -> str:
     """`all 9 inputs have ...`, `1 of 9 inputs lacks ...`, `1,234 of 9,000 inputs lack ...`"""
     return (
-        f"{count:,} of {covered:,} {noun} {one if count == 1 else many}" if count else f"all {covered:,} {noun} {good}"
+        f"{count:,} of {covered:,} {noun} {one if count == 1 else many}"
+        if count
+        else f"all {covered:,} {noun} {good}"
     )
 
 
 def removed(
-    spark: SparkSession, bounds: Bounds, lost: Mapping[int, Removed], policies: Mapping[str, str], accepted: bool
+    spark: SparkSession,
+    bounds: Bounds,
+    lost: Mapping[int, Removed],
+    policies: Mapping[str, str],
+    accepted: bool,
 ) -> DataFrame | None:
-    """One row of evidence for each partition that has lost records. `policies`: each topic's `cleanup.policy`.
-    `accepted`: the contract judges only what is still there, so that nothing depends on it."""
+    """One row of evidence for each partition that has lost records. `policies`: each topic's
+    `cleanup.policy`. `accepted`: the contract judges only what is still there, so that nothing
+    depends on it."""
     rows = []
     for one in bounds.partitions:
         gone = lost.get(one.partition, Removed())
@@ -91,7 +109,9 @@ def removed(
         if gone.inside:
             said.append(f"{gone.inside:,} at or above it that compaction removed")
         if said:
-            policy = f" The topic's cleanup.policy is {policies[topic]}." if policies.get(topic) else ""
+            policy = (
+                f" The topic's cleanup.policy is {policies[topic]}." if policies.get(topic) else ""
+            )
             why = f"Partition {partition} of {topic} has lost {' and '.join(said)}.{policy}"
             place = (one.partition, one.start, None, None, None, None, None)
             rows.append((*place, RANGE if accepted else None, gone.offsets, why))
@@ -105,4 +125,7 @@ def records(count: str, kind: str = "") -> Column:
 
 
 def _transaction() -> Column:
-    return F.when(F.col("transactional_id").isNotNull(), F.concat_ws("/", "transactional_id", "sequence", "attempt"))
+    return F.when(
+        F.col("transactional_id").isNotNull(),
+        F.concat_ws("/", "transactional_id", "sequence", "attempt"),
+    )

@@ -1,11 +1,12 @@
 """Found is not wrong: which kinds break which guarantee, and how outcomes are merged.
 
-A row is judged by its cause: a primary row by its own kind, an explained one by what explains it. So an order row that
-a duplicate explains breaks exactly_once, as the duplicate does, and does not break at_least_once.
+A row is judged by its cause: a primary row by its own kind, an explained one by what explains it.
+So an order row that a duplicate explains breaks exactly_once, as the duplicate does, and does not
+break at_least_once.
 
-A kind counts for the verdict in one of three ways. A required one must hold: unheard or empty, it is UNKNOWN, and so is
-the verdict. A contradiction counts only where it is found: it can break exactly_once and never be missed. An advisory
-one never counts: it is looked for and shown.
+A kind counts for the verdict in one of three ways. A required one must hold: unheard or empty, it
+is UNKNOWN, and so is the verdict. A contradiction counts only where it is found: it can break
+exactly_once and never be missed. An advisory one never counts: it is looked for and shown.
 """
 
 from __future__ import annotations
@@ -73,7 +74,16 @@ CONTRADICTIONS: Mapping[Guarantee, tuple[str, ...]] = {
 An unheard witness or nothing to look at leaves the verdict to the others: topics without a transaction are judged too.
 """
 
-_MATCHED = ("duplicate", "gap", "order", "phantom", "wrong_value", "offset_ahead", "offset_behind", "aborted_input")
+_MATCHED = (
+    "duplicate",
+    "gap",
+    "order",
+    "phantom",
+    "wrong_value",
+    "offset_ahead",
+    "offset_behind",
+    "aborted_input",
+)
 """Kinds that match records with inputs."""
 
 
@@ -152,7 +162,14 @@ COVERAGE = ("movement", "source_pending")
 """Kinds that tell what a verdict leaves out. They are always looked for, also where a contract names its kinds."""
 
 NORMAL = frozenset(
-    {"identity_change", "aborted_volume", "interleaving", "unknown_outcome", "movement", "source_pending"}
+    {
+        "identity_change",
+        "aborted_volume",
+        "interleaving",
+        "unknown_outcome",
+        "movement",
+        "source_pending",
+    }
 )
 """Advisory kinds whose rows tell what happened, not that anything is wrong."""
 
@@ -175,7 +192,8 @@ def looked_for(kind: str, guarantee: Guarantee) -> bool:
 def judge_rows(kind: str, causes: Mapping[str | None, int], guarantee: Guarantee) -> Outcome:
     """The outcome of a kind whose rows have these causes (None: primary) under a guarantee."""
     return merge(
-        [_judge_cause(cause or kind, kind, guarantee) for cause, count in causes.items() if count] or [Outcome.HOLDS]
+        [_judge_cause(cause or kind, kind, guarantee) for cause, count in causes.items() if count]
+        or [Outcome.HOLDS]
     )
 
 

@@ -1,8 +1,8 @@
 """How many outputs an input must have, and so which outputs the sink must hold.
 
-one_to_one     each input has exactly one, of index 0.
-one_to_many    each input has as many as its count says: indices 0 to count - 1. A count of 0 is a filtered input.
-zero_or_one    with a count, as one_to_many with 0 or 1.
+one_to_one     each input has exactly one, of index 0. one_to_many    each input has as many as its
+count says: indices 0 to count - 1. A count of 0 is a filtered input. zero_or_one    with a count,
+as one_to_many with 0 or 1.
                Without one, an input without a record in the sink was filtered out or lost, and nothing in the topics
                tells which: such inputs are not judged. One whose output was produced and never committed is missing
                all the same: the pipeline did give it one. A second output is too many.
@@ -35,7 +35,8 @@ class Expect(StrEnum):
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected of each input. Raises ValueError for a count that does not go with the kind."""
+    """What is expected of each input. Raises ValueError for a count that does not go with the
+    kind."""
 
     kind: Expect = Expect.ONE_TO_ONE
     count: str | DataFrame | None = None
@@ -52,15 +53,19 @@ class Expected:
         return COUNT_MAX if self.kind is Expect.ONE_TO_MANY else 1
 
     def counts(self, source: DataFrame, bounds: Bounds) -> DataFrame | None:
-        """By input of the judged range: source_partition, source_offset, expected (null where no valid count is known).
-        None where every input has the same."""
+        """By input of the judged range: source_partition, source_offset, expected (null where no
+        valid count is known). None where every input has the same."""
         if self.count is None:
             return None
         inputs = source.where(between("partition", "offset", bounds, "lso"))
         if isinstance(self.count, str):
-            counted = record(inputs, bounds.topic).select("partition", "offset", F.expr(self.count).alias("count"))
+            counted = record(inputs, bounds.topic).select(
+                "partition", "offset", F.expr(self.count).alias("count")
+            )
         else:
-            counted = inputs.select("partition", "offset").join(self.count, ["partition", "offset"], "left")
+            counted = inputs.select("partition", "offset").join(
+                self.count, ["partition", "offset"], "left"
+            )
         count = F.col("count").try_cast("long")
         return counted.select(
             F.col("partition").alias("source_partition"),
@@ -73,8 +78,9 @@ ONE_TO_ONE = Expected()
 
 
 def record(reading: DataFrame, topic: str) -> DataFrame:
-    """A reading as expressions see it: topic, partition, offset, timestamp, headers, and key and value as text, byte by
-    byte what they are, so that `cast(value as bigint)` and `get_json_object(value, '$.id')` can be written."""
+    """A reading as expressions see it: topic, partition, offset, timestamp, headers, and key and
+    value as text, byte by byte what they are, so that `cast(value as bigint)` and
+    `get_json_object(value, '$.id')` can be written."""
     texts = {name: F.col(name).cast("string") for name in ("key", "value")}
     return reading.withColumns({**texts, "topic": F.lit(topic)})
 

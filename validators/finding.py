@@ -1,4 +1,5 @@
-"""What is said: the frozen vocabulary of the judging side. DataFrames measure; these dataclasses speak.
+"""What is said: the frozen vocabulary of the judging side. DataFrames measure; these dataclasses
+speak.
 
 Everything here round-trips to JSON through `report.py` and knows neither Spark nor Kafka.
 """
@@ -63,7 +64,8 @@ class Guarantee(StrEnum):
 
 
 class Order(StrEnum):
-    """Within what the outputs of a source partition stand in the order of their inputs, in each sink partition."""
+    """Within what the outputs of a source partition stand in the order of their inputs, in each
+    sink partition."""
 
     PER_SOURCE_PARTITION = "per_source_partition"
     """All of them: one writer at a time takes the source partition's inputs in turn."""
@@ -97,7 +99,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A topic's ranges at one moment; or those of several topics as one, whose partitions are numbered through."""
+    """A topic's ranges at one moment; or those of several topics as one, whose partitions are
+    numbered through."""
 
     topic: str
     partitions: tuple[PartitionBounds, ...]
@@ -128,10 +131,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Balance:
-    """Where one partition's offsets went. `offsets` is HW - start and the sum of the fates below it.
+    """Where one partition's offsets went. `offsets` is HW - start and the sum of the fates below
+    it.
 
-    Without the raw log `markers`, `gone` and `never_transactional` are None, and `no_record` is what has no record;
-    with it, `no_record` is None.
+    Without the raw log `markers`, `gone` and `never_transactional` are None, and `no_record` is
+    what has no record; with it, `no_record` is None.
     """
 
     partition: int
@@ -174,7 +178,8 @@ class Example:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one validator found. Found is not the same as wrong: `outcome` is judged by the expectation."""
+    """What one validator found. Found is not the same as wrong: `outcome` is judged by the
+    expectation."""
 
     kind: str
     outcome: Outcome

@@ -1,7 +1,8 @@
 """Paths into JSON documents, and the exact text that lies at one.
 
-Spark's own functions (`get_json_object`, `from_json` with a text at the leaf) read every decimal as a double:
-`0.1000000000000000001` becomes 0.1, and `1.10` becomes 1.1. Two identities that differ only there would be one.
+Spark's own functions (`get_json_object`, `from_json` with a text at the leaf) read every decimal as
+a double: `0.1000000000000000001` becomes 0.1, and `1.10` becomes 1.1. Two identities that differ
+only there would be one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 INDEX_MAX = 2**31 - 1
-_STEP = re.compile(r"\.(?P<name>[^\s.\[\]*'\"()?]+)|\['(?P<quoted>(?:[^'\\]|\\['\\])+)'\]|\[(?P<index>0|[1-9][0-9]*)\]")
+_STEP = re.compile(
+    r"\.(?P<name>[^\s.\[\]*'\"()?]+)|\['(?P<quoted>(?:[^'\\]|\\['\\])+)'\]|\[(?P<index>0|[1-9][0-9]*)\]"
+)
 _REFUSED = (
     (re.compile(r"\.\."), "a path cannot search all levels (..)"),
     (re.compile(r"\.\*|\[\*\]"), "a path cannot hold a wildcard (*)"),
@@ -33,8 +36,9 @@ _NUMBER = (
 
 
 def parse_path(text: str) -> tuple[str | int, ...]:
-    """The steps of `$.name`, `$['name']` and `$[0]`, and of paths made of these. `\\'` and `\\\\` in brackets stand for
-    `'` and `\\`. Raises ValueError with one clause that says what is wrong."""
+    """The steps of `$.name`, `$['name']` and `$[0]`, and of paths made of these. `\\'` and `\\\\`
+    in brackets stand for `'` and `\\`. Raises ValueError with one clause that says what is
+    wrong."""
     if not text.startswith("$"):
         raise ValueError(f"the path {text!r} does not begin with $, as $.id does")
     if text == "$":
@@ -78,15 +82,17 @@ def _spelled(step: str | int) -> str:
 
 
 def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
-    """The text of the element at `path` of the JSON document that a text column holds, exactly as written.
+    """The text of the element at `path` of the JSON document that a text column holds, exactly as
+    written.
 
-    number            its own characters: `1.10`, `1e5`, `-0`, 30 digits, 1,200 digits
-    text              unescaped. A text that holds JSON is a text: no path leads into it
-    true, false       `true`, `false`
-    object, array     JSON without spaces, the names of an object in order; its numbers as they were written
-    null, missing     null: also an index beyond the end, a name in an array, an index into an object, a step into a
+    number            its own characters: `1.10`, `1e5`, `-0`, 30 digits, 1,200 digits text
+    unescaped. A text that holds JSON is a text: no path leads into it true, false       `true`,
+    `false` object, array     JSON without spaces, the names of an object in order; its numbers as
+    they were written null, missing     null: also an index beyond the end, a name in an array, an
+    index into an object, a step into a
                       scalar
-    no JSON           null: also text after the document, `'single quotes'`, `NaN`, `01`, comments, raw control
+    no JSON           null: also text after the document, `'single quotes'`, `NaN`, `01`, comments,
+    raw control
                       characters, half a surrogate pair, nesting beyond 1,000 levels, and more than 16 MB
     a name twice      null, in any object of the document: readers disagree about which one counts
 
@@ -94,7 +100,8 @@ def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
     """
     marked = F.regexp_replace(column, F.lit(_NUMBER), F.lit(f'$1"{_MARK}$2"'))
     document = F.when(column.rlike(_INEXACT), marked).otherwise(column)
-    # Spark stops reading where a document ends. Within another one, text that follows it is an error.
+    # Spark stops reading where a document ends. Within another one, text that follows it is an
+    # error.
     whole = F.try_parse_json(F.concat(F.lit('{"d":'), document, F.lit("}")))
     found = F.try_variant_get(whole, "$.d" + "".join(map(_step_of_spark, path)), "string")
     return F.regexp_replace(found, F.lit(f'"?{_MARK}(-?[0-9][-+.0-9eE]*+)"?'), F.lit("$1"))

@@ -1,7 +1,8 @@
 """Several topics judged as one: their partitions are numbered through, in the order of the topics.
 
-A stage may write to several sinks, dead letters included, and read several sources. Which output went where is then
-one question over all of them: no validator needs to know that there is more than one topic.
+A stage may write to several sinks, dead letters included, and read several sources. Which output
+went where is then one question over all of them: no validator needs to know that there is more than
+one topic.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def split(bounds: Bounds) -> list[tuple[Bounds, int]]:
     if not bounds.parts:
         return [(bounds, 0)]
     found = []
-    for part, end in zip(bounds.parts, [*(one.first for one in bounds.parts[1:]), None], strict=True):
+    for part, end in zip(
+        bounds.parts, [*(one.first for one in bounds.parts[1:]), None], strict=True
+    ):
         own = (
             replace(p, partition=p.partition - part.first)
             for p in bounds.partitions
@@ -48,11 +51,14 @@ def split(bounds: Bounds) -> list[tuple[Bounds, int]]:
 
 
 def with_numbered_input(records: DataFrame, bounds: Bounds) -> DataFrame:
-    """Records with source_topic and source_partition -> the same, with those of the joined source instead."""
+    """Records with source_topic and source_partition -> the same, with those of the joined source
+    instead."""
     for part in bounds.parts:
         ours = F.col("source_topic") == part.topic
         records = records.withColumn(
             "source_partition",
-            F.when(ours, F.col("source_partition") + part.first).otherwise(F.col("source_partition")),
+            F.when(ours, F.col("source_partition") + part.first).otherwise(
+                F.col("source_partition")
+            ),
         ).withColumn("source_topic", F.when(ours, bounds.topic).otherwise(F.col("source_topic")))
     return records

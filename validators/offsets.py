@@ -1,7 +1,8 @@
 """Offsets in columns: a partition's bounds without a join, and sets of offsets as words of 64 bits.
 
-A set holds one row for 64 offsets, so that a topic of millions of records is compared, counted and looked up in tables
-of thousands of rows, exactly: a word's bits are its offsets, and a word with more records than bits has a repeated one.
+A set holds one row for 64 offsets, so that a topic of millions of records is compared, counted and
+looked up in tables of thousands of rows, exactly: a word's bits are its offsets, and a word with
+more records than bits has a repeated one.
 """
 
 from __future__ import annotations
@@ -20,20 +21,27 @@ BROADCAST_OFFSETS_MAX = 64_000_000
 
 
 def bound(partition: str, bounds: Bounds, name: str) -> Column:
-    """The `start`, `lso` or `hw` of the row's partition. Null where the bounds lack the partition."""
+    """The `start`, `lso` or `hw` of the row's partition. Null where the bounds lack the
+    partition."""
     return by_partition(partition, {one.partition: getattr(one, name) for one in bounds.partitions})
 
 
 def by_partition(partition: str, known: Mapping[int, int]) -> Column:
-    """The number known of the row's partition, as an array look-up: no join. Null where nothing is known."""
-    # One literal text, not one a partition: plans stay small on wide topics. Offsets are never negative.
+    """The number known of the row's partition, as an array look-up: no join. Null where nothing is
+    known."""
+    # One literal text, not one a partition: plans stay small on wide topics. Offsets are never
+    # negative.
     numbers = ",".join(str(known.get(number, -1)) for number in range(max(known, default=0) + 1))
-    return F.nullif(F.get(F.split(F.lit(numbers), ",").cast("array<bigint>"), F.col(partition)), F.lit(-1))
+    return F.nullif(
+        F.get(F.split(F.lit(numbers), ",").cast("array<bigint>"), F.col(partition)), F.lit(-1)
+    )
 
 
 def between(partition: str, offset: str, bounds: Bounds, end: str) -> Column:
     """Whether the offset lies from the partition's `start` to below its `end` (`lso` or `hw`)."""
-    inside = (F.col(offset) >= bound(partition, bounds, "start")) & (F.col(offset) < bound(partition, bounds, end))
+    inside = (F.col(offset) >= bound(partition, bounds, "start")) & (
+        F.col(offset) < bound(partition, bounds, end)
+    )
     return F.coalesce(inside, F.lit(False))
 
 
@@ -49,7 +57,9 @@ def bit(offset: str) -> Column:
 
 def bits(offset: str, condition: Column | None = None) -> Column:
     """Aggregate: the set of the offsets (for which `condition` holds) of one word; 0 for none."""
-    return F.coalesce(F.bit_or(bit(offset) if condition is None else F.when(condition, bit(offset))), F.lit(0))
+    return F.coalesce(
+        F.bit_or(bit(offset) if condition is None else F.when(condition, bit(offset))), F.lit(0)
+    )
 
 
 def holds(word_bits: str, offset: str) -> Column:
@@ -70,5 +80,8 @@ def members(word_column: str, word_bits: Column) -> Column:
 
 
 def look_up(frame: DataFrame, words: DataFrame, keys: list[str], offsets: int) -> DataFrame:
-    """`frame` left-joined with a set on `keys`. `offsets`: how many the set may span, which bounds its size."""
-    return frame.join(F.broadcast(words) if offsets <= BROADCAST_OFFSETS_MAX else words, keys, "left")
+    """`frame` left-joined with a set on `keys`. `offsets`: how many the set may span, which bounds
+    its size."""
+    return frame.join(
+        F.broadcast(words) if offsets <= BROADCAST_OFFSETS_MAX else words, keys, "left"
+    )

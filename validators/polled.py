@@ -1,7 +1,9 @@
-"""What a read_committed reader polled from the sink while it was being written: a witness with a memory.
+"""What a read_committed reader polled from the sink while it was being written: a witness with a
+memory.
 
-A run of it is a row: offsets that follow one another, received in one poll. Its polls are counted in each session,
-which begins where the reader was told to begin; each partition has a row of no offsets there.
+A run of it is a row: offsets that follow one another, received in one poll. Its polls are counted
+in each session, which begins where the reader was told to begin; each partition has a row of no
+offsets there.
 """
 
 from __future__ import annotations
@@ -14,9 +16,7 @@ from pyspark.sql import functions as F
 from topicproof.validators.finding import Bounds
 from topicproof.validators.offsets import bound
 
-POLLED_COLUMNS = (
-    "session string, poll long, run long, at_ms long, partition int, first_offset long, last_offset long, lso long"
-)
+POLLED_COLUMNS = "session string, poll long, run long, at_ms long, partition int, first_offset long, last_offset long, lso long"
 """`run`: counts the rows of a session. `at_ms`: when the poll came back. `lso`: the partition's last stable offset,
 asked after that. A session's first row of a partition has `last_offset` one below `first_offset`, the position it began
 at."""

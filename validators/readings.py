@@ -1,8 +1,8 @@
 """A topic's records at one isolation level, within bounds that were taken before.
 
-The read_committed reading ends at the last stable offset, the read_uncommitted one at the high watermark: asked for
-more, a read_committed read of Spark blocks until the open transaction ends and then returns another moment's records.
-This file alone names Spark's Kafka source.
+The read_committed reading ends at the last stable offset, the read_uncommitted one at the high
+watermark: asked for more, a read_committed read of Spark blocks until the open transaction ends and
+then returns another moment's records. This file alone names Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ FEW_OFFSETS_MAX = 100_000
 """Up to so many offsets, of source and sink together, Spark's own work is what takes the time."""
 
 
-def read(spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level: Witness) -> DataFrame:
+def read(
+    spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level: Witness
+) -> DataFrame:
     """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use.
 
-    `options` are the options of Spark's Kafka source without topic and offsets; the isolation level is said here.
-    Raises ValueError for a level that is not a reading.
+    `options` are the options of Spark's Kafka source without topic and offsets; the isolation level
+    is said here. Raises ValueError for a level that is not a reading.
     """
     if not bounds.parts:
         return _read(spark, options, bounds, level)
@@ -44,9 +46,13 @@ def read(spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level:
     return reduce(DataFrame.unionByName, several)
 
 
-def _read(spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level: Witness) -> DataFrame:
+def _read(
+    spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level: Witness
+) -> DataFrame:
     ends = {one.partition: end_of(one, level) for one in bounds.partitions}
-    starts = {one.partition: one.start for one in bounds.partitions if one.start < ends[one.partition]}
+    starts = {
+        one.partition: one.start for one in bounds.partitions if one.start < ends[one.partition]
+    }
     if not starts:
         return spark.createDataFrame([], COLUMNS)
     # Only partitions that hold something are assigned: an empty range is not worth a consumer.
@@ -55,12 +61,17 @@ def _read(spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level
         .options(**options)
         .option("kafka.isolation.level", level.value)
         .option("assign", json.dumps({bounds.topic: sorted(starts)}))
-        .option("startingOffsets", json.dumps({bounds.topic: {str(p): start for p, start in starts.items()}}))
+        .option(
+            "startingOffsets",
+            json.dumps({bounds.topic: {str(p): start for p, start in starts.items()}}),
+        )
         .option("endingOffsets", json.dumps({bounds.topic: {str(p): ends[p] for p in starts}}))
         .option("includeHeaders", "true")
         .load()
     )
-    return records.select("partition", "offset", "timestamp", "key", "value", F.col("headers").alias("headers"))
+    return records.select(
+        "partition", "offset", "timestamp", "key", "value", F.col("headers").alias("headers")
+    )
 
 
 def end_of(bounds: PartitionBounds, level: Witness) -> int:
@@ -88,10 +99,12 @@ of 10 MB each, 100 end the server (PARQUET-99, PARQUET-2242). It looks at the fi
 
 
 def keep(frame: DataFrame, url: str, offsets: int, columns: str | None = None) -> DataFrame:
-    """Write `frame` as Parquet under `url` and give back what was written: computed once, and evidence from then on.
+    """Write `frame` as Parquet under `url` and give back what was written: computed once, and
+    evidence from then on.
 
-    `offsets`: what the frame tells of, as in `gathered`. What an interrupted judging left there is replaced. `columns`:
-    the frame's, in Spark's words, if they are known; else Spark is asked, which analyses the frame once more.
+    `offsets`: what the frame tells of, as in `gathered`. What an interrupted judging left there is
+    replaced. `columns`: the frame's, in Spark's words, if they are known; else Spark is asked,
+    which analyses the frame once more.
     """
     gathered(frame, offsets).write.mode("overwrite").options(**CHECKS).parquet(url)
     # The schema is known, so that Spark need not open the files to find it out.
@@ -99,13 +112,14 @@ def keep(frame: DataFrame, url: str, offsets: int, columns: str | None = None) -
 
 
 def gathered(frame: DataFrame, offsets: int) -> DataFrame:
-    """`frame` in one partition where it tells of few offsets: Spark then shuffles nothing, which for so few records
-    takes longer than everything else."""
+    """`frame` in one partition where it tells of few offsets: Spark then shuffles nothing, which
+    for so few records takes longer than everything else."""
     return frame.coalesce(1) if offsets <= FEW_OFFSETS_MAX else frame
 
 
 def frame_of(spark: SparkSession, rows: pa.Table | pd.DataFrame | None, columns: str) -> DataFrame:
-    """A frame with these columns, in Spark's words, of a table that has them; of None, an empty one."""
+    """A frame with these columns, in Spark's words, of a table that has them; of None, an empty
+    one."""
     names = [one.split() for one in columns.split(", ")]
     if rows is None or len(rows) == 0:
         return spark.createDataFrame([], columns)

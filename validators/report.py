@@ -1,7 +1,8 @@
 """From a ledger to a verdict: the only place that collects.
 
-Every validator runs under guard: one that crashes makes its own kind UNKNOWN, never the report. All rows found stay
-in the evidence; the report carries their counts and at most `EXAMPLES_MAX` examples a kind, worst first.
+Every validator runs under guard: one that crashes makes its own kind UNKNOWN, never the report. All
+rows found stay in the evidence; the report carries their counts and at most `EXAMPLES_MAX` examples
+a kind, worst first.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class Report:
 
     @property
     def aside(self) -> tuple[Finding, ...]:
-        """Findings that need no place of their own: they do not count, and there is nothing wrong or nothing at all."""
+        """Findings that need no place of their own: they do not count, and there is nothing wrong
+        or nothing at all."""
         uncounted = {one.kind for one in self.not_checked}
         return tuple(
             one
@@ -112,7 +114,15 @@ class Report:
     @property
     def fates(self) -> dict[str, int | None]:
         """The balance of the whole topic. A sum is None where no partition knows its term."""
-        names = ("committed", "aborted", "pending", "markers", "gone", "no_record", "never_transactional")
+        names = (
+            "committed",
+            "aborted",
+            "pending",
+            "markers",
+            "gone",
+            "no_record",
+            "never_transactional",
+        )
         fates = {name: _total(getattr(one, name) for one in self.balance) for name in names}
         # Too many here and too few there must not cancel out.
         return {**fates, "unexplained": sum(abs(one.unexplained) for one in self.balance)}
@@ -158,7 +168,9 @@ class Report:
         """Raises ValueError for another schema than `SCHEMA`."""
         given: dict[str, Any] = json.loads(text)
         if given["schema"] != SCHEMA:
-            raise ValueError(f"The report has schema {given['schema']}; this version reads schema {SCHEMA}.")
+            raise ValueError(
+                f"The report has schema {given['schema']}; this version reads schema {SCHEMA}."
+            )
         return Report(
             verdict=Outcome(given["verdict"]),
             guarantee=Guarantee(given["guarantee"]),
@@ -170,7 +182,8 @@ class Report:
             transactions=Transactions(**given["sink"]["transactions"]),
             findings=tuple(_finding(one) for one in given["findings"]),
             checked=tuple(
-                Check(**{**one, "witnesses": tuple(map(Witness, one["witnesses"]))}) for one in given["checked"]
+                Check(**{**one, "witnesses": tuple(map(Witness, one["witnesses"]))})
+                for one in given["checked"]
             ),
             not_checked=tuple(NotChecked(**one) for one in given["not_checked"]),
             doubts=tuple(given["doubts"]),
@@ -201,19 +214,28 @@ def judge(
 ) -> Report:
     """The verdict on a ledger under a guarantee.
 
-    `require` names the kinds that make the verdict, and no other is looked for; else they are the guarantee's own,
-    joined by what the contract asks for and by every contradiction that is found (validators/expectation.py).
-    `not_processed` is how many inputs lie beyond the judged range. Raises ValueError for a required kind that does not
-    exist, and for an empty `require`; ReadingsNeeded where a ledger of folded readings does not tell enough.
+    `require` names the kinds that make the verdict, and no other is looked for; else they are the
+    guarantee's own, joined by what the contract asks for and by every contradiction that is found
+    (validators/expectation.py). `not_processed` is how many inputs lie beyond the judged range.
+    Raises ValueError for a required kind that does not exist, and for an empty `require`;
+    ReadingsNeeded where a ledger of folded readings does not tell enough.
 
-    Pending offsets never hold: until their transactions end, a missing record may still come and a repeated one may
-    still be committed. What is already violated stays violated.
+    Pending offsets never hold: until their transactions end, a missing record may still come and a
+    repeated one may still be committed. What is already violated stays violated.
     """
     began = time.monotonic()
     required = _required(guarantee, require, ledger, validators)
-    unheard = {validator.NAME: reason for validator in validators if (reason := _unheard(validator, ledger))}
+    unheard = {
+        validator.NAME: reason
+        for validator in validators
+        if (reason := _unheard(validator, ledger))
+    }
     contradictions = CONTRADICTIONS[guarantee] if require is None else ()
-    premises = [kind for kind in PREMISES if set(PREMISES[kind].kinds) & set(required) and _asked(kind, ledger)]
+    premises = [
+        kind
+        for kind in PREMISES
+        if set(PREMISES[kind].kinds) & set(required) and _asked(kind, ledger)
+    ]
     wanted = [
         one
         for one in validators
@@ -225,10 +247,14 @@ def judge(
     found = _find([one for one in wanted if one.NAME not in unheard], ledger)
     findings, checked = [], []
     for validator in wanted:
-        finding = _judge_kind(validator, ledger, guarantee, found.get(validator.NAME), unheard.get(validator.NAME))
+        finding = _judge_kind(
+            validator, ledger, guarantee, found.get(validator.NAME), unheard.get(validator.NAME)
+        )
         findings.append(finding)
         if validator.NAME not in unheard:
-            heard = tuple(one for group in validator.WITNESSES for one in group if one in ledger.heard)
+            heard = tuple(
+                one for group in validator.WITNESSES for one in group if one in ledger.heard
+            )
             checked.append(Check(validator.NAME, validator.covered(ledger), validator.UNIT, heard))
     counting = [
         finding
@@ -258,7 +284,9 @@ def judge(
             *(
                 NotChecked(one.kind, one.why)
                 for one in findings
-                if one.kind in (*contradictions, *premises) and one.outcome is Outcome.UNKNOWN and not one.count
+                if one.kind in (*contradictions, *premises)
+                and one.outcome is Outcome.UNKNOWN
+                and not one.count
             ),
         ),
         doubts=ledger.doubts,
@@ -271,16 +299,24 @@ def judge(
 
 
 def _required(
-    guarantee: Guarantee, require: Sequence[str] | None, ledger: Ledger, validators: Sequence[Validator]
+    guarantee: Guarantee,
+    require: Sequence[str] | None,
+    ledger: Ledger,
+    validators: Sequence[Validator],
 ) -> tuple[str, ...]:
     required = tuple(require or ())
     if require is None:
         more = [kind for kind in ledger.agreed.kinds if kind not in EXEMPT[guarantee]]
-        required = (*(kind for kind in REQUIRED[guarantee] if kind != "order" or _ordered(ledger)), *more)
+        required = (
+            *(kind for kind in REQUIRED[guarantee] if kind != "order" or _ordered(ledger)),
+            *more,
+        )
     names = [validator.NAME for validator in validators]
     unknown = [kind for kind in required if kind not in names]
     if unknown or not required:
-        raise ValueError(f"Unknown kinds required: {', '.join(unknown) or 'none at all'}. Known: {', '.join(names)}.")
+        raise ValueError(
+            f"Unknown kinds required: {', '.join(unknown) or 'none at all'}. Known: {', '.join(names)}."
+        )
     return required
 
 
@@ -322,7 +358,8 @@ class _Found:
 
 
 def _find(validators: Sequence[Validator], ledger: Ledger) -> dict[str, _Found]:
-    """All kinds in one go; when that fails, each by itself, so that one broken validator spoils no other."""
+    """All kinds in one go; when that fails, each by itself, so that one broken validator spoils no
+    other."""
     if not validators:
         return {}
     try:
@@ -353,7 +390,9 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
         F.col("badness").desc(),
         *("partition", "offset", "source_partition", "source_offset"),
     )
-    ranked = rows.withColumn("rank", F.row_number().over(worst)).where(F.col("rank") <= EXAMPLES_MAX)
+    ranked = rows.withColumn("rank", F.row_number().over(worst)).where(
+        F.col("rank") <= EXAMPLES_MAX
+    )
     counts, examples = side_by_side(
         lambda: rows.groupBy("kind", "explained_by").count().collect(),
         lambda: ranked.orderBy("kind", "rank").collect(),
@@ -361,7 +400,9 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     return {
         one.NAME: _Found(
             {row["explained_by"]: row["count"] for row in counts if row["kind"] == one.NAME},
-            tuple(_example(row, ledger.source_bounds) for row in examples if row["kind"] == one.NAME),
+            tuple(
+                _example(row, ledger.source_bounds) for row in examples if row["kind"] == one.NAME
+            ),
         )
         for one in validators
     }
@@ -379,10 +420,17 @@ def _example(row: Row, source: Bounds) -> Example:
 
 
 def _judge_kind(
-    validator: Validator, ledger: Ledger, guarantee: Guarantee, found: _Found | None, unheard: str | None
+    validator: Validator,
+    ledger: Ledger,
+    guarantee: Guarantee,
+    found: _Found | None,
+    unheard: str | None,
 ) -> Finding:
     if found is None or found.error is not None:
-        why = unheard or f"Not judged: the check itself failed ({found.error if found else 'it was not run'})."
+        why = (
+            unheard
+            or f"Not judged: the check itself failed ({found.error if found else 'it was not run'})."
+        )
         return Finding(validator.NAME, Outcome.UNKNOWN, 0, 0, None, (), why)
     covered = validator.covered(ledger)
     count, primary = sum(found.causes.values()), found.causes.get(None, 0)
@@ -393,7 +441,11 @@ def _judge_kind(
     if others:
         rest = count - primary
         told = (
-            f"{rest:,} more {'is' if rest == 1 else 'are'}" if primary else "All of these are" if rest > 1 else "It is"
+            f"{rest:,} more {'is' if rest == 1 else 'are'}"
+            if primary
+            else "All of these are"
+            if rest > 1
+            else "It is"
         )
         why += f" {told} explained by {explained_by}."
     if validator.NAME in PREMISES and outcome is Outcome.UNKNOWN:
@@ -408,7 +460,8 @@ def _judge_kind(
 def _verdict(ledger: Ledger, counting: Iterable[Finding]) -> Outcome:
     if ledger.doubts:
         return Outcome.UNKNOWN
-    # What is pending in a topic that moves is not judged yet; what is due and pending is UNKNOWN by itself.
+    # What is pending in a topic that moves is not judged yet; what is due and pending is UNKNOWN by
+    # itself.
     pending = [Outcome.UNKNOWN] if ledger.pending and not ledger.circumstances.moving else []
     return merge([*(finding.outcome for finding in counting), *pending])
 
@@ -424,26 +477,40 @@ def _why(
     """The verdict in one sentence."""
     if ledger.doubts:
         return f"The readings cannot be trusted: {ledger.doubts[0]}"
-    rest = f"; {not_processed:,} {_plural(not_processed, 'input')} not processed" if not_processed else ""
+    rest = (
+        f"; {not_processed:,} {_plural(not_processed, 'input')} not processed"
+        if not_processed
+        else ""
+    )
     bad = [finding for finding in counting if finding.outcome is verdict]
     if verdict is Outcome.VIOLATED:
         told = [finding for finding in bad if finding.primary] or bad
-        return f"Not {PROMISES[guarantee]}: {'; '.join(_clause(finding) for finding in told)}{rest}."
+        return (
+            f"Not {PROMISES[guarantee]}: {'; '.join(_clause(finding) for finding in told)}{rest}."
+        )
     if verdict is Outcome.UNKNOWN:
         broken = [finding for finding in bad if finding.kind in PREMISES]
-        others = [finding for finding in bad if finding not in broken and finding.explained_by not in PREMISES]
+        others = [
+            finding
+            for finding in bad
+            if finding not in broken and finding.explained_by not in PREMISES
+        ]
         # What had nothing to look at, because a premise is broken, says nothing more.
         told = [finding for finding in others if finding.count or not broken]
         reasons = [f"{finding.kind}: {_clause(finding)}" for finding in (*broken, *told)]
         if ledger.pending and not ledger.circumstances.moving:
             pending = _plural(ledger.pending, "offset")
-            reasons.insert(0, f"{ledger.pending:,} {pending} still pending at or above the last stable offset")
+            reasons.insert(
+                0, f"{ledger.pending:,} {pending} still pending at or above the last stable offset"
+            )
         remedy = f" {PREMISES[broken[0].kind].remedy}" if broken else ""
         return f"Could not be judged: {'; '.join(reasons)}{rest}.{remedy}"
     return f"{_praise(ledger, guarantee, counting, findings)}{rest}."
 
 
-def _praise(ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], findings: Sequence[Finding]) -> str:
+def _praise(
+    ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], findings: Sequence[Finding]
+) -> str:
     """What holds, claiming no more than was required."""
     kinds = {finding.kind for finding in counting}
     primary = {finding.kind: finding.primary for finding in findings}
@@ -464,7 +531,9 @@ def _praise(ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], f
     if ledger.aborted and "aborted_read" in kinds:
         said += f"; {ledger.aborted:,} aborted {_plural(ledger.aborted, 'record')} stayed invisible"
     if primary.get("duplicate"):
-        said += f"; {primary['duplicate']:,} {_plural(primary['duplicate'], 'duplicate')}, as allowed"
+        said += (
+            f"; {primary['duplicate']:,} {_plural(primary['duplicate'], 'duplicate')}, as allowed"
+        )
     if wanted - there:
         said += f"; {wanted - there:,} lost, as allowed"
     for side in ("source", "sink"):
@@ -480,11 +549,15 @@ def _warnings(ledger: Ledger) -> tuple[str, ...]:
     """What lies beyond the contract's thresholds."""
     warn, said = ledger.agreed.warn, []
     if warn.pending is not None and ledger.pending > warn.pending:
-        said.append(f"{ledger.pending:,} offsets are pending, and the contract warns above {warn.pending:,}.")
+        said.append(
+            f"{ledger.pending:,} offsets are pending, and the contract warns above {warn.pending:,}."
+        )
     stable = ledger.aborted + ledger.committed
     share = ledger.aborted / stable if stable else 0.0
     if warn.aborted_share is not None and share > warn.aborted_share:
-        said.append(f"{share:.1%} of the records are aborted; the contract warns above {warn.aborted_share:.1%}.")
+        said.append(
+            f"{share:.1%} of the records are aborted; the contract warns above {warn.aborted_share:.1%}."
+        )
     return tuple(said)
 
 

@@ -1,12 +1,15 @@
-"""Does the chain catch what it claims to? A duplicate, a gap, a swap and a torn transaction, injected into copies.
+"""Does the chain catch what it claims to? A duplicate, a gap, a swap and a torn transaction,
+injected into copies.
 
-Injected is only what four records say, and how many records one transaction claims to have. No offset, batch or marker
-is touched, so that the raw log fits the copies as it fits the readings. Of four neighbours in one transaction the first
-is written over the second (a duplicate, and a gap), and the last two change places (an inversion). For identity by key
-only records are taken whose key is nobody else's.
+Injected is only what four records say, and how many records one transaction claims to have. No
+offset, batch or marker is touched, so that the raw log fits the copies as it fits the readings. Of
+four neighbours in one transaction the first is written over the second (a duplicate, and a gap),
+and the last two change places (an inversion). For identity by key only records are taken whose key
+is nobody else's.
 
-What a question does not ask cannot be caught: where keys alone keep the order, two neighbours may be exchanged; and
-where nothing tells filtered inputs from lost ones, an output that was never produced is no gap.
+What a question does not ask cannot be caught: where keys alone keep the order, two neighbours may
+be exchanged; and where nothing tells filtered inputs from lost ones, an output that was never
+produced is no gap.
 """
 
 from __future__ import annotations
@@ -58,17 +61,33 @@ class Caught:
 def choose(
     sink: DataFrame, expected: Expected = ONE_TO_ONE, order: Order = Order.PER_SOURCE_PARTITION
 ) -> Injection | None:
-    """Where to inject into the readings of a ledger's `sink`; None when no transaction holds four neighbours."""
-    rows = sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value))
+    """Where to inject into the readings of a ledger's `sink`; None when no transaction holds four
+    neighbours."""
+    rows = sink.where(
+        (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
+    )
     line = ("partition", "source_partition", *NAME)
     turn = F.row_number().over(Window.partitionBy(*line).orderBy("offset"))
     firsts = rows.withColumn("turn", turn).where(F.col("turn") <= NEIGHBOURS)
     four = firsts.groupBy(*line).agg(F.sort_array(F.collect_list("offset")).alias("offsets"))
-    found = four.where(F.size("offsets") == NEIGHBOURS).orderBy("partition", F.col("offsets")[0]).limit(1).collect()
+    found = (
+        four.where(F.size("offsets") == NEIGHBOURS)
+        .orderBy("partition", F.col("offsets")[0])
+        .limit(1)
+        .collect()
+    )
     if not found:
         return None
-    whole = rows.where(F.col("total").isNotNull()).groupBy(*NAME, "total").agg(F.count("*").alias("committed"))
-    whole = whole.where(F.col("committed") == F.col("total")).orderBy(F.col("sequence").desc(), *NAME).limit(1)
+    whole = (
+        rows.where(F.col("total").isNotNull())
+        .groupBy(*NAME, "total")
+        .agg(F.count("*").alias("committed"))
+    )
+    whole = (
+        whole.where(F.col("committed") == F.col("total"))
+        .orderBy(F.col("sequence").desc(), *NAME)
+        .limit(1)
+    )
     torn = whole.select(F.concat_ws("/", *NAME, "total").alias("name")).collect()
     first, second, third, fourth = found[0]["offsets"]
     filtered = expected.kind is Expect.ZERO_OR_ONE and expected.count is None
@@ -88,16 +107,21 @@ def inject(reading: DataFrame, injection: Injection) -> DataFrame:
     columns = reading.columns
     here = F.col("partition") == injection.partition
     given = reading.where(here & F.col("offset").isin(*injection.sources.values())).select(
-        F.col("offset").alias("given_offset"), *(F.col(name).alias(f"given_{name}") for name in CONTENT)
+        F.col("offset").alias("given_offset"),
+        *(F.col(name).alias(f"given_{name}") for name in CONTENT),
     )
     whence = reduce(
         lambda found, pair: found.when(here & (F.col("offset") == pair[0]), pair[1]),
         injection.sources.items(),
         F.when(F.lit(False), F.lit(None).cast("long")),
     )
-    rows = reading.withColumn("given_offset", whence).join(F.broadcast(given), "given_offset", "left")
+    rows = reading.withColumn("given_offset", whence).join(
+        F.broadcast(given), "given_offset", "left"
+    )
     taken = F.col("given_offset").isNotNull()
-    content = {name: F.when(taken, F.col(f"given_{name}")).otherwise(F.col(name)) for name in CONTENT}
+    content = {
+        name: F.when(taken, F.col(f"given_{name}")).otherwise(F.col(name)) for name in CONTENT
+    }
     rows = rows.withColumns(content)
     if injection.torn is not None:
         rows = rows.withColumn("headers", _claiming_more(injection.torn))
@@ -114,19 +138,26 @@ def _claiming_more(name: str) -> Column:
 
     def claim(one: Column) -> Column:
         named = (one["key"] == TRANSACTION_HEADER) & (one["value"] == F.lit(name.encode()))
-        return F.struct(one["key"].alias("key"), F.when(named, claims).otherwise(one["value"]).alias("value"))
+        return F.struct(
+            one["key"].alias("key"), F.when(named, claims).otherwise(one["value"]).alias("value")
+        )
 
     return F.transform("headers", claim)
 
 
 def compare(before: Report, after: Report, injection: Injection) -> tuple[Caught, ...]:
-    """What the reports on the readings and on the copies differ by, of the kinds that both looked for."""
+    """What the reports on the readings and on the copies differ by, of the kinds that both looked
+    for."""
     found = []
     for kind in injection.kinds:
-        asked = [next((one for one in report.findings if one.kind == kind), None) for report in (before, after)]
+        asked = [
+            next((one for one in report.findings if one.kind == kind), None)
+            for report in (before, after)
+        ]
         if asked[0] is None or asked[1] is None:
             continue
-        # A gap may be explained by the torn transaction, and this one by the start of the log: they are found.
+        # A gap may be explained by the torn transaction, and this one by the start of the log: they
+        # are found.
         by = "primary" if kind in ("duplicate", "order") else "count"
         found.append(Caught(kind, getattr(asked[1], by) - getattr(asked[0], by)))
     return tuple(found)

@@ -1,4 +1,5 @@
-"""Compare: one topic, read_uncommitted beside read_committed, on one axis of offsets; the URL says what is shown."""
+"""Compare: one topic, read_uncommitted beside read_committed, on one axis of offsets; the URL says
+what is shown."""
 
 from __future__ import annotations
 
@@ -51,10 +52,13 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         facts(kafka, seen, facts_slot)
         topic.empty(seen)
         return
-    place, notices = read_place(st.query_params, seen.bounds, next_of(seen.ranges, -1, -1, Fate.ABORTED))
+    place, notices = read_place(
+        st.query_params, seen.bounds, next_of(seen.ranges, -1, -1, Fate.ABORTED)
+    )
     for notice in notices:
         st.warning(notice, icon=":material/info:")
-    # Before all else: the browser fetches what draws it, and draws it, while the rest is being made.
+    # Before all else: the browser fetches what draws it, and draws it, while the rest is being
+    # made.
     strip = overview(seen, place, live)
     facts(kafka, seen, facts_slot)
     controls(seen, place)
@@ -62,7 +66,9 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         records = session.window(settings, kafka, seen, place.partition, place.first, WINDOW)
         chosen = next((one for one in records if one.offset == place.record), None)
         if chosen is None:
-            chosen = next(iter(session.window(settings, kafka, seen, place.partition, place.record, 1)), None)
+            chosen = next(
+                iter(session.window(settings, kafka, seen, place.partition, place.record, 1)), None
+            )
     left, right = st.columns([2.1, 1], gap="medium")
     with left:
         listing(place, records, strip)
@@ -99,7 +105,8 @@ def overview(seen: Snapshot, place: Place, live: bool) -> export.Chart:
         if points and "customdata" in points[0]:
             st.session_state["strip_cell"] = (place.topic, *list(points[0]["customdata"])[:3])
         topic_then, *cell = st.session_state.get("strip_cell", ("",))
-        # To click the same cell again deselects it: it is gone to again, as one may have gone elsewhere meanwhile.
+        # To click the same cell again deselects it: it is gone to again, as one may have gone
+        # elsewhere meanwhile.
         if topic_then == place.topic:
             partition, first, end = (int(part) for part in cell)
             offset = worst_place(seen.ranges, partition, first, end)
@@ -123,7 +130,9 @@ def around(bounds: Bounds, partition: int) -> Bounds:
     numbers = [p.partition for p in bounds.partitions]
     first = max(0, min(numbers.index(partition) - charts.STRIP_PARTITIONS_MAX // 2, len(numbers)))
     first = max(0, min(first, len(numbers) - charts.STRIP_PARTITIONS_MAX))
-    return replace(bounds, partitions=bounds.partitions[first : first + charts.STRIP_PARTITIONS_MAX])
+    return replace(
+        bounds, partitions=bounds.partitions[first : first + charts.STRIP_PARTITIONS_MAX]
+    )
 
 
 def controls(seen: Snapshot, place: Place) -> None:
@@ -224,7 +233,9 @@ def listing(place: Place, records: Sequence[Record], strip: export.Chart) -> Non
     said = f"Partition {place.partition}, offsets {first:,} to {last:,}"
     if not shown:
         words = " or ".join(wording.FATE_WORDS[fate].word for fate in place.fates)
-        st.info(f"{said}: none of these {len(records):,} is {words}. Use “Next” to go where one is.")
+        st.info(
+            f"{said}: none of these {len(records):,} is {words}. Use “Next” to go where one is."
+        )
         return
 
     # A choice belongs to what was on the screen: rows of another window are other records.
@@ -248,7 +259,11 @@ def listing(place: Place, records: Sequence[Record], strip: export.Chart) -> Non
         alt=f"{said} of {place.topic}, one row an offset, at both isolation levels",
         column_config=tables.widths(table),
     )
-    filtered = f"{len(shown):,} of the {len(records):,} offsets" if place.fates else f"all {len(records):,} offsets"
+    filtered = (
+        f"{len(shown):,} of the {len(records):,} offsets"
+        if place.fates
+        else f"all {len(records):,} offsets"
+    )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(f"{said}: {filtered}. Click a row to see the whole record.")
         export.offer(place.topic, f"{place.topic}-{place.partition}-{first}", shown, strip)
@@ -281,7 +296,9 @@ def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> Non
                 label="Show the transaction",
                 icon=":material/timeline:",
                 query_params=write_selection(
-                    Selection(place.topic, chosen=seen.transaction_at(place.partition, record.offset))
+                    Selection(
+                        place.topic, chosen=seen.transaction_at(place.partition, record.offset)
+                    )
                 ),
             )
         if record.timestamp_ms is None:

@@ -1,4 +1,5 @@
-"""Demos: five stories of one click each, told while they happen. `?story=NAME&runs=ID,ID` opens one again."""
+"""Demos: five stories of one click each, told while they happen. `?story=NAME&runs=ID,ID` opens one
+again."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ def start(told: Story) -> None:
     """Start the story's runs and open it."""
     with session.said(), st.status("Starting…") as status:
         runs = [
-            start_run(settings, make_plan(dict(part.plan)), lambda line: status.update(label=wording.plain(line)))
+            start_run(
+                settings,
+                make_plan(dict(part.plan)),
+                lambda line: status.update(label=wording.plain(line)),
+            )
             for part in told.parts
         ]
     st.query_params.from_dict({"story": told.name, "runs": ",".join(runs)})
@@ -62,7 +67,8 @@ def look(told: Story, ids: list[str]) -> None:
 
 
 def scene(title: str, run: Run) -> None:
-    """One run of the story: what moves while it goes on, and the last word and the ways on when it has ended."""
+    """One run of the story: what moves while it goes on, and the last word and the ways on when it
+    has ended."""
     st.markdown(f"#### {title[0].upper()}{title[1:]}")
     if run.alive:
         live.bar(run)
@@ -72,7 +78,12 @@ def scene(title: str, run: Run) -> None:
         live.conclusion(run)
         tally(run)
         for way in stories.ways(run, session.kept_report(settings, run)):
-            st.page_link(f"views/{way.view}.py", label=way.label, icon=way.icon, query_params=dict(way.params))
+            st.page_link(
+                f"views/{way.view}.py",
+                label=way.label,
+                icon=way.icon,
+                query_params=dict(way.params),
+            )
     st.caption(f"{wording.plain(run.id)} · {wording.plain(wording.plan_sentence(run))}")
 
 
@@ -115,7 +126,9 @@ def page() -> None:
     with right:
         found = opened()
     with left:
-        st.caption("One click starts a story: real runs on a real Kafka, told in plain words while they happen.")
+        st.caption(
+            "One click starts a story: real runs on a real Kafka, told in plain words while they happen."
+        )
         for told in STORIES:
             card(told, found is not None and told is found[0])
     with right:

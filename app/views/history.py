@@ -1,7 +1,8 @@
-"""History: every run and check, how each stands, two of them side by side, and one pipeline over time.
+"""History: every run and check, how each stands, two of them side by side, and one pipeline over
+time.
 
-`?scenario=`, `?guarantee=`, `?verdict=`, `?topic=` filter; `?before=` and `?after=` compare; `?of=` and `?measure=` say
-what the trend shows.
+`?scenario=`, `?guarantee=`, `?verdict=`, `?topic=` filter; `?before=` and `?after=` compare; `?of=`
+and `?measure=` say what the trend shows.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def page() -> None:
         st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
         st.stop()
     if len(runs) == session.RUNS_SHOWN:
-        st.caption(f"The newest {session.RUNS_SHOWN:,}; `topicproof runs` and the database have all of them.")
+        st.caption(
+            f"The newest {session.RUNS_SHOWN:,}; `topicproof runs` and the database have all of them."
+        )
     shown = filtered(runs)
     if not shown:
         st.info("None of them fits these filters.", icon=":material/filter_alt_off:")
@@ -44,7 +47,8 @@ def page() -> None:
 
 
 def filtered(runs: Sequence[Run]) -> list[Run]:
-    """The runs that the filters leave; what the URL asks for and does not exist is said, and left out."""
+    """The runs that the filters leave; what the URL asks for and does not exist is said, and left
+    out."""
     facets = {
         "scenario": [trend.scenario(run) for run in runs],
         "guarantee": [str(run.plan.get("guarantee", "")) for run in runs],
@@ -53,8 +57,12 @@ def filtered(runs: Sequence[Run]) -> list[Run]:
     wanted: dict[str, str] = {}
     with st.container(horizontal=True, vertical_alignment="bottom"):
         for name, values in facets.items():
-            wanted[name] = _choice(name.capitalize(), name, [EVERY, *sorted(set(filter(None, values)))])
-        topic = st.text_input("Topic", key="topic", bind="query-params", placeholder="part of a name")
+            wanted[name] = _choice(
+                name.capitalize(), name, [EVERY, *sorted(set(filter(None, values)))]
+            )
+        topic = st.text_input(
+            "Topic", key="topic", bind="query-params", placeholder="part of a name"
+        )
     return [
         run
         for run, *values in zip(runs, *facets.values(), strict=True)
@@ -84,13 +92,17 @@ def listed(runs: Sequence[Run], standings: Mapping[str, Standing]) -> None:
         alt="Runs and checks, newest first",
         column_config={
             "run": st.column_config.LinkColumn(display_text=r"run=(.*)$", width="medium"),
-            "started": st.column_config.DatetimeColumn("started (UTC)", format="YYYY-MM-DD HH:mm:ss"),
+            "started": st.column_config.DatetimeColumn(
+                "started (UTC)", format="YYYY-MM-DD HH:mm:ss"
+            ),
             "what": st.column_config.TextColumn("scenario, or topics", width="medium"),
             "took": st.column_config.NumberColumn("took, s", format="%.1f"),
             "why": st.column_config.TextColumn(width="large"),
         },
     )
-    st.caption(f"{wording.count(len(runs), 'entry', 'entries')}. A name opens its verdict, or the run without one.")
+    st.caption(
+        f"{wording.count(len(runs), 'entry', 'entries')}. A name opens its verdict, or the run without one."
+    )
 
 
 def over_time(runs: Sequence[Run]) -> None:
@@ -104,7 +116,9 @@ def over_time(runs: Sequence[Run]) -> None:
         of = _choice("Of", "of", often)
         measure = _choice("Figure", "measure", list(trend.MEASURES))
     mine = [run for run in reversed(runs) if trend.subject(run) == of]
-    reports = {run.id: found for run in mine if (found := session.kept_report(settings, run)) is not None}
+    reports = {
+        run.id: found for run in mine if (found := session.kept_report(settings, run)) is not None
+    }
     frame = trend.frame([run for run in mine if run.id in reports], reports, measure)
     if frame.empty:
         st.info("None of these has a report that can be read.", icon=":material/folder_off:")
@@ -136,17 +150,29 @@ def side_by_side(runs: Sequence[Run]) -> None:
     reports = [session.kept_report(settings, by_id[name]) for name in (before, after)]
     for name, report in zip((before, after), reports, strict=True):
         if report is None:
-            st.warning(f"The report of {wording.plain(name)} is gone or cannot be read.", icon=":material/folder_off:")
+            st.warning(
+                f"The report of {wording.plain(name)} is gone or cannot be read.",
+                icon=":material/folder_off:",
+            )
     if reports[0] is None or reports[1] is None:
         return
     found = compare(reports[0], reports[1])
     columns = st.columns(2)
-    for column, name, report in zip(columns, (before, after), (found.before, found.after), strict=True):
+    for column, name, report in zip(
+        columns, (before, after), (found.before, found.after), strict=True
+    ):
         word = wording.OUTCOME_WORDS[report.verdict]
         with column.container(border=True, height="stretch"):
-            st.markdown(f"{wording.badge(word)} **{wording.plain(name)}** · {wording.plain(report.guarantee)}")
+            st.markdown(
+                f"{wording.badge(word)} **{wording.plain(name)}** · {wording.plain(report.guarantee)}"
+            )
             st.markdown(wording.plain(report.why))
-            st.page_link("views/verdict.py", label="Verdict", icon=":material/gavel:", query_params={"run": name})
+            st.page_link(
+                "views/verdict.py",
+                label="Verdict",
+                icon=":material/gavel:",
+                query_params={"run": name},
+            )
     st.markdown(wording.plain(found.why))
     tables(found)
 
@@ -154,7 +180,11 @@ def side_by_side(runs: Sequence[Run]) -> None:
 def tables(found: Comparison) -> None:
     left, right = st.columns(2)
     figures = [
-        (one.name, *map(_figure, (one.before, one.after)), _figure(one.change, "+") if one.change else "")
+        (
+            one.name,
+            *map(_figure, (one.before, one.after)),
+            _figure(one.change, "+") if one.change else "",
+        )
         for one in found.figures
     ]
     right_aligned = st.column_config.TextColumn(alignment="right")
@@ -167,11 +197,16 @@ def tables(found: Comparison) -> None:
     kinds = [
         (
             wording.KIND_TITLES.get(one.kind, one.kind),
-            *(f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)),
+            *(
+                f"{side.count:,} {side.outcome}" if side else "–"
+                for side in (one.before, one.after)
+            ),
             one.word,
         )
         # What changed comes first.
-        for one in sorted(found.kinds, key=lambda one: (one.word == "the same", one.word.startswith("only")))
+        for one in sorted(
+            found.kinds, key=lambda one: (one.word == "the same", one.word.startswith("only"))
+        )
     ]
     right.dataframe(
         pd.DataFrame(kinds, columns=["finding", "before", "after", "change"]),
@@ -185,7 +220,8 @@ def _figure(value: float | None, sign: str = "") -> str:
 
 
 def _choice(label: str, key: str, options: Sequence[str], default: str | None = None) -> str:
-    """A select box that the URL knows. A value of the URL that does not exist falls back to the default."""
+    """A select box that the URL knows. A value of the URL that does not exist falls back to the
+    default."""
     wanted = st.query_params.get(key)
     chosen = wanted if wanted is not None and wanted in options else default or options[0]
     if wanted is not None and wanted not in options:

@@ -1,4 +1,5 @@
-"""Matrix: every guarantee under every fault, expected against measured. `?guarantee=NAME&fault=NAME` opens a cell."""
+"""Matrix: every guarantee under every fault, expected against measured.
+`?guarantee=NAME&fault=NAME` opens a cell."""
 
 from __future__ import annotations
 
@@ -93,15 +94,29 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
 
     frame = cells.frame(results)
     figure = charts.matrix(frame, guarantees)
-    here = charts.matrix_pointer(frame, guarantees, (chosen.guarantee, chosen.fault)) if chosen is not None else None
-    clickable(figure, here, "matrix", clicked, "Every guarantee under every fault; the table below says the same.")
-    legend = " · ".join(f"{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}" for kind in charts.CELL_COLOURS)
+    here = (
+        charts.matrix_pointer(frame, guarantees, (chosen.guarantee, chosen.fault))
+        if chosen is not None
+        else None
+    )
+    clickable(
+        figure,
+        here,
+        "matrix",
+        clicked,
+        "Every guarantee under every fault; the table below says the same.",
+    )
+    legend = " · ".join(
+        f"{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}" for kind in charts.CELL_COLOURS
+    )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(
             f"{legend} · ◇ shown beside it. *hidden*: records of aborted transactions, which nobody gets who reads "
             "committed."
         )
-        said = f"{wording.count(len(results), 'cell')}: expected, found, and what proves each fault."
+        said = (
+            f"{wording.count(len(results), 'cell')}: expected, found, and what proves each fault."
+        )
         export.offer_table("matrix", lambda: cells.table(results), said, lambda: figure)
 
 
@@ -109,7 +124,12 @@ def detail(cell: Result) -> None:
     """One cell, and the way to its run."""
     kind = cells.kind(cell)
     with st.container(border=True, gap="small"):
-        colour = {cells.EXACT: "blue", cells.DAMAGED: "yellow", cells.REFUSED: "gray", cells.SURPRISE: "orange"}[kind]
+        colour = {
+            cells.EXACT: "blue",
+            cells.DAMAGED: "yellow",
+            cells.REFUSED: "gray",
+            cells.SURPRISE: "orange",
+        }[kind]
         st.markdown(f"#### {wording.plain(cell.guarantee)} under {wording.plain(cell.fault)}")
         st.markdown(f":{colour}-badge[{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}]")
         st.markdown(f"{wording.plain(cells.TITLES[cell.fault].capitalize())}.")
@@ -127,11 +147,15 @@ def detail(cell: Result) -> None:
             st.caption(f"Its run {wording.plain(cell.run)} was deleted, as those that agree are.")
         else:
             page = "views/verdict.py" if run.verdict else "views/run.py"
-            st.page_link(page, label="Open its run", icon=":material/gavel:", query_params={"run": run.id})
+            st.page_link(
+                page, label="Open its run", icon=":material/gavel:", query_params={"run": run.id}
+            )
         if st.button("Run this cell again and watch it", icon=":material/play_arrow:", key="again"):
             with session.said(), st.status("Starting…") as status:
                 run_id = start_run(
-                    settings, make_plan(dict(cell.plan)), lambda line: status.update(label=wording.plain(line))
+                    settings,
+                    make_plan(dict(cell.plan)),
+                    lambda line: status.update(label=wording.plain(line)),
                 )
             st.switch_page("views/run.py", query_params={"run": run_id})
 
@@ -174,13 +198,17 @@ def empty() -> None:
 
 def commands() -> None:
     """How to run it, and a click for its smallest form."""
-    st.markdown("The whole matrix takes a while, so it is started from the command line, and shown here as it grows:")
+    st.markdown(
+        "The whole matrix takes a while, so it is started from the command line, and shown here as it grows:"
+    )
     verbatim(
         "topicproof matrix                     # every cell\n"
         "topicproof matrix --only fault=crash  # one family of faults\n"
         "topicproof matrix --resume            # go on where it was stopped"
     )
-    if st.button("Run the small one: five cells, about a minute", key="small", icon=":material/play_arrow:"):
+    if st.button(
+        "Run the small one: five cells, about a minute", key="small", icon=":material/play_arrow:"
+    ):
         with session.said(), st.status("Starting…") as status:
             start_matrix(settings, lambda line: status.update(label=wording.plain(line)))
         st.session_state["matrix_started"] = time.time()
@@ -188,7 +216,8 @@ def commands() -> None:
 
 
 def going() -> bool:
-    """Whether new cells may come: one was written a moment ago, or the small matrix was started a moment ago."""
+    """Whether new cells may come: one was written a moment ago, or the small matrix was started a
+    moment ago."""
     path = settings.home / RESULTS
     written = path.stat().st_mtime if path.exists() else 0.0
     started: float = st.session_state.get("matrix_started", 0.0)

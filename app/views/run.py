@@ -1,4 +1,5 @@
-"""Run: choose what is run, start it, watch it live, stop it, resume it. `?run=ID` reopens exactly this run."""
+"""Run: choose what is run, start it, watch it live, stop it, resume it. `?run=ID` reopens exactly
+this run."""
 
 from __future__ import annotations
 
@@ -103,7 +104,9 @@ def form() -> None:
             help="Where in the transaction a fault strikes that has a choice: crash and error at any step, "
             "zombie and hijack while the transaction is open.",
         )
-        fields["faults"] = (faults[chosen].at(transaction, step or Step.PRODUCED),) if transaction else ()
+        fields["faults"] = (
+            (faults[chosen].at(transaction, step or Step.PRODUCED),) if transaction else ()
+        )
         fields["seed"] = left.number_input(
             "Seed",
             value=1,
@@ -123,7 +126,9 @@ def form() -> None:
             key="plan_until_stopped",
             help="Fill and process at the same time until you press Stop; then judge what was committed.",
         )
-        wanted = st.form_submit_button("Start the run", type="primary", icon=":material/play_arrow:", width="stretch")
+        wanted = st.form_submit_button(
+            "Start the run", type="primary", icon=":material/play_arrow:", width="stretch"
+        )
     if wanted:
         begin(fields)
 
@@ -131,7 +136,9 @@ def form() -> None:
 def begin(fields: dict[str, Any]) -> None:
     """Start the run as a process of its own and open it."""
     with session.said(), st.status("Starting a process for the run…") as status:
-        run_id = start_run(settings, make_plan(fields), lambda line: status.update(label=wording.plain(line)))
+        run_id = start_run(
+            settings, make_plan(fields), lambda line: status.update(label=wording.plain(line))
+        )
     open_run(run_id)
 
 
@@ -141,14 +148,18 @@ def open_run(run_id: str) -> None:
 
 
 def state(run_id: str) -> None:
-    """Where a run stands. While it goes on, this part of the page looks again every second, so it is kept light."""
+    """Where a run stands. While it goes on, this part of the page looks again every second, so it
+    is kept light."""
     with session.said():
         run = session.history(settings).get(run_id)
     head(run)
     if run.kind == "run":
         live.progress(run)
         if run.progress.get("trouble") and run.alive:
-            st.warning(wording.plain(run.progress["trouble"]), title="The last look could not see everything")
+            st.warning(
+                wording.plain(run.progress["trouble"]),
+                title="The last look could not see everything",
+            )
     live.conclusion(run)
     live.ways(run)
 
@@ -162,7 +173,8 @@ def ended(run_id: str) -> None:
 
 
 def details(run_id: str) -> None:
-    """Its figures, its sink and what it said: drawn anew less often, because drawing takes the time the run needs."""
+    """Its figures, its sink and what it said: drawn anew less often, because drawing takes the time
+    the run needs."""
     with session.said():
         run = session.history(settings).get(run_id)
     if run.kind == "run":
@@ -177,7 +189,9 @@ def details(run_id: str) -> None:
 def head(run: Run) -> None:
     title, buttons = st.columns([3, 1.2], vertical_alignment="center")
     title.markdown(f"#### {wording.plain(run.id)}")
-    what = wording.plain(wording.plan_sentence(run)) if run.kind == "run" else "a check of two topics"
+    what = (
+        wording.plain(wording.plan_sentence(run)) if run.kind == "run" else "a check of two topics"
+    )
     title.caption(f"{what} · started {wording.moment(run.created_at)}")
     if run.alive:
         buttons.button(
@@ -214,7 +228,10 @@ def recent(found: list[Run]) -> None:
     """The newest runs; a click opens one."""
     st.markdown("##### Recent runs")
     if not found:
-        st.info("No runs yet. Start one with the form, or let a demo tell its story.", icon=":material/info:")
+        st.info(
+            "No runs yet. Start one with the form, or let a demo tell its story.",
+            icon=":material/info:",
+        )
         st.page_link("views/demos.py", label="Guided demos", icon=":material/theater_comedy:")
         return
     shown = found[:RECENT]
@@ -242,7 +259,9 @@ def recent(found: list[Run]) -> None:
         alt="The newest runs; choose a cell to open its run",
         column_config={
             "run": st.column_config.TextColumn(width=125),
-            "started (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss", width=150),
+            "started (UTC)": st.column_config.DatetimeColumn(
+                format="YYYY-MM-DD HH:mm:ss", width=150
+            ),
             "state": st.column_config.TextColumn(width=85),
             "verdict": st.column_config.TextColumn(width=95),
         },

@@ -1,4 +1,5 @@
-"""Topics: a cluster's topics, what one of them is made of, who reads it, and a browser of its records."""
+"""Topics: a cluster's topics, what one of them is made of, who reads it, and a browser of its
+records."""
 
 from __future__ import annotations
 
@@ -101,13 +102,17 @@ def records(kafka: Services, seen: Snapshot, look: Look) -> None:
     def told(offsets: int, found: int) -> None:
         p = seen.partition(look.partition)
         share = min(1.0, offsets / max(1, min(browse.SCAN_OFFSETS_MAX, p.hw - p.start)))
-        progress.progress(share, f"{offsets:,} offsets read, {wording.count(found, 'record')} found")
+        progress.progress(
+            share, f"{offsets:,} offsets read, {wording.count(found, 'record')} found"
+        )
 
     with session.said(), st.spinner("Reading…"):
         first, found = session.searched(settings, kafka, seen, look, told)
     progress.empty()
     outcome(look, first, found)
-    chosen = next((row for row in found.rows if row.offset == look.record), next(iter(found.rows), None))
+    chosen = next(
+        (row for row in found.rows if row.offset == look.record), next(iter(found.rows), None)
+    )
     if chosen is None:
         return
     left, right = st.columns([2.1, 1], gap="medium")
@@ -140,7 +145,10 @@ def conditions(seen: Snapshot, look: Look) -> None:
 
     columns = st.columns([0.8, 1, 1.5, 1.1, 1.4, 1.4], vertical_alignment="bottom")
     columns[0].selectbox(
-        "Partition", [one.partition for one in seen.bounds.partitions], key="partition", on_change=partition_chosen
+        "Partition",
+        [one.partition for one in seen.bounds.partitions],
+        key="partition",
+        on_change=partition_chosen,
     )
     columns[1].number_input(
         "From offset",
@@ -224,9 +232,13 @@ def listing(look: Look, found: Search, chosen: Row) -> None:
         column_config=columns(),
     )
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption("Click a row to see the whole record; “Compare” opens its offset at both levels in a new tab.")
+        st.caption(
+            "Click a row to see the whole record; “Compare” opens its offset at both levels in a new tab."
+        )
         cut = f" Keys, values and headers are cut at {KEPT_BYTES_MAX:,} bytes; `size` has their whole length."
-        export.offer(look.topic, f"{look.topic}-{look.partition}-{found.first}", found.rows, note=cut)
+        export.offer(
+            look.topic, f"{look.topic}-{look.partition}-{found.first}", found.rows, note=cut
+        )
 
 
 def columns() -> dict[str, Any]:
@@ -255,7 +267,12 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
     with st.container(border=True):
         st.markdown(f"#### Offset {row.offset:,} {wording.badge(wording.FATE_WORDS[row.fate])}")
         st.caption(f"{wording.moment_of_ms(row.timestamp_ms)} · {wording.data_size(row.size)}")
-        st.page_link("views/compare.py", label="Compare both levels", icon=":material/compare:", query_params=place)
+        st.page_link(
+            "views/compare.py",
+            label="Compare both levels",
+            icon=":material/compare:",
+            query_params=place,
+        )
         parts = {"key": row.key, "value": row.value}
         for part, value in parts.items():
             payload(part.capitalize(), value, cut(value))
@@ -271,7 +288,10 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
         if row.headers:
             st.caption(wording.count(len(row.headers), "header"))
             st.dataframe(
-                tables.header_table(row.headers), hide_index=True, placeholder="null", alt="The headers of the record"
+                tables.header_table(row.headers),
+                hide_index=True,
+                placeholder="null",
+                alt="The headers of the record",
             )
 
 
@@ -299,7 +319,9 @@ def tail(kafka: Services, seen: Snapshot, look: Look) -> None:
         )
         st.toggle("Pause", key="paused", help="What is shown stays as it is.")
     paused = st.session_state["paused"]
-    st.fragment(newest, run_every=None if paused else TAIL_S)(kafka, seen.bounds.topic, look.level, paused)
+    st.fragment(newest, run_every=None if paused else TAIL_S)(
+        kafka, seen.bounds.topic, look.level, paused
+    )
 
 
 def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
@@ -309,7 +331,12 @@ def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
         with session.said():
             seen = session.snapshot(settings, kafka, name, live=True)
             rows = browse.latest(
-                kafka.bootstrap, settings.client, seen.bounds, seen.ranges, ISOLATION[level], TAIL_ROWS
+                kafka.bootstrap,
+                settings.client,
+                seen.bounds,
+                seen.ranges,
+                ISOLATION[level],
+                TAIL_ROWS,
             )
         kept = st.session_state["tail"] = ((name, level), seen, rows)
     _key, seen, rows = kept
@@ -362,15 +389,21 @@ def partitions(kafka: Services, seen: Snapshot, _look: Look) -> None:
         row_height=ROW_PX,
         alt="Bounds, fates and brokers of every partition",
     )
-    st.caption(f"Offsets by fate between log start and HW. Bounds taken {seen.taken_at:%H:%M:%S} UTC.")
+    st.caption(
+        f"Offsets by fate between log start and HW. Bounds taken {seen.taken_at:%H:%M:%S} UTC."
+    )
 
 
 def groups(kafka: Services, seen: Snapshot, look: Look) -> None:
     """Who reads the topic, and what is really left to read."""
     with session.said():
-        lags = session.lags(kafka.bootstrap, seen.bounds.topic, seen.taken_at, settings.client, seen)
+        lags = session.lags(
+            kafka.bootstrap, seen.bounds.topic, seen.taken_at, settings.client, seen
+        )
     if not lags:
-        st.info("No consumer group has a committed offset on this topic.", icon=":material/group_off:")
+        st.info(
+            "No consumer group has a committed offset on this topic.", icon=":material/group_off:"
+        )
         return
     stuck = [lag for lag in lags if lag.stuck]
     for lag in stuck:
@@ -399,7 +432,10 @@ def groups(kafka: Services, seen: Snapshot, look: Look) -> None:
     with st.expander("Partition by partition", icon=":material/view_week:"):
         st.dataframe(
             tables.group_partition_table(lags).style.format(
-                dict.fromkeys(["committed", "read_committed lag", "read_uncommitted lag", "HW − committed"], "{:,}")
+                dict.fromkeys(
+                    ["committed", "read_committed lag", "read_uncommitted lag", "HW − committed"],
+                    "{:,}",
+                )
             ),
             hide_index=True,
             row_height=ROW_PX,
@@ -415,12 +451,18 @@ def configuration(kafka: Services, seen: Snapshot, _look: Look) -> None:
         {
             "setting": [one.name for one in found],
             "value": [one.value for one in found],
-            "set by": [one.source.replace("_CONFIG", "").replace("_", " ").lower() for one in found],
-            "a verdict depends on it": ["yes" if one.name in VERDICT_SETTINGS else "" for one in found],
+            "set by": [
+                one.source.replace("_CONFIG", "").replace("_", " ").lower() for one in found
+            ],
+            "a verdict depends on it": [
+                "yes" if one.name in VERDICT_SETTINGS else "" for one in found
+            ],
         }
     )
     changed = sum(not one.default for one in found)
-    st.markdown(f"**{changed:,}** of {wording.count(len(found), 'setting')} are not the default; they come first.")
+    st.markdown(
+        f"**{changed:,}** of {wording.count(len(found), 'setting')} are not the default; they come first."
+    )
     st.dataframe(table, hide_index=True, row_height=ROW_PX, alt="Settings of the topic")
 
 
@@ -440,10 +482,18 @@ def cluster(kafka: Services, _seen: Snapshot, _look: Look) -> None:
             "broker": [one.broker for one in found.brokers],
             "address": [f"{one.host}:{one.port}" for one in found.brokers],
             "rack": [one.rack for one in found.brokers],
-            "controller": ["active" if one.broker == found.controller else "" for one in found.brokers],
+            "controller": [
+                "active" if one.broker == found.controller else "" for one in found.brokers
+            ],
         }
     )
-    left.dataframe(brokers, hide_index=True, row_height=ROW_PX, placeholder="–", alt="The brokers of the cluster")
+    left.dataframe(
+        brokers,
+        hide_index=True,
+        row_height=ROW_PX,
+        placeholder="–",
+        alt="The brokers of the cluster",
+    )
 
     def chosen() -> None:
         cells = st.session_state["topics"].selection.cells

@@ -1,4 +1,5 @@
-"""Transactions: when each began and how it ended, by producer and partition; what is open and what that withholds."""
+"""Transactions: when each began and how it ended, by producer and partition; what is open and what
+that withholds."""
 
 from __future__ import annotations
 
@@ -56,14 +57,19 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     fitting = transactions.matching(found, selection)
     if fitting.empty:
         standing(kafka, seen, open_slot)
-        st.info(f"None of the {wording.count(len(found), 'transaction')} fits. Choose fewer conditions.")
+        st.info(
+            f"None of the {wording.count(len(found), 'transaction')} fits. Choose fewer conditions."
+        )
         return
     skip = selection.skip if selection.skip < len(fitting) else 0
-    shown = transactions.timed(fitting.iloc[skip : skip + transactions.PAGE], int(time.time() * 1000))
+    shown = transactions.timed(
+        fitting.iloc[skip : skip + transactions.PAGE], int(time.time() * 1000)
+    )
     chart_slot, detail_slot = st.container(), st.container()
     chosen = selection.chosen
     if chosen is not None:
-        # Who has clicked waits for this, and neither for the coordinators nor for the chart to be drawn again.
+        # Who has clicked waits for this, and neither for the coordinators nor for the chart to be
+        # drawn again.
         with detail_slot:
             row, told_slot = detail(seen, chosen)
         told = standing(kafka, seen, open_slot)
@@ -81,7 +87,9 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
 def facts(seen: Snapshot) -> None:
     """How many there are of each outcome, and how much of the topic was aborted."""
     found = seen.transactions
-    counts = {str(outcome): int(number) for outcome, number in found["outcome"].value_counts().items()}
+    counts = {
+        str(outcome): int(number) for outcome, number in found["outcome"].value_counts().items()
+    }
     st.markdown(f"### {wording.transactions_balance(counts)}")
     if found.empty:
         return
@@ -93,7 +101,11 @@ def facts(seen: Snapshot) -> None:
         "Each counts once a partition that it wrote to; over all partitions they are "
         f"{len(seen.over_partitions):,}. {aborted:,} of {wording.count(records, 'record')} in "
         f"transactions ({aborted / max(1, records):.1%}) were aborted"
-        + (f"; {wording.count(outside, 'further record')} in none." if outside else "; every record is in one.")
+        + (
+            f"; {wording.count(outside, 'further record')} in none."
+            if outside
+            else "; every record is in one."
+        )
     )
     split = int((seen.over_partitions["outcome"] == SPLIT).sum())
     if split:
@@ -121,7 +133,9 @@ def what_is_open(kafka: Services, seen: Snapshot, told: Coordination) -> None:
             icon=":material/hearing_disabled:",
         )
     if not told.opened and told.not_heard is None:
-        st.markdown(":green-badge[:material/check: nothing is open] No transaction holds anything back.")
+        st.markdown(
+            ":green-badge[:material/check: nothing is open] No transaction holds anything back."
+        )
         return
     ordered = sorted(told.opened, key=lambda one: (not one.hanging, -one.age_ms))
     for one in ordered[:OPEN_SHOWN]:
@@ -191,7 +205,9 @@ def controls(seen: Snapshot, selection: Selection) -> None:
     )
 
 
-def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting: int, skip: int, live: bool) -> Figure:
+def timeline(
+    seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting: int, skip: int, live: bool
+) -> Figure:
     """When each was under way. Gives the chart."""
     drawn = shown.assign(lane=transactions.lanes(shown))
     lanes = transactions.lane_order(shown, drawn["lane"])
@@ -200,15 +216,23 @@ def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting:
     def clicked() -> None:
         points = st.session_state["timeline"].selection.points
         if points and "customdata" in points[0]:
-            st.session_state["timeline_bar"] = (seen.bounds.topic, *list(points[0]["customdata"])[:2])
+            st.session_state["timeline_bar"] = (
+                seen.bounds.topic,
+                *list(points[0]["customdata"])[:2],
+            )
         topic_then, *bar = st.session_state.get("timeline_bar", ("",))
-        # To click the same bar again deselects it: it is shown again, as another one may have been chosen meanwhile.
+        # To click the same bar again deselects it: it is shown again, as another one may have been
+        # chosen meanwhile.
         if topic_then == seen.bounds.topic:
             partition, first = (int(part) for part in bar)
             go(replace(selection, chosen=(partition, first)))
 
     figure = charts.timeline(drawn, lanes)
-    here = charts.timeline_pointer(drawn, lanes, selection.chosen) if selection.chosen is not None else None
+    here = (
+        charts.timeline_pointer(drawn, lanes, selection.chosen)
+        if selection.chosen is not None
+        else None
+    )
     alt = f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table says the same."
     clickable(figure, here, "timeline", clicked, alt)
     which = (
@@ -249,10 +273,13 @@ def timeline(seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting:
 
 
 def detail(seen: Snapshot, chosen: tuple[int, int]) -> tuple[dict[Any, Any], DeltaGenerator]:
-    """One transaction: where, how it ended, and the ways to its records. Gives its row, and where `explain` goes."""
+    """One transaction: where, how it ended, and the ways to its records. Gives its row, and where
+    `explain` goes."""
     found = seen.transactions
     of = (found["partition"] == chosen[0]) & (found["first_offset"] == chosen[1])
-    row: dict[Any, Any] = transactions.timed(found[of], int(time.time() * 1000)).to_dict("records")[0]
+    row: dict[Any, Any] = transactions.timed(found[of], int(time.time() * 1000)).to_dict("records")[
+        0
+    ]
     word = wording.TRANSACTION_WORDS[row["outcome"]]
     marker = None if pd.isna(row["marker_offset"]) else int(row["marker_offset"])
     with st.container(border=True, gap="small"):
@@ -276,7 +303,13 @@ def detail(seen: Snapshot, chosen: tuple[int, int]) -> tuple[dict[Any, Any], Del
     return row, told_slot
 
 
-def explain(kafka: Services, seen: Snapshot, told: Coordination, chosen: tuple[int, int], row: dict[Any, Any]) -> None:
+def explain(
+    kafka: Services,
+    seen: Snapshot,
+    told: Coordination,
+    chosen: tuple[int, int],
+    row: dict[Any, Any],
+) -> None:
     """Why it ended so, and who wrote it."""
     opened = next((one for one in told.opened if (one.partition, one.start_offset) == chosen), None)
     reason = transactions.why(row["outcome"], opened, told.reasons.get(chosen))
@@ -297,17 +330,22 @@ def _partitions(numbers: Sequence[int]) -> str:
     return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def compare_link(seen: Snapshot, place: tuple[int, int] | None, label: str = "Compare both levels") -> None:
+def compare_link(
+    seen: Snapshot, place: tuple[int, int] | None, label: str = "Compare both levels"
+) -> None:
     params = {"topic": seen.bounds.topic}
     if place is not None:
         params |= {"partition": str(place[0]), "offset": str(place[1])}
     st.page_link("views/compare.py", label=label, icon=":material/compare:", query_params=params)
 
 
-def listing(seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coordination, figure: Figure) -> None:
+def listing(
+    seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coordination, figure: Figure
+) -> None:
     """The same transactions as the timeline's, the latest first."""
     places: Sequence[tuple[int, int]] = [
-        (int(one), int(first)) for one, first in zip(shown["partition"], shown["first_offset"], strict=True)
+        (int(one), int(first))
+        for one, first in zip(shown["partition"], shown["first_offset"], strict=True)
     ]
     # A choice belongs to what was on the screen: the rows of another list are other transactions.
     key = f"transactions {hash(tuple(places))}"
@@ -335,7 +373,9 @@ def listing(seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coo
             "last offset": st.column_config.NumberColumn(width=85),
             "records": st.column_config.NumberColumn(width=70),
             "size": st.column_config.TextColumn(width=75, alignment="right"),
-            "begin (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss.SSS", width=175),
+            "begin (UTC)": st.column_config.DatetimeColumn(
+                format="YYYY-MM-DD HH:mm:ss.SSS", width=175
+            ),
             "end (UTC)": st.column_config.DatetimeColumn(format="HH:mm:ss.SSS", width=100),
             "duration": st.column_config.TextColumn(width=95, alignment="right"),
             "why": st.column_config.TextColumn(width=262),
@@ -348,7 +388,9 @@ def listing(seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coo
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Click a row, or a bar, to see one transaction and the way to its records.")
         said = f"{wording.count(len(listed), 'transaction')}, one row a partition. Times are UTC."
-        export.offer_table(f"{seen.bounds.topic}-transactions", lambda: listed, said, lambda: figure)
+        export.offer_table(
+            f"{seen.bounds.topic}-transactions", lambda: listed, said, lambda: figure
+        )
 
 
 def producers(told: Coordination) -> None:
@@ -368,7 +410,9 @@ def producers(told: Coordination) -> None:
                 "coordinator's state": told.producers["state"],
                 "open from": told.producers["open_from"],
                 "last sequence": told.producers["last_sequence"],
-                "last wrote (UTC)": pd.to_datetime(told.producers["last_timestamp"], unit="ms", errors="coerce"),
+                "last wrote (UTC)": pd.to_datetime(
+                    told.producers["last_timestamp"], unit="ms", errors="coerce"
+                ),
                 "coordinator epoch": told.producers["coordinator_epoch"],
             }
         )
@@ -379,7 +423,9 @@ def producers(told: Coordination) -> None:
             alt="Producers that the leaders of the partitions remember",
             column_config={"producer id": st.column_config.NumberColumn(format="%d")},
         )
-        st.caption("A leader forgets a producer that has not written for a day, unless configured otherwise.")
+        st.caption(
+            "A leader forgets a producer that has not written for a day, unless configured otherwise."
+        )
 
 
 topic.page(settings, "Transactions", body)

@@ -1,4 +1,5 @@
-"""Verdict: what was found, out of how much, on whose word, and what was not looked at. `?run=ID` says whose."""
+"""Verdict: what was found, out of how much, on whose word, and what was not looked at. `?run=ID`
+says whose."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ def page() -> None:
     try:
         run = session.run_of_url(settings) or next((one for one in runs if one.verdict), runs[0])
     except TopicproofError as error:
-        st.error(wording.plain(str(error)), title="That run is not in the history", icon=":material/error:")
+        st.error(
+            wording.plain(str(error)),
+            title="That run is not in the history",
+            icon=":material/error:",
+        )
         run = next((one for one in runs if one.verdict), runs[0])
         st.markdown(f"This is the newest one instead: {wording.plain(run.id)}.")
     with slot:
@@ -49,11 +54,16 @@ def page() -> None:
     try:
         report = session.report(text)
     except (ValueError, KeyError, TypeError) as error:
-        st.error(wording.plain(f"The report of {run.id} cannot be read: {error}"), title="Damaged report")
+        st.error(
+            wording.plain(f"The report of {run.id} cannot be read: {error}"), title="Damaged report"
+        )
         return
     if run.verdict is not None and run.verdict != report.verdict:
         # What is shown may be well, and the run is as good as its worst stage.
-        st.warning(wording.plain(run.why or ""), title=f"The verdict of the run as a whole is {run.verdict}")
+        st.warning(
+            wording.plain(run.why or ""),
+            title=f"The verdict of the run as a whole is {run.verdict}",
+        )
     outcome(run, report)
     witnesses(run, report)
     aside = report.aside
@@ -91,13 +101,16 @@ def choose(run: Run, runs: Sequence[Run]) -> None:
 
 
 def choose_stage(run: Run) -> str | None:
-    """Of a run of several stages, the one whose verdict is shown (`&stage=NAME`); None: the verdict end to end."""
+    """Of a run of several stages, the one whose verdict is shown (`&stage=NAME`); None: the verdict
+    end to end."""
     verdicts = run.facts.get("verdicts") or {}
     if not verdicts:
         return None
     wanted = st.query_params.get("stage")
     if wanted is not None and wanted not in verdicts:
-        st.warning(wording.plain(f"{run.id} has no stage {wanted}. This is its verdict end to end."))
+        st.warning(
+            wording.plain(f"{run.id} has no stage {wanted}. This is its verdict end to end.")
+        )
     shown = wanted if wanted in verdicts else None
     st.session_state["verdict_stage"] = shown or END_TO_END
 
@@ -126,7 +139,11 @@ def choose_stage(run: Run) -> str | None:
 def without(run: Run) -> None:
     """A run that has no report."""
     if run.error:
-        st.error(wording.plain(run.error), title=f"{run.id} failed before it could be judged", icon=":material/error:")
+        st.error(
+            wording.plain(run.error),
+            title=f"{run.id} failed before it could be judged",
+            icon=":material/error:",
+        )
     elif run.alive:
         st.info(
             f"It is {wording.run_state(run).word}. Its verdict comes when it has ended.",
@@ -140,24 +157,43 @@ def without(run: Run) -> None:
             icon=":material/folder_off:",
         )
     if run.kind == "run":
-        st.page_link("views/run.py", label="Open the run", icon=":material/play_circle:", query_params={"run": run.id})
+        st.page_link(
+            "views/run.py",
+            label="Open the run",
+            icon=":material/play_circle:",
+            query_params={"run": run.id},
+        )
 
 
 def outcome(run: Run, report: Report) -> None:
     """The verdict in one sentence: colour, icon and word."""
-    show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}[report.verdict]
+    show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}[
+        report.verdict
+    ]
     word = wording.OUTCOME_WORDS[report.verdict]
-    show(wording.plain(report.why), title=f"{word.word} · {wording.plain(report.guarantee)}", icon=word.symbol)
+    show(
+        wording.plain(report.why),
+        title=f"{word.word} · {wording.plain(report.guarantee)}",
+        icon=word.symbol,
+    )
     for doubt in report.doubts:
         st.warning(wording.plain(doubt), title="Doubt", icon=":material/help:")
     for warning in report.warnings:
-        st.warning(wording.plain(warning), title="Beyond the contract's threshold", icon=":material/warning:")
+        st.warning(
+            wording.plain(warning),
+            title="Beyond the contract's threshold",
+            icon=":material/warning:",
+        )
     if run.error:
         st.error(wording.plain(run.error), title="The run itself failed", icon=":material/error:")
     transactions = report.transactions
     columns = st.columns(4)
-    columns[0].metric("Inputs judged", wording.number(report.source_records), border=True, height="stretch")
-    columns[1].metric("Sink offsets judged", wording.number(report.sink.offsets), border=True, height="stretch")
+    columns[0].metric(
+        "Inputs judged", wording.number(report.source_records), border=True, height="stretch"
+    )
+    columns[1].metric(
+        "Sink offsets judged", wording.number(report.sink.offsets), border=True, height="stretch"
+    )
     columns[2].metric(
         "Transactions committed",
         "none" if transactions.committed is None else wording.number(transactions.committed),
@@ -168,10 +204,14 @@ def outcome(run: Run, report: Report) -> None:
         delta_arrow="off",
         border=True,
         height="stretch",
-        help="Counted by header: each once." if transactions.told_by == "headers" else "Once a partition written to.",
+        help="Counted by header: each once."
+        if transactions.told_by == "headers"
+        else "Once a partition written to.",
     )
     columns[3].metric("Judged in", f"{report.took_s:.1f} s", border=True, height="stretch")
-    st.markdown(f"Balance of **{wording.plain(report.sink.topic)}**: {wording.report_balance(report)}")
+    st.markdown(
+        f"Balance of **{wording.plain(report.sink.topic)}**: {wording.report_balance(report)}"
+    )
     if report.not_processed:
         st.warning(
             f"{wording.count(report.not_processed, 'input')} beyond the judged range were not processed: "
@@ -183,7 +223,9 @@ def outcome(run: Run, report: Report) -> None:
 def witnesses(run: Run, report: Report) -> None:
     heard = wording.heard(report)
     said = [
-        f":green-badge[:material/hearing: {name}]" if witness in heard else f":gray-badge[not heard: {name}]"
+        f":green-badge[:material/hearing: {name}]"
+        if witness in heard
+        else f":gray-badge[not heard: {name}]"
         for witness, name in wording.WITNESS_WORDS.items()
     ]
     st.markdown(f"Heard: {' '.join(said)}")
@@ -196,7 +238,9 @@ def section(report: Report, finding: Finding) -> None:
     head(report, finding)
     if not finding.examples:
         return
-    st.markdown(f"{wording.count(len(finding.examples), 'example')} of {finding.count:,}, worst first:")
+    st.markdown(
+        f"{wording.count(len(finding.examples), 'example')} of {finding.count:,}, worst first:"
+    )
     for example in finding.examples[:EXAMPLES_OPEN]:
         place(report, example)
     further = finding.examples[EXAMPLES_OPEN:]
@@ -240,7 +284,9 @@ def place(report: Report, example: Example) -> None:
     target = whereabouts(report, example)
     if target is None:
         row = example.offset
-        left.markdown("no place in either topic" if row is None else f"row {row + 1:,} of the table")
+        left.markdown(
+            "no place in either topic" if row is None else f"row {row + 1:,} of the table"
+        )
     else:
         topic, partition, offset, label = target
         left.page_link(
@@ -268,7 +314,9 @@ def rest(run: Run, report: Report, text: str) -> None:
             )
     with st.expander("Exact ranges that were judged", icon=":material/straighten:"):
         for name, bounds, ends in (("source", report.source, "LSO"), ("sink", report.sink, "HW")):
-            st.markdown(f"**{name}** {wording.plain(bounds.topic)}, from start to {ends} of each partition")
+            st.markdown(
+                f"**{name}** {wording.plain(bounds.topic)}, from start to {ends} of each partition"
+            )
             frame = pd.DataFrame(
                 {
                     "partition": [p.partition for p in bounds.partitions],
@@ -277,8 +325,12 @@ def rest(run: Run, report: Report, text: str) -> None:
                     "HW": [p.hw for p in bounds.partitions],
                 }
             )
-            st.dataframe(frame.style.format("{:,}"), hide_index=True, alt=f"Judged range of the {name}")
-        st.caption(wording.plain(", ".join(f"{name} {found}" for name, found in report.versions.items())))
+            st.dataframe(
+                frame.style.format("{:,}"), hide_index=True, alt=f"Judged range of the {name}"
+            )
+        st.caption(
+            wording.plain(", ".join(f"{name} {found}" for name, found in report.versions.items()))
+        )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.download_button(
             "report.json",
@@ -297,9 +349,14 @@ def rest(run: Run, report: Report, text: str) -> None:
             )
         if run.kind == "run":
             st.page_link(
-                "views/run.py", label="Open the run", icon=":material/play_circle:", query_params={"run": run.id}
+                "views/run.py",
+                label="Open the run",
+                icon=":material/play_circle:",
+                query_params={"run": run.id},
             )
-    st.caption(f"Evidence: {wording.plain(str(Path(run.facts.get('folder', settings.runs / run.id))))}")
+    st.caption(
+        f"Evidence: {wording.plain(str(Path(run.facts.get('folder', settings.runs / run.id))))}"
+    )
 
 
 page()

@@ -27,15 +27,22 @@ class Action(StrEnum):
 
 
 def contract(
-    action: Annotated[Action, typer.Argument(help="Write a first contract, or explain what is wrong with one.")],
+    action: Annotated[
+        Action, typer.Argument(help="Write a first contract, or explain what is wrong with one.")
+    ],
     file: Annotated[Path | None, typer.Argument(help="The contract.", metavar="[FILE]")] = None,
-    source: Annotated[str | None, typer.Option(help="The topic that was read (init).", metavar="T")] = None,
-    sink: Annotated[str | None, typer.Option(help="The topic that was written (init).", metavar="T")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="The topic that was read (init).", metavar="T")
+    ] = None,
+    sink: Annotated[
+        str | None, typer.Option(help="The topic that was written (init).", metavar="T")
+    ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
     json_: Json = None,
 ) -> None:
-    """`init` looks at two topics and writes a contract to begin with; `lint` explains all errors, by line.
+    """`init` looks at two topics and writes a contract to begin with; `lint` explains all errors,
+    by line.
 
     Example: `topicproof contract init --source orders --sink invoices orders.yaml`
     """
@@ -60,9 +67,14 @@ def contract(
             file.write_text(found.text, encoding="utf-8")
         except OSError as error:
             raise EvidenceError(f"{file} cannot be written: {error.strerror}.") from error
-    emit(json_, {"contract": found.text, "why": found.why, "file": None if file is None else str(file)})
+    emit(
+        json_,
+        {"contract": found.text, "why": found.why, "file": None if file is None else str(file)},
+    )
     if json_ is None:
-        out.print(found.text if file is None else f"{file}: {found.why}.", highlight=False, markup=False)
+        out.print(
+            found.text if file is None else f"{file}: {found.why}.", highlight=False, markup=False
+        )
 
 
 def _lint(file: Path, json_: str | None) -> None:
@@ -72,7 +84,14 @@ def _lint(file: Path, json_: str | None) -> None:
     except ContractError as error:
         mistakes = error.mistakes
     if mistakes:
-        emit(json_, {"errors": [{"line": one.line, "field": one.field, "why": one.why} for one in mistakes]})
+        emit(
+            json_,
+            {
+                "errors": [
+                    {"line": one.line, "field": one.field, "why": one.why} for one in mistakes
+                ]
+            },
+        )
         for one in mistakes:
             err.print(str(one), highlight=False, markup=False)
         raise typer.Exit(UsageError.exit_code)
@@ -84,5 +103,8 @@ def _lint(file: Path, json_: str | None) -> None:
 
 @contextmanager
 def _spark() -> Iterator[SparkSession]:
-    with services(settings_of(), kafka=False, say=say) as up, spark_session(up.spark_remote) as session:
+    with (
+        services(settings_of(), kafka=False, say=say) as up,
+        spark_session(up.spark_remote) as session,
+    ):
         yield session

@@ -28,8 +28,11 @@ from topicproof.backend.verifying.verify import Verified, unchanged
 from topicproof.backend.verifying.verify import verify as verify_evidence
 
 
-def evidence(run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payloads.ALL, json_: Json = None) -> None:
-    """Where a run's evidence lies; with `--out` a copy of it, which `topicproof verify` can judge anywhere.
+def evidence(
+    run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payloads.ALL, json_: Json = None
+) -> None:
+    """Where a run's evidence lies; with `--out` a copy of it, which `topicproof verify` can judge
+    anywhere.
 
     Example: `topicproof evidence squares-k3f9a2 --out proof --payloads masked`
     """
@@ -46,7 +49,13 @@ def evidence(run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payload
     digest = evidence_hash(place)
     emit(
         json_,
-        {"run": run_id, "folders": list(manifests), "manifest": digest, "files": count, "bytes": size},
+        {
+            "run": run_id,
+            "folders": list(manifests),
+            "manifest": digest,
+            "files": count,
+            "bytes": size,
+        },
     )
     for name in manifests:
         out.print(plain(name), highlight=False)
@@ -54,21 +63,31 @@ def evidence(run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payload
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(help="A folder of evidence, or of a run.", metavar="DIR")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder of evidence, or of a run.", metavar="DIR")
+    ],
     judged: Annotated[
-        bool, typer.Option("--judge/--hashes-only", help="Judge again, or only hold the files against their hashes.")
+        bool,
+        typer.Option(
+            "--judge/--hashes-only",
+            help="Judge again, or only hold the files against their hashes.",
+        ),
     ] = True,
     bootstrap: Annotated[
         str | None,
-        typer.Option(help="host:port of the cluster that was judged: also compare ids and raw logs.", metavar="B"),
+        typer.Option(
+            help="host:port of the cluster that was judged: also compare ids and raw logs.",
+            metavar="B",
+        ),
     ] = None,
     config: Config = None,
     json_: Json = None,
 ) -> None:
-    """Hold evidence against its hashes, judge it again, and derive every other file again, without Kafka.
+    """Hold evidence against its hashes, judge it again, and derive every other file again, without
+    Kafka.
 
-    The exit code is the verdict's: as `check` has it, 2 for a warning. It is 4 if a file is not what was written, or
-    judging again contradicts one.
+    The exit code is the verdict's: as `check` has it, 2 for a warning. It is 4 if a file is not
+    what was written, or judging again contradicts one.
 
     Example: `topicproof verify proof`
     """
@@ -78,9 +97,15 @@ def verify(
     places = evidence_in(folder.absolute())
     found = [unchanged(place) for place in places]
     if judged and not any(one.differences for one in found):
-        with services(settings, kafka=False, say=say) as up, spark_session(up.spark_remote) as spark:
+        with (
+            services(settings, kafka=False, say=say) as up,
+            spark_session(up.spark_remote) as spark,
+        ):
             found = [verify_evidence(spark, place, bootstrap, settings.client) for place in places]
-    emit(json_, [_verified_json(one) for one in found] if len(found) > 1 else _verified_json(found[0]))
+    emit(
+        json_,
+        [_verified_json(one) for one in found] if len(found) > 1 else _verified_json(found[0]),
+    )
     if json_ != "-":
         for one in found:
             _print_verified(one, judged)
@@ -91,15 +116,26 @@ def verify(
 
 def signoff(
     run_id: RunId,
-    decision: Annotated[Decision, typer.Option(help="accept, reject, or waive one kind of finding.")],
-    by: Annotated[str, typer.Option(help="Who you are; nobody is asked for a password.", metavar="NAME")],
-    comment: Annotated[str, typer.Option(help="Why; a waiver and an UNKNOWN need it.", metavar="TEXT")] = "",
-    kind: Annotated[str | None, typer.Option(help="The kind that is waived.", metavar="KIND")] = None,
-    until: Annotated[str | None, typer.Option(help="The last day of the waiver.", metavar="YYYY-MM-DD")] = None,
+    decision: Annotated[
+        Decision, typer.Option(help="accept, reject, or waive one kind of finding.")
+    ],
+    by: Annotated[
+        str, typer.Option(help="Who you are; nobody is asked for a password.", metavar="NAME")
+    ],
+    comment: Annotated[
+        str, typer.Option(help="Why; a waiver and an UNKNOWN need it.", metavar="TEXT")
+    ] = "",
+    kind: Annotated[
+        str | None, typer.Option(help="The kind that is waived.", metavar="KIND")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="The last day of the waiver.", metavar="YYYY-MM-DD")
+    ] = None,
     json_: Json = None,
 ) -> None:
-    """Sign a report: your decision is kept for good, bound to the evidence as it is now. Before a report is accepted
-    the chain tests itself on it: faults injected into copies of its readings must be caught.
+    """Sign a report: your decision is kept for good, bound to the evidence as it is now. Before a
+    report is accepted the chain tests itself on it: faults injected into copies of its readings
+    must be caught.
 
     Example: `topicproof signoff squares-k3f9a2 --decision accept --by "Grace Hopper"`
     """
@@ -110,7 +146,9 @@ def signoff(
     if decision is Decision.ACCEPT:
         caught = before_signoff(settings, found.folder(settings), comment, say)
         say(f"self-test: {', '.join(caught) or 'nothing'} injected and caught")
-    made = signoffs_of.sign(history, run_id, reports, digest, decision, by, comment, kind, _day(until))
+    made = signoffs_of.sign(
+        history, run_id, reports, digest, decision, by, comment, kind, _day(until)
+    )
     emit(json_, asdict(made))
     out.print(plain(made.said), highlight=False)
     out.print(f"entry {made.number}, evidence {digest}", highlight=False)
@@ -120,7 +158,9 @@ def _day(text: str | None) -> date | None:
     try:
         return date.fromisoformat(text) if text else None
     except ValueError as error:
-        raise UsageError(f"--until {text}: expected a day such as {datetime.now(UTC):%Y-%m-%d}.") from error
+        raise UsageError(
+            f"--until {text}: expected a day such as {datetime.now(UTC):%Y-%m-%d}."
+        ) from error
 
 
 def _verified_json(found: Verified) -> dict[str, Any]:
@@ -147,7 +187,10 @@ def _print_verified(found: Verified, judged: bool) -> None:
         for one in found.differences:
             out.print(f"  {one.how:8} {plain(one.file)}", highlight=False)
         return
-    out.print(f"{len(found.manifest.files)} files are what was written (manifest {found.hash}).", highlight=False)
+    out.print(
+        f"{len(found.manifest.files)} files are what was written (manifest {found.hash}).",
+        highlight=False,
+    )
     if not judged:
         return
     for sentence in (*found.contradictions, *found.forged):
@@ -157,7 +200,9 @@ def _print_verified(found: Verified, judged: bool) -> None:
     for sentence in found.notes:
         out.print(f"note: {plain(sentence)}", highlight=False)
     if found.contradictions and found.masked:
-        out.print(f"The copy was made with payloads {found.manifest.payloads}: what they said may be what is missing.")
+        out.print(
+            f"The copy was made with payloads {found.manifest.payloads}: what they said may be what is missing."
+        )
     if found.found is not None:
         doubted = found.contradictions or found.forged or found.unsettled
         out.print("Judged again:" if doubted else "Judged again, with the same result:")

@@ -55,7 +55,9 @@ def compare(
                 {
                     "kind": one.kind,
                     "change": one.word,
-                    "outcomes": [side.outcome if side else None for side in (one.before, one.after)],
+                    "outcomes": [
+                        side.outcome if side else None for side in (one.before, one.after)
+                    ],
                     "counts": [side.count if side else None for side in (one.before, one.after)],
                 }
                 for one in found.kinds
@@ -67,16 +69,21 @@ def compare(
     out.print(plain(found.why), highlight=False)
     table = Table("", before, after, "change", box=None, pad_edge=False)
     for figure in found.figures:
-        table.add_row(figure.name, *map(_number, (figure.before, figure.after)), _signed(figure.change))
+        table.add_row(
+            figure.name, *map(_number, (figure.before, figure.after)), _signed(figure.change)
+        )
     for one in found.kinds:
-        sides = [f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)]
+        sides = [
+            f"{side.count:,} {side.outcome}" if side else "–" for side in (one.before, one.after)
+        ]
         table.add_row(one.kind, *sides, one.word)
     out.print(table)
 
 
 def trend(
     of: Annotated[
-        str | None, typer.Argument(help="Part of a contract's name, a scenario or a topic; else everything.")
+        str | None,
+        typer.Argument(help="Part of a contract's name, a scenario or a topic; else everything."),
     ] = None,
     json_: Json = None,
 ) -> None:
@@ -91,7 +98,9 @@ def trend(
         if run.verdict and (of is None or of in " ".join((subject(run), *topics(run)))):
             found.setdefault(subject(run), []).append(run)
     if of is not None and not found:
-        raise UsageError(f"No run or check with a verdict is about {of}. `topicproof runs` lists all.")
+        raise UsageError(
+            f"No run or check with a verdict is about {of}. `topicproof runs` lists all."
+        )
     said = {name: _rows(settings, history, runs) for name, runs in found.items()}
     emit(json_, [{"of": name, "reports": rows} for name, rows in said.items()])
     if json_ is not None:
@@ -100,7 +109,9 @@ def trend(
         out.print("No verdicts yet. Start a run: topicproof run")
     for name, rows in said.items():
         out.print(f"[bold]{plain(name)}[/]", highlight=False)
-        table = Table("run", "started (UTC)", "verdict", *SHORT.values(), "sign-off", box=None, pad_edge=False)
+        table = Table(
+            "run", "started (UTC)", "verdict", *SHORT.values(), "sign-off", box=None, pad_edge=False
+        )
         for column in table.columns:
             column.no_wrap = column.header != "sign-off"
         for row in rows:
@@ -118,9 +129,12 @@ def _rows(settings: Settings, history: History, runs: Sequence[Run]) -> list[dic
             "run": run.id,
             "started": f"{run.created_at:%Y-%m-%d %H:%M:%S}",
             "verdict": run.verdict,
-            "sign_off": standing(signoffs(history, run.id), evidence_hash(run.folder(settings)), today),
+            "sign_off": standing(
+                signoffs(history, run.id), evidence_hash(run.folder(settings)), today
+            ),
             "figures": {
-                name: measure(run, report) if report is not None else None for name, measure in MEASURES.items()
+                name: measure(run, report) if report is not None else None
+                for name, measure in MEASURES.items()
             },
         }
         for run in runs

@@ -27,32 +27,46 @@ def matrix(
             metavar="guarantee=NAME,fault=NAME",
         ),
     ] = None,
-    small: Annotated[bool, typer.Option("--small", help="Only a handful of cells that tell most.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the cells that are in the home already.")] = False,
-    at_once: Annotated[int, typer.Option(help="How many cells run at a time.", min=1, max=8)] = AT_ONCE,
+    small: Annotated[
+        bool, typer.Option("--small", help="Only a handful of cells that tell most.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the cells that are in the home already.")
+    ] = False,
+    at_once: Annotated[
+        int, typer.Option(help="How many cells run at a time.", min=1, max=8)
+    ] = AT_ONCE,
     markdown_file: Annotated[
         Path | None, typer.Option("--markdown", help="The table as Markdown.", metavar="FILE")
     ] = None,
     html_file: Annotated[
-        Path | None, typer.Option("--html", help="The table as a heat map, one HTML file.", metavar="FILE")
+        Path | None,
+        typer.Option("--html", help="The table as a heat map, one HTML file.", metavar="FILE"),
     ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Run every guarantee against every fault, judge each from its sink, and compare with what theory expects.
+    """Run every guarantee against every fault, judge each from its sink, and compare with what
+    theory expects.
 
-    The exit code is 0 when every cell agrees and 1 when one is a surprise. A matrix that was stopped goes on with
-    --resume. Cells that strike brokers need three of the embedded Kafka: --brokers 3 --only fault=broker.
-    Example: `topicproof matrix --only fault=crash --markdown matrix.md`
+    The exit code is 0 when every cell agrees and 1 when one is a surprise. A matrix that was
+    stopped goes on with --resume. Cells that strike brokers need three of the embedded Kafka:
+    --brokers 3 --only fault=broker. Example: `topicproof matrix --only fault=crash --markdown
+    matrix.md`
     """
     settings = settings_of(bootstrap, config, brokers)
     wanted = cells(only or (), small, settings.brokers if settings.bootstrap is None else 1)
     done = kept(settings, wanted) if resume else []
     there = {(one.guarantee, one.fault) for one in done}
     left = [cell for cell in wanted if (cell.guarantee, cell.fault) not in there]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with stopping() as stop, Progress(*columns, console=err) as bar:
         shown = bar.add_task("cells", total=len(wanted), completed=len(done))
 
@@ -70,7 +84,14 @@ def matrix(
         if path is not None:
             _write(path, text)
     surprising = [one for one in done if one.surprises]
-    emit(json_, {"cells": [asdict(one) for one in done], "planned": len(wanted), "surprises": len(surprising)})
+    emit(
+        json_,
+        {
+            "cells": [asdict(one) for one in done],
+            "planned": len(wanted),
+            "surprises": len(surprising),
+        },
+    )
     for one in surprising:
         out.print(f"[red]{plain(line(one))}[/]", highlight=False)
     out.print(summary(done))

@@ -69,7 +69,10 @@ def run(
     plan_file: PlanFile = None,
     scenario: Scenario = None,
     guarantee: Annotated[
-        str | None, typer.Option(help="What to promise: exactly_once, at_least_once or at_most_once.", metavar="NAME")
+        str | None,
+        typer.Option(
+            help="What to promise: exactly_once, at_least_once or at_most_once.", metavar="NAME"
+        ),
     ] = None,
     records: Records = None,
     partitions: Partitions = None,
@@ -86,7 +89,10 @@ def run(
     ] = None,
     source_option: SourceOption = None,
     sink: Annotated[
-        str | None, typer.Option(help="The sink topic, or the table, instead of one of the run's own.", metavar="T")
+        str | None,
+        typer.Option(
+            help="The sink topic, or the table, instead of one of the run's own.", metavar="T"
+        ),
     ] = None,
     url: Annotated[
         str | None,
@@ -96,34 +102,56 @@ def run(
         ),
     ] = None,
     duplicates: Annotated[
-        Cause | None, typer.Option(help="In the scenario totals: why payments come into the source twice.")
+        Cause | None,
+        typer.Option(help="In the scenario totals: why payments come into the source twice."),
     ] = None,
     deduplicate_s: Annotated[
         int | None,
         typer.Option(
-            help="In the scenario totals: drop payments that came before, within so many seconds.", metavar="S"
+            help="In the scenario totals: drop payments that came before, within so many seconds.",
+            metavar="S",
         ),
     ] = None,
     reader: Annotated[
-        bool, typer.Option("--reader", help="Also read the sink while it is written, as one more witness.")
+        bool,
+        typer.Option(
+            "--reader", help="Also read the sink while it is written, as one more witness."
+        ),
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """One run from end to end: fill, transactional pipeline on Spark, verdict. The exit code is the verdict's.
+    """One run from end to end: fill, transactional pipeline on Spark, verdict. The exit code is the
+    verdict's.
 
-    Example: `topicproof run --records 100000 --abort-probability 0.2 --fault crash@transaction=3 --seed 1`
+    Example: `topicproof run --records 100000 --abort-probability 0.2 --fault crash@transaction=3
+    --seed 1`
     """
     named = plan_file is not None and str(plan_file) in SCENARIOS and not plan_file.exists()
     fields: dict[str, Any] = read_yaml(plan_file) if plan_file and not named else {}
-    _merge(fields, scenario=scenario or (str(plan_file) if named else None), guarantee=guarantee, records=records)
+    _merge(
+        fields,
+        scenario=scenario or (str(plan_file) if named else None),
+        guarantee=guarantee,
+        records=records,
+    )
     _merge(fields, partitions=partitions, rate=rate, lineage=lineage)
-    _merge(fields, per_transaction=per_transaction, abort_probability=abort_probability, attempts_max=attempts_max)
+    _merge(
+        fields,
+        per_transaction=per_transaction,
+        abort_probability=abort_probability,
+        attempts_max=attempts_max,
+    )
     _merge(fields, faults=fault, seed=seed, until_stopped=until_stopped or None)
     _merge_topics(fields, source, source_option, sink)
-    _merge(fields, duplicates=duplicates and duplicates.value, deduplicate_s=deduplicate_s, reader=reader or None)
+    _merge(
+        fields,
+        duplicates=duplicates and duplicates.value,
+        deduplicate_s=deduplicate_s,
+        reader=reader or None,
+    )
     if url:
         fields["sink"] = {**(fields.get("sink") or {}), "url": url}
     _launch(settings_of(bootstrap, config, brokers), make_plan(fields), json_)
@@ -131,7 +159,9 @@ def run(
 
 def process(
     source: Annotated[str, typer.Option(help="The topic to read.", metavar="T")] = "numbers",
-    sink: Annotated[str, typer.Option(help="The topic to write; made when it is missing.", metavar="T")] = "squares",
+    sink: Annotated[
+        str, typer.Option(help="The topic to write; made when it is missing.", metavar="T")
+    ] = "squares",
     scenario: Scenario = None,
     per_transaction: PerTransaction = None,
     lineage: Lineage = None,
@@ -151,46 +181,74 @@ def process(
     Example: `topicproof process --source numbers --sink squares`
     """
     fields: dict[str, Any] = {"judged": False}
-    _merge(fields, scenario=scenario, per_transaction=per_transaction, abort_probability=abort_probability)
-    _merge(fields, attempts_max=attempts_max, faults=fault, seed=seed, until_stopped=until_stopped or None)
+    _merge(
+        fields,
+        scenario=scenario,
+        per_transaction=per_transaction,
+        abort_probability=abort_probability,
+    )
+    _merge(
+        fields,
+        attempts_max=attempts_max,
+        faults=fault,
+        seed=seed,
+        until_stopped=until_stopped or None,
+    )
     _merge(fields, lineage=lineage)
     _merge_topics(fields, source, source_option, sink)
     _launch(settings_of(bootstrap, config, brokers), make_plan(fields), json_)
 
 
 def check(
-    source: Annotated[str | None, typer.Option(help="The topic that was read; else numbers.", metavar="T")] = None,
-    sink: Annotated[str | None, typer.Option(help="The topic that was written; else squares.", metavar="T")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="The topic that was read; else numbers.", metavar="T")
+    ] = None,
+    sink: Annotated[
+        str | None, typer.Option(help="The topic that was written; else squares.", metavar="T")
+    ] = None,
     identity: Annotated[
         Identity | None, typer.Option(help="How a sink record names its input; else by lineage.")
     ] = None,
-    guarantee: Annotated[Guarantee | None, typer.Option(help="What was promised; else exactly_once.")] = None,
+    guarantee: Annotated[
+        Guarantee | None, typer.Option(help="What was promised; else exactly_once.")
+    ] = None,
     contract: Annotated[
-        Path | None, typer.Option(help="A contract in YAML, which says all of these.", metavar="FILE")
+        Path | None,
+        typer.Option(help="A contract in YAML, which says all of these.", metavar="FILE"),
     ] = None,
     self_tested: Annotated[
-        bool, typer.Option("--self-test", help="Also show that faults injected into copies of the readings are caught.")
+        bool,
+        typer.Option(
+            "--self-test",
+            help="Also show that faults injected into copies of the readings are caught.",
+        ),
     ] = False,
     folder: Out = None,
     payloads: Annotated[
         Payloads,
-        typer.Option(help="Keys, values and headers in --out: as read, as digests; none: kept nowhere, and faster."),
+        typer.Option(
+            help="Keys, values and headers in --out: as read, as digests; none: kept nowhere, and faster."
+        ),
     ] = Payloads.ALL,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Judge any two topics of any cluster, whoever wrote them. The exit code is the verdict's; 3 where the self-test
-    was asked for and cannot run.
+    """Judge any two topics of any cluster, whoever wrote them. The exit code is the verdict's; 3
+    where the self-test was asked for and cannot run.
 
     Example: `topicproof check --source numbers --sink squares --identity key`, or
     `topicproof check --contract contracts/squares.yaml`
     """
     given = {"source": source, "sink": sink, "identity": identity, "guarantee": guarantee}
     if self_tested and payloads is Payloads.NONE:
-        raise UsageError("--self-test needs the records, which --payloads none does not keep. Leave one of them out.")
-    agreed, fields = _agreed(contract, {name: str(value) for name, value in given.items() if value is not None})
+        raise UsageError(
+            "--self-test needs the records, which --payloads none does not keep. Leave one of them out."
+        )
+    agreed, fields = _agreed(
+        contract, {name: str(value) for name, value in given.items() if value is not None}
+    )
     settings = settings_of(bootstrap, config, brokers)
     if folder is not None:
         require_room(folder)
@@ -198,7 +256,9 @@ def check(
     with services(settings, say=say) as found:
         cluster = Cluster(found.bootstrap, settings.client)
         cluster.check()
-        attachments = {"contract.yaml": contract.read_text(encoding="utf-8")} if contract is not None else {}
+        attachments = (
+            {"contract.yaml": contract.read_text(encoding="utf-8")} if contract is not None else {}
+        )
         name = contract.name if contract is not None else None
         reports, codes = [], []
         for one in agreed.each():
@@ -212,7 +272,9 @@ def check(
                 kinds = ", ".join(one.kind for one in caught)
                 if not kinds:
                     codes.append(UNJUDGED)
-                told = f"{kinds} caught, each once" if kinds else f"not run: {NOTHING_TO_INJECT_INTO}."
+                told = (
+                    f"{kinds} caught, each once" if kinds else f"not run: {NOTHING_TO_INJECT_INTO}."
+                )
                 say(f"self-test: {told}")
     for report in reports:
         if folder is not None and report.run is not None:
@@ -226,7 +288,9 @@ def _agreed(contract: Path | None, given: Mapping[str, str]) -> tuple[Contract, 
     """The contract of a check, from a file or from options. Raises UsageError, ContractError."""
     if contract is not None:
         if given:
-            raise UsageError(f"The contract says this already. Remove --{next(iter(given))}, or --contract.")
+            raise UsageError(
+                f"The contract says this already. Remove --{next(iter(given))}, or --contract."
+            )
         return read_contract(contract)
     fields: dict[str, Any] = {"source": {"topic": "numbers"}, "sink": {"topic": "squares"}}
     fields |= {name: {"topic": said} if name in fields else said for name, said in given.items()}
@@ -234,7 +298,8 @@ def _agreed(contract: Path | None, given: Mapping[str, str]) -> tuple[Contract, 
 
 
 def stop(run_id: RunId, json_: Json = None) -> None:
-    """Stop a run: its current transaction ends or is aborted, none is left open; `resume` goes on from there.
+    """Stop a run: its current transaction ends or is aborted, none is left open; `resume` goes on
+    from there.
 
     Example: `topicproof stop squares-k3f9a2`
     """
@@ -289,7 +354,11 @@ def list_runs(json_: Json = None) -> None:
     for one in found:
         state = one.state if one.alive or one.ended_at else "killed"
         table.add_row(
-            one.id, f"{one.created_at:%Y-%m-%d %H:%M:%S}", state, one.verdict or "", one.why or one.error or ""
+            one.id,
+            f"{one.created_at:%Y-%m-%d %H:%M:%S}",
+            state,
+            one.verdict or "",
+            one.why or one.error or "",
         )
     out.print(table)
 
@@ -305,11 +374,17 @@ def show(run_id: RunId, json_: Json = None) -> None:
     path = report_path(settings, found)
     report = Report.from_json(path.read_text(encoding="utf-8")) if path.exists() else None
     stages = {
-        name: json.loads((stage_folder(found.folder(settings), name) / REPORT).read_text(encoding="utf-8"))
+        name: json.loads(
+            (stage_folder(found.folder(settings), name) / REPORT).read_text(encoding="utf-8")
+        )
         for name in found.facts.get("verdicts") or {}
     }
     signed = signoffs(history, run_id)
-    said = {**_run_json(found), "report": json.loads(report.to_json()) if report else None, "stages": stages}
+    said = {
+        **_run_json(found),
+        "report": json.loads(report.to_json()) if report else None,
+        "stages": stages,
+    }
     emit(json_, {**said, "signoffs": [asdict(one) for one in signed]})
     if json_ is not None:
         return
@@ -325,7 +400,10 @@ def show(run_id: RunId, json_: Json = None) -> None:
 def clean(
     run_id: RunId,
     signed_too: Annotated[
-        bool, typer.Option("--signed-too", help="Also a run that somebody signed: its evidence is gone then.")
+        bool,
+        typer.Option(
+            "--signed-too", help="Also a run that somebody signed: its evidence is gone then."
+        ),
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
@@ -345,13 +423,19 @@ def clean(
             f"first (topicproof evidence {run_id} --out DIR), then repeat with --signed-too."
         )
     settings = where_it_ran(settings, found_run)
-    with services(settings, spark="session" in found_run.facts and not found_run.ended_at, say=say) as found:
+    with services(
+        settings, spark="session" in found_run.facts and not found_run.ended_at, say=say
+    ) as found:
         deleted = runs_of.clean(settings, found, history, run_id)
     emit(json_, {"run": run_id, "deleted": deleted})
-    out.print(f"{run_id} is gone" + (f", with its topics {', '.join(deleted)}." if deleted else "."))
+    out.print(
+        f"{run_id} is gone" + (f", with its topics {', '.join(deleted)}." if deleted else ".")
+    )
 
 
-def execute(settings: Settings, found: Services, plan: RunPlan, stop: threading.Event) -> tuple[str, Report | None]:
+def execute(
+    settings: Settings, found: Services, plan: RunPlan, stop: threading.Event
+) -> tuple[str, Report | None]:
     """One run from end to end, told line by line: its name and its verdict."""
     history = History(settings)
     made = runs_of.create(settings, found, history, plan)
@@ -362,7 +446,8 @@ def execute(settings: Settings, found: Services, plan: RunPlan, stop: threading.
 
 
 def stop_all(settings: Settings) -> None:
-    """Stop every run that still goes on in this home, so that none is cut off in the middle of a transaction."""
+    """Stop every run that still goes on in this home, so that none is cut off in the middle of a
+    transaction."""
     history = History(settings)
     going = [one.id for one in history.list() if one.alive]
     for run_id in going:
@@ -413,7 +498,8 @@ def _conclude_all(reports: Sequence[Report], json_: str | None, code: int) -> No
 
 
 def _print_stages(found: Run) -> None:
-    """What each of several stages proves, below what the run proves end to end; of totals, whether they are right."""
+    """What each of several stages proves, below what the run proves end to end; of totals, whether
+    they are right."""
     for name, said in (found.facts.get("verdicts") or {}).items():
         out.print(f"stage {name}: {said['verdict']}: {plain(said['why'])}")
     for name, said in (found.facts.get("values") or {}).items():
@@ -449,14 +535,18 @@ def where_it_ran(settings: Settings, run_: Run) -> Settings:
     where = run_.facts.get("cluster", {})
     if settings.bootstrap is not None:
         return settings
-    return replace(settings, bootstrap=where.get("bootstrap"), brokers=where.get("brokers", settings.brokers))
+    return replace(
+        settings, bootstrap=where.get("bootstrap"), brokers=where.get("brokers", settings.brokers)
+    )
 
 
 def _merge(fields: dict[str, Any], **given: Any) -> None:
     fields.update({name: value for name, value in given.items() if value not in (None, [])})
 
 
-def _merge_topics(fields: dict[str, Any], source: str | None, options: list[str] | None, sink: str | None) -> None:
+def _merge_topics(
+    fields: dict[str, Any], source: str | None, options: list[str] | None, sink: str | None
+) -> None:
     pairs = {}
     for text in options or []:
         name, separator, value = text.partition("=")
@@ -487,6 +577,8 @@ def _run_json(found: Run) -> dict[str, Any]:
         "why": found.why,
         "error": found.error,
         "plan": found.plan,
-        "topics": {name: found.facts[name] for name in ("source", "sink", "journal") if name in found.facts},
+        "topics": {
+            name: found.facts[name] for name in ("source", "sink", "journal") if name in found.facts
+        },
         "progress": found.progress,
     }

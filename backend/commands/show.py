@@ -21,12 +21,17 @@ def progress_line(progress: Mapping[str, Any]) -> str:
     total = progress["total"]
     parts = [
         progress["stage"],
-        f"{progress['processed']:,}" + (f" of {total:,}" if total is not None else "") + " inputs committed",
+        f"{progress['processed']:,}"
+        + (f" of {total:,}" if total is not None else "")
+        + " inputs committed",
         f"{progress['committed']:,} transactions committed, {progress['aborted']:,} aborted",
     ]
     if progress.get("fenced"):
         parts.append(f"{progress['fenced']:,} fenced")
-    parts += [f"{one['name']} {one['processed']:,} of {one['there']:,}" for one in progress.get("stages", ())]
+    parts += [
+        f"{one['name']} {one['processed']:,} of {one['there']:,}"
+        for one in progress.get("stages", ())
+    ]
     if progress["faults"]:
         parts.append(f"{progress['faults']:,} faults fired")
     withheld = sum(p["hw"] - p["lso"] for p in progress["sink"])
@@ -42,8 +47,8 @@ def progress_line(progress: Mapping[str, Any]) -> str:
 
 
 def side_effects(progress: Mapping[str, Any]) -> str:
-    """What was done more often than its outcome counts: outputs are exactly-once, processing is not. Empty before the
-    journal has declared anything."""
+    """What was done more often than its outcome counts: outputs are exactly-once, processing is
+    not. Empty before the journal has declared anything."""
     attempted, kept, downloads = (progress.get(name) for name in ("attempted", "kept", "downloads"))
     if not attempted or kept is None:
         return ""
@@ -54,7 +59,8 @@ def side_effects(progress: Mapping[str, Any]) -> str:
 
 
 def balances(facts: Mapping[str, Any]) -> str:
-    """Whether the totals of a run of the scenario totals are what its distinct payments come to. Empty for others."""
+    """Whether the totals of a run of the scenario totals are what its distinct payments come to.
+    Empty for others."""
     wrong, accounts = facts.get("wrong_by"), facts.get("accounts")
     if wrong is None or accounts is None:
         return ""
@@ -71,7 +77,11 @@ def report_lines(report: Report) -> Iterator[str]:
     """A report as lines of Rich markup."""
     colour = COLOURS[report.verdict]
     yield f"[bold {colour}]{report.verdict}[/] {report.guarantee}: {plain(report.why)}"
-    fates = {name: count for name, count in report.fates.items() if count is not None and name != "never_transactional"}
+    fates = {
+        name: count
+        for name, count in report.fates.items()
+        if count is not None and name != "never_transactional"
+    }
     yield f"judged: {report.source_records:,} inputs of {report.source.topic}, {judged_range(report.source)}"
     terms = " + ".join(f"{count:,} {name}" for name, count in fates.items())
     for warning in report.warnings:
@@ -101,14 +111,20 @@ def report_lines(report: Report) -> Iterator[str]:
 
 def judged_range(source: Bounds) -> str:
     """`offsets 0: 0-499, 1: 20-480`, by partition; of many partitions the first few."""
-    said = [f"{one.partition}: {one.start:,}-{one.lso - 1:,}" for one in source.partitions if one.lso > one.start]
+    said = [
+        f"{one.partition}: {one.start:,}-{one.lso - 1:,}"
+        for one in source.partitions
+        if one.lso > one.start
+    ]
     more = f" and {len(said) - RANGES_MAX:,} more partitions" if len(said) > RANGES_MAX else ""
     return f"offsets {', '.join(said[:RANGES_MAX])}{more}" if said else "no offset"
 
 
 def origin_line(origin: Origin) -> str:
     """One line that names the cluster and the topics by their ids."""
-    topics = ", ".join(f"{name} {topic_id or 'without an id'}" for name, topic_id in origin.topics.items())
+    topics = ", ".join(
+        f"{name} {topic_id or 'without an id'}" for name, topic_id in origin.topics.items()
+    )
     return f"cluster {origin.cluster or 'without an id'}, topic ids: {topics}"
 
 
@@ -127,9 +143,14 @@ def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterato
 
 
 def _aside_lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """Kinds that do not count, one line for those that hold and one for those that could not be judged."""
+    """Kinds that do not count, one line for those that hold and one for those that could not be
+    judged."""
     for outcome, said in ((Outcome.HOLDS, "in order"), (Outcome.UNKNOWN, "not judged")):
-        names = [f"{one.kind} ({one.count:,})" if one.count else one.kind for one in findings if one.outcome is outcome]
+        names = [
+            f"{one.kind} ({one.count:,})" if one.count else one.kind
+            for one in findings
+            if one.outcome is outcome
+        ]
         if names:
             yield f"  not counted, {said}: {', '.join(names)}"
 

@@ -1,4 +1,5 @@
-"""What a matrix looks like: a table in Markdown, and a heat map in one HTML file that opens without a network."""
+"""What a matrix looks like: a table in Markdown, and a heat map in one HTML file that opens without
+a network."""
 
 from __future__ import annotations
 
@@ -13,10 +14,14 @@ _COLOURS = {"exact": "#0072B2", "damaged": "#E69F00", "surprise": "#D55E00"}
 
 
 def markdown(results: Sequence[Result], planned: int | None = None) -> str:
-    """One row a fault, one column a guarantee; surprises and what proves each fault below. `planned`: how many cells
-    there are to be, where that is more."""
+    """One row a fault, one column a guarantee; surprises and what proves each fault below.
+    `planned`: how many cells there are to be, where that is more."""
     guarantees, rows = _grid(results)
-    left = f" {planned - len(results)} more were not tried." if planned and planned > len(results) else ""
+    left = (
+        f" {planned - len(results)} more were not tried."
+        if planned and planned > len(results)
+        else ""
+    )
     lines = [
         "# Guarantees against faults",
         "",
@@ -25,18 +30,28 @@ def markdown(results: Sequence[Result], planned: int | None = None) -> str:
         f"{summary(results)}{left}",
         "",
     ]
-    lines += [f"| | {' | '.join(f'`{name}`' for name in guarantees)} |", f"| --- |{' --- |' * len(guarantees)}"]
+    lines += [
+        f"| | {' | '.join(f'`{name}`' for name in guarantees)} |",
+        f"| --- |{' --- |' * len(guarantees)}",
+    ]
     for trouble, row in rows:
         said = [_said(row[name]) if name in row else "" for name in guarantees]
         lines.append(f"| `{trouble.name}`: {trouble.title} | {' | '.join(said)} |")
-    lines += ["", "`exact`: each input committed once, in order. *hidden* is no harm: records of aborted transactions."]
+    lines += [
+        "",
+        "`exact`: each input committed once, in order. *hidden* is no harm: records of aborted transactions.",
+    ]
     surprising = [one for one in results if one.surprises]
     if surprising:
         lines += ["", "## Surprises", ""]
         for one in surprising:
-            lines.append(f"- `{one.guarantee}` under `{one.fault}` (run {one.run}): {'; '.join(one.surprises)}")
+            lines.append(
+                f"- `{one.guarantee}` under `{one.fault}` (run {one.run}): {'; '.join(one.surprises)}"
+            )
     lines += ["", "## What proves that each fault fired", ""]
-    lines += [f"- `{one.guarantee}` under `{one.fault}`: {one.fired or 'nothing'}" for one in results]
+    lines += [
+        f"- `{one.guarantee}` under `{one.fault}`: {one.fired or 'nothing'}" for one in results
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -63,10 +78,12 @@ def summary(results: Sequence[Result]) -> str:
     """`33 of 35 cells agree with what theory expects; 2 are surprises (210 s).`"""
     surprising = sum(1 for one in results if one.surprises)
     took = sum(one.took_s for one in results)
-    rest = f"{surprising} {'is a surprise' if surprising == 1 else 'are surprises'}" if surprising else "no surprise"
-    return (
-        f"{len(results) - surprising} of {len(results)} cells agree with what theory expects; {rest} ({took:,.0f} s)."
+    rest = (
+        f"{surprising} {'is a surprise' if surprising == 1 else 'are surprises'}"
+        if surprising
+        else "no surprise"
     )
+    return f"{len(results) - surprising} of {len(results)} cells agree with what theory expects; {rest} ({took:,.0f} s)."
 
 
 def line(result: Result) -> str:
@@ -77,10 +94,16 @@ def line(result: Result) -> str:
     return f"{told} - SURPRISE: {'; '.join(result.surprises)}. Look: topicproof show {result.run}"
 
 
-def _grid(results: Sequence[Result]) -> tuple[list[str], list[tuple[Trouble, Mapping[str, Result]]]]:
-    """The guarantees there are, and the results of each fault by guarantee; both in the order of the table."""
+def _grid(
+    results: Sequence[Result],
+) -> tuple[list[str], list[tuple[Trouble, Mapping[str, Result]]]]:
+    """The guarantees there are, and the results of each fault by guarantee; both in the order of
+    the table."""
     present = {one.guarantee for one in results}
-    rows = [(trouble, {one.guarantee: one for one in results if one.fault == trouble.name}) for trouble in TABLE]
+    rows = [
+        (trouble, {one.guarantee: one for one in results if one.fault == trouble.name})
+        for trouble in TABLE
+    ]
     names = [promise.name for promise in PROMISES if promise.name in present]
     return names, [(trouble, row) for trouble, row in rows if row]
 
@@ -102,5 +125,8 @@ _STYLE = (
     "table{border-collapse:separate;border-spacing:3px}th{font-weight:600;text-align:left;padding:.4rem .6rem}"
     "small{display:block;font-weight:400;opacity:.75}"
     "td{padding:.4rem .6rem;border-radius:4px;white-space:nowrap}"
-    + "".join(f".{name}{{background:{colour}33;border-left:4px solid {colour}}}" for name, colour in _COLOURS.items())
+    + "".join(
+        f".{name}{{background:{colour}33;border-left:4px solid {colour}}}"
+        for name, colour in _COLOURS.items()
+    )
 )

@@ -1,4 +1,5 @@
-"""What a terminal shows of topics: balance, transactions, what stands in the way, who writes and who waits."""
+"""What a terminal shows of topics: balance, transactions, what stands in the way, who writes and
+who waits."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def print_transactions(out: Console, view: TransactionsOfCluster) -> None:
         table.add_row(
             plain(each.transactional_id),
             each.state,
-            f"{each.producer_id}" + ("" if each.producer_epoch is None else f":{each.producer_epoch}"),
+            f"{each.producer_id}"
+            + ("" if each.producer_epoch is None else f":{each.producer_epoch}"),
             "" if each.age_ms is None else _seconds(each.age_ms),
             "" if each.timeout_ms is None else _seconds(each.timeout_ms),
             f"{len(each.partitions):,}" if each.partitions else "",
@@ -67,7 +69,9 @@ def _partitions(out: Console, view: TopicView, fates: list[Fate]) -> None:
     table = _table("p", "start", "LSO", "HW", *(fate.lower() for fate in fates))
     for one in view.partitions:
         counts = (one.fates.get(fate, 0) for fate in fates)
-        table.add_row(str(one.partition), *(f"{n:,}" for n in (one.start, one.lso, one.hw, *counts)))
+        table.add_row(
+            str(one.partition), *(f"{n:,}" for n in (one.start, one.lso, one.hw, *counts))
+        )
     _section(out, "Partitions", table)
 
 
@@ -82,7 +86,9 @@ def _transactions(out: Console, view: TopicView) -> None:
     ]
     if moved.unexplained:
         ends.append(f"[red]{moved.unexplained:,} without a marker[/]")
-    table = _table("p", "first", "last", "records", "outcome", "marker", "producer", "transactional id")
+    table = _table(
+        "p", "first", "last", "records", "outcome", "marker", "producer", "transactional id"
+    )
     for each in moved.last:
         table.add_row(
             str(each.partition),
@@ -131,10 +137,16 @@ def _state(each: OpenTransaction) -> str:
 
 def _producers(out: Console, view: TopicView) -> None:
     shown = sorted(view.producers, key=lambda each: -each.last_timestamp)[:PRODUCERS_MAX]
-    table = _table("p", "producer", "sequence", "last wrote", "open from", "state", "transactional id")
+    table = _table(
+        "p", "producer", "sequence", "last wrote", "open from", "state", "transactional id"
+    )
     for each in shown:
         table.add_row(*_producer(each, view))
-    more = f", the last {len(shown)} of {len(view.producers):,} to write" if len(shown) < len(view.producers) else ""
+    more = (
+        f", the last {len(shown)} of {len(view.producers):,} to write"
+        if len(shown) < len(view.producers)
+        else ""
+    )
     _section(out, "Producers", table, more)
 
 
@@ -155,17 +167,30 @@ def _groups(out: Console, view: TopicView) -> None:
     if not view.lags:
         _say(out, "\nNo group has committed offsets here.")
         return
-    table = _table("group", "state", "to read at\nread_committed", "to read at\nread_uncommitted", "HW -\ncommitted")
+    table = _table(
+        "group",
+        "state",
+        "to read at\nread_committed",
+        "to read at\nread_uncommitted",
+        "HW -\ncommitted",
+    )
     for lag in view.lags:
         counts = (lag.visible, lag.uncommitted, lag.subtraction)
         table.add_row(plain(lag.group), lag.state, *(f"{n:,}" for n in counts))
     _section(out, "Groups", table)
     for lag in view.lags:
         for one in lag.partitions:
-            about = "" if one.exact else " (Estimated: its offset lies in a batch that compaction has thinned out.)"
+            about = (
+                ""
+                if one.exact
+                else " (Estimated: its offset lies in a batch that compaction has thinned out.)"
+            )
             if one.stuck or about:
                 colour = "yellow" if one.stuck else "default"
-                _say(out, f"[{colour}]{plain(lag.group)}, partition {one.partition}: {plain(one.why)}{about}[/]")
+                _say(
+                    out,
+                    f"[{colour}]{plain(lag.group)}, partition {one.partition}: {plain(one.why)}{about}[/]",
+                )
 
 
 def _section(out: Console, title: str, table: Table, rest: str = "") -> None:
@@ -183,7 +208,9 @@ def _table(*names: str) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in names:
         words = name in TEXTS
-        table.add_column(name, justify="left" if words else "right", no_wrap=not words, overflow="fold")
+        table.add_column(
+            name, justify="left" if words else "right", no_wrap=not words, overflow="fold"
+        )
     return table
 
 

@@ -23,7 +23,8 @@ err = Console(stderr=True, soft_wrap=True)
 
 
 def emit(json_: str | None, value: Any) -> None:
-    """To a file, or (for `-`) to the terminal, where it is then the only thing printed on standard output."""
+    """To a file, or (for `-`) to the terminal, where it is then the only thing printed on standard
+    output."""
     if json_ is None:
         return
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
@@ -48,14 +49,19 @@ def print_report(report: Report) -> None:
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that work ends in good order; a second Ctrl-C ends it at once."""
+    """An event that Ctrl-C and SIGTERM set, so that work ends in good order; a second Ctrl-C ends
+    it at once."""
     stop = threading.Event()
 
     def heard(number: int, _frame: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        say("stopping; the current transaction ends first (Ctrl-C again ends at once)" if number else "")
+        say(
+            "stopping; the current transaction ends first (Ctrl-C again ends at once)"
+            if number
+            else ""
+        )
 
     before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

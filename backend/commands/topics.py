@@ -1,4 +1,5 @@
-"""Topics: fill one, say where a group begins in one, look at one, and end a transaction that nothing else ends."""
+"""Topics: fill one, say where a group begins in one, look at one, and end a transaction that
+nothing else ends."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ from topicproof.backend.services.keeper import services
 
 
 def fill(
-    topic: Annotated[str, typer.Option(help="Where to; made when it is missing.", metavar="T")] = "numbers",
+    topic: Annotated[
+        str, typer.Option(help="Where to; made when it is missing.", metavar="T")
+    ] = "numbers",
     records: Records = 10_000,
     partitions: Partitions = 3,
     rate: Rate = None,
@@ -52,22 +55,29 @@ def fill(
         cluster.create_topic(topic, partitions or 3, exists_ok=True)
         held = cluster.bounds(topic)
         if held.offsets:
-            raise UsageError(f"Topic {topic} holds {held.offsets:,} offsets already. Choose another with --topic.")
+            raise UsageError(
+                f"Topic {topic} holds {held.offsets:,} offsets already. Choose another with --topic."
+            )
         count = fill_topic(cluster, topic, None if until_stopped else records, rate, stop.is_set)
     emit(json_, {"topic": topic, "records": count, "bootstrap": found.bootstrap})
     out.print(f"{topic} holds {count:,} integers.")
 
 
 def floor(
-    group: Annotated[str, typer.Option(help="The consumer group, as the sink's option group says.", metavar="G")],
+    group: Annotated[
+        str, typer.Option(help="The consumer group, as the sink's option group says.", metavar="G")
+    ],
     topic: Annotated[str, typer.Option(help="The source topic.", metavar="T")],
-    latest: Annotated[bool, typer.Option("--latest", help="Begin at the end of the topic, not at its start.")] = False,
+    latest: Annotated[
+        bool, typer.Option("--latest", help="Begin at the end of the topic, not at its start.")
+    ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Commit where a group begins, once before the first start of a program of your own that uses the sink.
+    """Commit where a group begins, once before the first start of a program of your own that uses
+    the sink.
 
     Example: `topicproof floor --group loud-run --topic quiet --bootstrap broker:9092`
     """
@@ -75,14 +85,17 @@ def floor(
     with services(settings, spark=False, say=say) as found:
         offsets = commit_floor(Cluster(found.bootstrap, settings.client), group, topic, latest)
     emit(json_, {"group": group, "topic": topic, "offsets": offsets})
-    begins = ", ".join(f"{topic}-{partition} at {offset:,}" for partition, offset in offsets.items())
+    begins = ", ".join(
+        f"{topic}-{partition} at {offset:,}" for partition, offset in offsets.items()
+    )
     out.print(f"Group {group} begins with {begins}.", highlight=False)
 
 
 def inspect(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     check_crc: Annotated[
-        bool, typer.Option("--check-crc", help="Hold every record batch against its checksum as well.")
+        bool,
+        typer.Option("--check-crc", help="Hold every record batch against its checksum as well."),
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
@@ -104,7 +117,8 @@ def inspect(
 def transactions(
     bootstrap: Bootstrap = None, config: Config = None, brokers: Brokers = None, json_: Json = None
 ) -> None:
-    """What is open or hanging on any topic of the cluster, and every transactional id that its coordinators know.
+    """What is open or hanging on any topic of the cluster, and every transactional id that its
+    coordinators know.
 
     Example: `topicproof transactions --bootstrap broker:9092`
     """
@@ -120,10 +134,15 @@ def abort(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     partition: Annotated[int, typer.Argument(metavar="PARTITION")],
     offset: Annotated[
-        int | None, typer.Argument(help="Where it begins, as `topicproof inspect` says.", metavar="[OFFSET]")
+        int | None,
+        typer.Argument(help="Where it begins, as `topicproof inspect` says.", metavar="[OFFSET]"),
     ] = None,
-    producer_id: Annotated[int | None, typer.Option(help="Or the producer that holds it open.", metavar="N")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without, only say what would be lost.")] = False,
+    producer_id: Annotated[
+        int | None, typer.Option(help="Or the producer that holds it open.", metavar="N")
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it. Without, only say what would be lost.")
+    ] = False,
     open_too: Annotated[
         bool, typer.Option("--open-too", help="Also one that is not hanging: fences its producer.")
     ] = False,
@@ -132,13 +151,16 @@ def abort(
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Abort a hanging transaction, which withholds what is behind it for ever. A dry run, unless you say `--yes`.
+    """Abort a hanging transaction, which withholds what is behind it for ever. A dry run, unless
+    you say `--yes`.
 
     Example: `topicproof abort invoices 0 12345 --bootstrap broker:9092`
     """
     settings = settings_of(bootstrap, config, brokers)
     with services(settings, spark=False, say=say) as found:
-        plan = plan_abort(found.bootstrap, settings.client, topic, partition, offset, producer_id, open_too)
+        plan = plan_abort(
+            found.bootstrap, settings.client, topic, partition, offset, producer_id, open_too
+        )
         after = abort_transaction(found.bootstrap, settings.client, plan) if yes else None
     emit(json_, plan.to_json() | {"done": yes, "after": asdict(after) if after else None})
     for sentence in (plan.found.why, plan.lost, plan.gained, plan.means):
@@ -146,5 +168,7 @@ def abort(
     if after is None:
         out.print("[bold]Nothing was done.[/] To do it, say the same again with --yes.")
     else:
-        where = f"{topic}-{partition}: last stable offset {after.lso:,}, high watermark {after.hw:,}"
+        where = (
+            f"{topic}-{partition}: last stable offset {after.lso:,}, high watermark {after.hw:,}"
+        )
         out.print(f"[bold]Done.[/] {where}.", highlight=False)

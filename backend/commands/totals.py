@@ -16,9 +16,12 @@ from topicproof.backend.runs.totals import current_totals
 from topicproof.backend.services.keeper import services
 
 
-def totals(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None) -> None:
-    """The current total of every account, as a consumer of the run's sink knows it, and what it should be: its payments
-    counted once each, by their ids. The two differ where payments came into the source twice.
+def totals(
+    run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None
+) -> None:
+    """The current total of every account, as a consumer of the run's sink knows it, and what it
+    should be: its payments counted once each, by their ids. The two differ where payments came into
+    the source twice.
 
     Example: `topicproof totals totals-k3f9a2`
     """
@@ -32,10 +35,16 @@ def totals(run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, js
     emit(json_, [{**asdict(one), "difference_cents": one.difference_cents} for one in known])
     if json_ is not None:
         return
-    table = Table("account", "total", "payments", "should be", "difference", box=None, pad_edge=False)
+    table = Table(
+        "account", "total", "payments", "should be", "difference", box=None, pad_edge=False
+    )
     for one in known:
         differs = f"{one.difference_cents / 100:+,.2f}" if one.difference_cents else ""
         table.add_row(
-            one.account, f"{one.cents / 100:,.2f}", f"{one.payments:,}", f"{one.due_cents / 100:,.2f}", differs
+            one.account,
+            f"{one.cents / 100:,.2f}",
+            f"{one.payments:,}",
+            f"{one.due_cents / 100:,.2f}",
+            differs,
         )
     out.print(table)

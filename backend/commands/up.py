@@ -20,7 +20,9 @@ def up(
     port: Annotated[int, typer.Option(help="Port of the dashboard.")] = DASHBOARD_PORT,
     bootstrap: Bootstrap = None,
     config: Config = None,
-    demo: Annotated[bool, typer.Option("--demo/--no-demo", help="Run one small demo first.")] = True,
+    demo: Annotated[
+        bool, typer.Option("--demo/--no-demo", help="Run one small demo first.")
+    ] = True,
     json_: Json = None,
 ) -> None:
     """Start what is missing (Kafka, Spark, the dashboard) and keep it up until Ctrl-C.
@@ -29,11 +31,19 @@ def up(
     """
     settings = settings_of(bootstrap, config, brokers)
     require_port(port)
-    with stopping() as stop, services(settings, say=say) as found, dashboard(settings, port) as address:
+    with (
+        stopping() as stop,
+        services(settings, say=say) as found,
+        dashboard(settings, port) as address,
+    ):
         say(f"Kafka {found.bootstrap}, Spark {found.spark_remote}")
         if demo and not stop.is_set():
-            plan = make_plan({"abort_probability": 0.2, "faults": ["crash@transaction=2"], "seed": 1})
-            say("one small demo: 10,000 numbers squared, a fifth of the transactions aborted, every worker killed once")
+            plan = make_plan(
+                {"abort_probability": 0.2, "faults": ["crash@transaction=2"], "seed": 1}
+            )
+            say(
+                "one small demo: 10,000 numbers squared, a fifth of the transactions aborted, every worker killed once"
+            )
             execute(settings, found, plan, stop)
         emit(json_, {"address": address, "bootstrap": found.bootstrap, "spark": found.spark_remote})
         out.print(f"\n[bold]The dashboard is at {address}[/]\nCtrl-C stops everything.")

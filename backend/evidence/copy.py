@@ -1,9 +1,9 @@
 """Copies of a folder of evidence: as it is, or without what records said.
 
-Masked, every key, value and foreign header is replaced by a digest under a secret that is made for this copy and kept
-by nobody: what was equal is equal, so that the copy can still be judged by lineage, by key and by a header; what was
-said cannot be found out. Hashes of the content, which could be guessed backwards, are left out, and so are the values
-that rows of wrong_value show.
+Masked, every key, value and foreign header is replaced by a digest under a secret that is made for
+this copy and kept by nobody: what was equal is equal, so that the copy can still be judged by
+lineage, by key and by a header; what was said cannot be found out. Hashes of the content, which
+could be guessed backwards, are left out, and so are the values that rows of wrong_value show.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Mask = Callable[[bytes | None], bytes | None]
 def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.ALL) -> str:
     """Copy the evidence into the folder `target`; gives the hash of the copy's manifest.
 
-    A copy that lies there already is replaced. Raises UsageError when anything else does, EvidenceError when the
-    evidence is not what was written, or the copy cannot be.
+    A copy that lies there already is replaced. Raises UsageError when anything else does,
+    EvidenceError when the evidence is not what was written, or the copy cannot be.
     """
     original = require_unchanged(evidence)
     manifest = read_manifest(evidence)
@@ -68,21 +68,29 @@ def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.AL
             _copy_masked(evidence / name, target / name, mask)
         _tell_again(evidence, target, manifest)
     except OSError as error:
-        raise EvidenceError(f"The evidence cannot be copied to {target}: {error.strerror}.") from error
-    return write_manifest(target, manifest.run, manifest.verdict, payloads, original, manifest.judged_at)
+        raise EvidenceError(
+            f"The evidence cannot be copied to {target}: {error.strerror}."
+        ) from error
+    return write_manifest(
+        target, manifest.run, manifest.verdict, payloads, original, manifest.judged_at
+    )
 
 
 def without_values(report: Report) -> Report:
     """The report without what any example shows of a record's value."""
     told = (
-        replace(one, examples=tuple(replace(each, why=sentence_without(each.why)) for each in one.examples))
+        replace(
+            one,
+            examples=tuple(replace(each, why=sentence_without(each.why)) for each in one.examples),
+        )
         for one in report.findings
     )
     return replace(report, findings=tuple(told))
 
 
 def without_payloads(evidence: Path) -> None:
-    """Put a copy without payloads in the evidence's place, unless it has none already. Raises EvidenceError."""
+    """Put a copy without payloads in the evidence's place, unless it has none already. Raises
+    EvidenceError."""
     if read_manifest(evidence).payloads is Payloads.NONE:
         return
     bare = evidence.with_name(f"{evidence.name}-bare")
@@ -91,20 +99,26 @@ def without_payloads(evidence: Path) -> None:
         shutil.rmtree(evidence)
         bare.rename(evidence)
     except OSError as error:
-        raise EvidenceError(f"The evidence in {evidence} cannot be replaced: {error.strerror}.") from error
+        raise EvidenceError(
+            f"The evidence in {evidence} cannot be replaced: {error.strerror}."
+        ) from error
 
 
 def copy_all(folder: Path, target: Path, payloads: Payloads = Payloads.ALL) -> None:
-    """The evidence of a run's folder: one straight into `target`, of several each where it lies. Raises as above."""
+    """The evidence of a run's folder: one straight into `target`, of several each where it lies.
+    Raises as above."""
     found = evidence_in(folder)
     if len(found) > 1:
         require_room(target)
     for evidence in found:
-        copy_evidence(evidence, target if len(found) == 1 else target / evidence.relative_to(folder), payloads)
+        copy_evidence(
+            evidence, target if len(found) == 1 else target / evidence.relative_to(folder), payloads
+        )
 
 
 def zip_evidence(run: Path, target: Path, payloads: Payloads, name: str) -> None:
-    """The evidence of a run's folder as one zip file, in a folder `name` within it. Raises EvidenceError."""
+    """The evidence of a run's folder as one zip file, in a folder `name` within it. Raises
+    EvidenceError."""
     folder = target.with_suffix(".folder")
     copy_all(run, folder, payloads)
     try:
@@ -122,7 +136,9 @@ def require_room(target: Path) -> None:
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
         raise UsageError(f"{target} is not empty. Choose a folder that is, or that does not exist.")
     if target.exists() and not target.is_dir():
-        raise UsageError(f"{target} is a file. Choose a folder that is empty, or that does not exist.")
+        raise UsageError(
+            f"{target} is a file. Choose a folder that is empty, or that does not exist."
+        )
 
 
 def _make_room(target: Path) -> None:
@@ -143,7 +159,11 @@ def _digests() -> Mask:
     secret = secrets.token_bytes(32)
 
     def digest(value: bytes | None) -> bytes | None:
-        return None if value is None else hmac.new(secret, value, hashlib.sha256).digest()[:DIGEST_BYTES]
+        return (
+            None
+            if value is None
+            else hmac.new(secret, value, hashlib.sha256).digest()[:DIGEST_BYTES]
+        )
 
     return digest
 
@@ -158,21 +178,28 @@ def _copy_masked(path: Path, target: Path, mask: Mask | None) -> None:
     with pq.ParquetFile(path) as file:
         kept = [name for name in file.schema_arrow.names if name not in CONTENT]
         schema = pa.schema([file.schema_arrow.field(name) for name in kept])
-        with pq.ParquetWriter(target, schema, use_deprecated_int96_timestamps=True) as writer:  # as Spark does
+        with pq.ParquetWriter(
+            target, schema, use_deprecated_int96_timestamps=True
+        ) as writer:  # as Spark does
             for batch in file.iter_batches(columns=kept):
                 rows = pa.Table.from_batches([batch])
                 for name, masked in (("key", _values), ("value", _values), ("headers", _headers)):
                     if name in kept:
-                        column = pa.array(masked(rows[name].to_pylist(), mask), schema.field(name).type)
+                        column = pa.array(
+                            masked(rows[name].to_pylist(), mask), schema.field(name).type
+                        )
                         rows = rows.set_column(kept.index(name), schema.field(name), column)
                 if "why" in kept:
-                    told = pa.array([sentence_without(why) for why in rows["why"].to_pylist()], pa.string())
+                    told = pa.array(
+                        [sentence_without(why) for why in rows["why"].to_pylist()], pa.string()
+                    )
                     rows = rows.set_column(kept.index("why"), schema.field("why"), told)
                 writer.write_table(rows.cast(schema))
 
 
 def _tell_again(evidence: Path, target: Path, manifest: Manifest) -> None:
-    """Where the report shows values: the files that are made of it and of the findings, without them."""
+    """Where the report shows values: the files that are made of it and of the findings, without
+    them."""
     report = read_report(evidence)
     bare = without_values(report)
     if bare != report:
@@ -185,10 +212,14 @@ def _values(values: list[bytes | None], mask: Mask | None) -> list[bytes | None]
     return [mask(value) if mask else None for value in values]
 
 
-def _headers(rows: list[list[dict[str, Any]] | None], mask: Mask | None) -> list[list[dict[str, Any]] | None]:
+def _headers(
+    rows: list[list[dict[str, Any]] | None], mask: Mask | None
+) -> list[list[dict[str, Any]] | None]:
     def kept(header: dict[str, Any]) -> list[dict[str, Any]]:
         if header["key"] in OURS:
             return [header]
         return [{**header, "value": mask(header["value"])}] if mask else []
 
-    return [None if row is None else [one for header in row for one in kept(header)] for row in rows]
+    return [
+        None if row is None else [one for header in row for one in kept(header)] for row in rows
+    ]

@@ -17,7 +17,10 @@ from topicproof.validators.evidence import COLUMNS
 PARQUET, CSV = "findings.parquet", "findings.csv"
 TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}
 SCHEMA = pa.schema(
-    [("kind", pa.string()), *((name, TYPES[type_]) for name, type_ in map(str.split, COLUMNS.split(", ")))]
+    [
+        ("kind", pa.string()),
+        *((name, TYPES[type_]) for name, type_ in map(str.split, COLUMNS.split(", "))),
+    ]
 )
 
 
@@ -32,10 +35,14 @@ class Place(NamedTuple):
 
 
 def gather(ledger: Path, evidence: Path) -> Counter[Place]:
-    """Put what the validators found together in the folder `evidence`, and count it. Raises OSError."""
+    """Put what the validators found together in the folder `evidence`, and count it. Raises
+    OSError."""
     folders = sorted(ledger.glob("findings*"))
     found: Counter[Place] = Counter()
-    with pq.ParquetWriter(evidence / PARQUET, SCHEMA) as parquet, csv.CSVWriter(evidence / CSV, SCHEMA) as text:
+    with (
+        pq.ParquetWriter(evidence / PARQUET, SCHEMA) as parquet,
+        csv.CSVWriter(evidence / CSV, SCHEMA) as text,
+    ):
         for part in (part for folder in folders for part in sorted(folder.glob("*.parquet"))):
             with pq.ParquetFile(part) as file:
                 for batch in file.iter_batches():
@@ -49,19 +56,25 @@ def gather(ledger: Path, evidence: Path) -> Counter[Place]:
 
 
 def write_csv(parquet: Path, target: Path) -> None:
-    """The rows of `findings.parquet` as text, as `gather` writes them. Raises OSError, pyarrow.ArrowInvalid."""
+    """The rows of `findings.parquet` as text, as `gather` writes them. Raises OSError,
+    pyarrow.ArrowInvalid."""
     with pq.ParquetFile(parquet) as file, csv.CSVWriter(target, SCHEMA) as text:
         for batch in file.iter_batches():
             text.write_table(pa.Table.from_batches([batch]).select(SCHEMA.names).cast(SCHEMA))
 
 
 def count_places(parquet: Path) -> Counter[Place]:
-    """The rows of `findings.parquet`, counted as `gather` does. Raises OSError, pyarrow.ArrowInvalid."""
-    return _places(pq.read_table(parquet, columns=["kind", "explained_by", "partition", "source_partition"]))
+    """The rows of `findings.parquet`, counted as `gather` does. Raises OSError,
+    pyarrow.ArrowInvalid."""
+    return _places(
+        pq.read_table(parquet, columns=["kind", "explained_by", "partition", "source_partition"])
+    )
 
 
 def _places(rows: pa.Table) -> Counter[Place]:
     place = pc.coalesce(rows["partition"], rows["source_partition"])
     placed = pa.table({"kind": rows["kind"], "cause": rows["explained_by"], "place": place})
     counts = placed.group_by(["kind", "cause", "place"]).aggregate([([], "count_all")]).to_pylist()
-    return Counter({Place(one["kind"], one["cause"], one["place"]): one["count_all"] for one in counts})
+    return Counter(
+        {Place(one["kind"], one["cause"], one["place"]): one["count_all"] for one in counts}
+    )

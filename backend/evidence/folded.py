@@ -1,6 +1,8 @@
-"""Folded readings as files of the evidence: sets of offsets, and which transaction each piece of them names.
+"""Folded readings as files of the evidence: sets of offsets, and which transaction each piece of
+them names.
 
-They hold no key, no value and no hash of either: what two contents have in common is compared before they are kept.
+They hold no key, no value and no hash of either: what two contents have in common is compared
+before they are kept.
 """
 
 from __future__ import annotations
@@ -44,4 +46,8 @@ def _table(words: Words) -> pa.Table:
 
 def _with_content(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """All contents are the same: they were compared before."""
-    return table.append_column(CONTENT, pa.array(np.zeros(table.num_rows, np.int64))).select(schema.names).cast(schema)
+    return (
+        table.append_column(CONTENT, pa.array(np.zeros(table.num_rows, np.int64)))
+        .select(schema.names)
+        .cast(schema)
+    )

@@ -1,11 +1,11 @@
-"""A folder of evidence, made complete: what judging left there, and what people and machines read of it.
+"""A folder of evidence, made complete: what judging left there, and what people and machines read
+of it.
 
-report.json report.html junit.xml      the report: for programs, people, CI servers
-findings.parquet findings.csv          every row that was found
-taken.json journal.jsonl sink-* source-*   all that the verdict rests on; `topicproof verify` judges it again
-ledger/                                what was computed on the way
-plan.json ...                          what was asked for
-manifest.json                          SHA-256 of each of these
+report.json report.html junit.xml      the report: for programs, people, CI servers findings.parquet
+findings.csv          every row that was found taken.json journal.jsonl sink-* source-*   all that
+the verdict rests on; `topicproof verify` judges it again ledger/
+what was computed on the way plan.json ...                          what was asked for manifest.json
+SHA-256 of each of these
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ EVIDENCE = "evidence"
 """The folder, below that of a run or of one of its stages."""
 
 
-def complete(folder: Path, report: Report, attachments: Mapping[str, Any], payloads: Payloads = Payloads.ALL) -> str:
-    """Write what is missing beside what judging left; gives the manifest's hash. `attachments`: by file name, texts as
-    they are, everything else as JSON. Raises EvidenceError."""
+def complete(
+    folder: Path, report: Report, attachments: Mapping[str, Any], payloads: Payloads = Payloads.ALL
+) -> str:
+    """Write what is missing beside what judging left; gives the manifest's hash. `attachments`: by
+    file name, texts as they are, everything else as JSON. Raises EvidenceError."""
     made_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
     try:
         for name, attachment in attachments.items():
@@ -44,7 +46,9 @@ def complete(folder: Path, report: Report, attachments: Mapping[str, Any], paylo
         places = gather(folder / "ledger", folder)
         write_report(folder, report, places, made_at)
     except OSError as error:
-        raise EvidenceError(f"The evidence in {folder} cannot be written: {error.strerror}.") from error
+        raise EvidenceError(
+            f"The evidence in {folder} cannot be written: {error.strerror}."
+        ) from error
     return write_manifest(folder, report.run, report.verdict, payloads, judged_at=made_at)
 
 
@@ -56,8 +60,8 @@ def write_report(folder: Path, report: Report, places: Mapping[Place, int], made
 
 
 def evidence_in(folder: Path) -> list[Path]:
-    """The evidence in a folder: itself, or what is in the folder of a run, of which several stages have each their own,
-    end to end first. Raises EvidenceError when there is none."""
+    """The evidence in a folder: itself, or what is in the folder of a run, of which several stages
+    have each their own, end to end first. Raises EvidenceError when there is none."""
     if (folder / MANIFEST).is_file():
         return [folder]
     patterns = (f"{EVIDENCE}/{MANIFEST}", f"*/*/{EVIDENCE}/{MANIFEST}")
@@ -68,7 +72,8 @@ def evidence_in(folder: Path) -> list[Path]:
 
 
 def evidence_hash(folder: Path) -> str | None:
-    """What a sign-off names: the hash of the one manifest, or of all of them together; None where there is none."""
+    """What a sign-off names: the hash of the one manifest, or of all of them together; None where
+    there is none."""
     try:
         found = evidence_in(folder)
     except EvidenceError:

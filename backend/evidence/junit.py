@@ -1,7 +1,9 @@
-"""`junit.xml`: a report as CI servers show it, one case per kind of finding and group of partitions.
+"""`junit.xml`: a report as CI servers show it, one case per kind of finding and group of
+partitions.
 
-A group fails where rows in it break the guarantee; it is an error where nothing can be said, and skipped where the kind
-does not count. One more case is the verdict itself, so that no report but one that holds is without a mark.
+A group fails where rows in it break the guarantee; it is an error where nothing can be said, and
+skipped where the kind does not count. One more case is the verdict itself, so that no report but
+one that holds is without a mark.
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ def write_junit(path: Path, report: Report, places: Mapping[Place, int], made_at
     """Raises OSError."""
     suite = TestSuite(_text(f"{report.source.topic} -> {report.sink.topic}"))
     suite.timestamp = made_at
-    for name, value in {"run": report.run or "", "guarantee": report.guarantee, **report.versions}.items():
+    for name, value in {
+        "run": report.run or "",
+        "guarantee": report.guarantee,
+        **report.versions,
+    }.items():
         suite.add_property(name, _text(value))
     suite.add_testcase(_verdict(report))
     uncounted = {one.kind: one.why for one in report.not_checked}
@@ -53,7 +59,9 @@ def write_junit(path: Path, report: Report, places: Mapping[Place, int], made_at
 
 def groups(report: Report, places: Mapping[Place, int]) -> Sequence[Group]:
     """The partitions of both topics, in at most `GROUPS_MAX` groups of neighbours."""
-    numbers = {one.partition for bounds in (report.sink, report.source) for one in bounds.partitions}
+    numbers = {
+        one.partition for bounds in (report.sink, report.source) for one in bounds.partitions
+    }
     numbers |= {place.partition for place in places if place.partition is not None}
     partitions = sorted(numbers)
     size = -(-len(partitions) // GROUPS_MAX)
@@ -66,14 +74,20 @@ def _verdict(report: Report) -> TestCase:
         case.result = [Failure(_text(report.why), report.verdict)]
     elif report.verdict is Outcome.UNKNOWN:
         case.result = [Error(_text(report.why), report.verdict)]
-    case.system_out = _text("\n".join([report.why, *(f"Warning: {one}" for one in report.warnings)]))
+    case.system_out = _text(
+        "\n".join([report.why, *(f"Warning: {one}" for one in report.warnings)])
+    )
     # All cases are judged together: the one that sums them up has their time.
     case.time = report.took_s
     return case
 
 
 def _case(
-    report: Report, finding: Finding, group: Group | None, here: Mapping[Place, int], uncounted: str | None
+    report: Report,
+    finding: Finding,
+    group: Group | None,
+    here: Mapping[Place, int],
+    uncounted: str | None,
 ) -> TestCase:
     """`group` None: rows that belong to no partition."""
     case = _named(report, finding.kind, _name(group))
@@ -88,7 +102,9 @@ def _case(
         case.result = [Error(_text(finding.why), finding.outcome)]
     elif finding.outcome is Outcome.VIOLATED and outcome is not Outcome.HOLDS:
         said = Failure(_text(f"{sum(causes.values()):,} here. {finding.why}"), outcome)
-        said.text = _text("\n".join(_line(report, one) for one in finding.examples if _belongs(one, group)))
+        said.text = _text(
+            "\n".join(_line(report, one) for one in finding.examples if _belongs(one, group))
+        )
         case.result = [said]
     case.system_out = _text(finding.why)
     return case

@@ -76,7 +76,9 @@ def write_manifest(
         text = json.dumps({"schema": SCHEMA, **said}, indent=1, ensure_ascii=False) + "\n"
         (folder / MANIFEST).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise EvidenceError(f"The evidence in {folder} cannot be written: {error.strerror}.") from error
+        raise EvidenceError(
+            f"The evidence in {folder} cannot be written: {error.strerror}."
+        ) from error
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -86,7 +88,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         said = json.loads(path.read_bytes())
         if said.pop("schema") != SCHEMA:
-            raise EvidenceError(f"{path} is of another version of Topicproof, which this one cannot read.")
+            raise EvidenceError(
+                f"{path} is of another version of Topicproof, which this one cannot read."
+            )
         files = {name: Entry(**entry) for name, entry in said.pop("files").items()}
         return Manifest(**{**said, "payloads": Payloads(said["payloads"])}, files=files)
     except FileNotFoundError as error:
@@ -106,15 +110,22 @@ def manifest_hash(folder: Path) -> str | None:
 
 
 def differences(folder: Path) -> list[Difference]:
-    """Where the folder is not what its manifest says. Raises EvidenceError when there is no manifest to go by."""
+    """Where the folder is not what its manifest says. Raises EvidenceError when there is no
+    manifest to go by."""
     said = read_manifest(folder).files
     there = _files(folder)
     found = [Difference(name, "missing") for name in said.keys() - set(there)]
     found += [Difference(name, "added") for name in set(there) - said.keys()]
     try:
-        found += [Difference(name, "changed") for name in there if name in said and _entry(folder / name) != said[name]]
+        found += [
+            Difference(name, "changed")
+            for name in there
+            if name in said and _entry(folder / name) != said[name]
+        ]
     except OSError as error:
-        raise EvidenceError(f"The evidence in {folder} cannot be read: {error.strerror}.") from error
+        raise EvidenceError(
+            f"The evidence in {folder} cannot be read: {error.strerror}."
+        ) from error
     return sorted(found)
 
 

@@ -1,6 +1,8 @@
-"""`report.html`: a report as one file that opens without a network, in light and dark, on a screen and on paper.
+"""`report.html`: a report as one file that opens without a network, in light and dark, on a screen
+and on paper.
 
-The charts are Plotly's; their library lies within the file. What a chart shows stands in a table below it as well.
+The charts are Plotly's; their library lies within the file. What a chart shows stands in a table
+below it as well.
 """
 
 from __future__ import annotations
@@ -99,7 +101,10 @@ def _body(report: Report, made_at: str) -> str:
         "<h2>Not counted for the verdict</h2>",
         _table(("kind", "why"), [(one.kind, one.why) for one in report.not_checked]),
         "<h2>Exact ranges</h2>",
-        *(_ranges(name, bounds) for name, bounds in (("source", report.source), ("sink", report.sink))),
+        *(
+            _ranges(name, bounds)
+            for name, bounds in (("source", report.source), ("sink", report.sink))
+        ),
         *_origin(report),
         "<h2>Versions</h2>",
         _table(("program", "version"), list(report.versions.items())),
@@ -113,10 +118,17 @@ def _figures(report: Report) -> str:
         ("inputs judged", f"{report.source_records:,}"),
         ("sink offsets judged", f"{report.sink.offsets:,}"),
         ("transactions", "–" if moved.committed is None else f"{moved.committed:,} committed"),
-        ("", "" if moved.committed is None else f"{moved.aborted or 0:,} aborted, {moved.open or 0:,} open"),
+        (
+            "",
+            ""
+            if moved.committed is None
+            else f"{moved.aborted or 0:,} aborted, {moved.open or 0:,} open",
+        ),
         ("not processed", f"{report.not_processed:,}"),
     ]
-    cells = "".join(f"<div><b>{value}</b><span>{name}</span></div>" for name, value in pairs if value)
+    cells = "".join(
+        f"<div><b>{value}</b><span>{name}</span></div>" for name, value in pairs if value
+    )
     return f'<section class="figures">{cells}</section>'
 
 
@@ -124,14 +136,18 @@ def _finding(report: Report, finding: Finding, check: Check | None, uncounted: s
     of = f" of {check.records:,} {_text(check.unit)}" if check else ""
     found = f"{finding.count:,}{of}" if check else "not judged"
     note = f' <span class="small">({_text(uncounted)})</span>' if uncounted else ""
-    heard = f'<p class="small">On the word of {_text(", ".join(check.witnesses))}.</p>' if check else ""
+    heard = (
+        f'<p class="small">On the word of {_text(", ".join(check.witnesses))}.</p>' if check else ""
+    )
     examples = ""
     if finding.examples:
         rows = [_example(report, one) for one in finding.examples]
         open_ = _table(("place", "transaction", "why"), rows[:EXAMPLES_OPEN])
         rest = rows[EXAMPLES_OPEN:]
         more = f"<details><summary>{len(rest)} further examples</summary>" if rest else ""
-        examples = open_ + (f"{more}{_table(('place', 'transaction', 'why'), rest)}</details>" if rest else "")
+        examples = open_ + (
+            f"{more}{_table(('place', 'transaction', 'why'), rest)}</details>" if rest else ""
+        )
     return (
         f'<article><h3><span class="badge {finding.outcome.lower()}">{SYMBOLS[finding.outcome]} {finding.outcome}'
         f"</span> {_text(finding.kind.replace('_', ' '))} · {found}{note}</h3><p>{_text(finding.why)}</p>"
@@ -148,14 +164,18 @@ def _example(report: Report, example: Example) -> tuple[str, str, str]:
 
 def _ranges(name: str, bounds: Bounds) -> str:
     rows = [(one.partition, one.start, one.lso, one.hw) for one in bounds.partitions]
-    return f"<h3>{name}: {_text(bounds.topic)}</h3>{_table(('partition', 'start', 'LSO', 'HW'), rows)}"
+    return (
+        f"<h3>{name}: {_text(bounds.topic)}</h3>{_table(('partition', 'start', 'LSO', 'HW'), rows)}"
+    )
 
 
 def _origin(report: Report) -> list[str]:
     if report.origin is None:
         return []
     rows = [(name, topic_id or "none") for name, topic_id in report.origin.topics.items()]
-    return [f"<h3>Cluster {_text(report.origin.cluster or 'without an id')}</h3>{_table(('topic', 'topic id'), rows)}"]
+    return [
+        f"<h3>Cluster {_text(report.origin.cluster or 'without an id')}</h3>{_table(('topic', 'topic id'), rows)}"
+    ]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -176,7 +196,12 @@ def _charts(report: Report) -> str:
     figures = {"fates": _fates(report), "findings": _counts(report), "places": _places(report)}
     given = {name: figure for name, figure in figures.items() if figure["data"]}
     # Names come from topics: nothing in them may end the script.
-    said = json.dumps(given).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    said = (
+        json.dumps(given)
+        .replace("<", "\\u003c")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
     return f"const FIGURES = {said};{_SCRIPT}"
 
 
@@ -190,20 +215,32 @@ def _fates(report: Report) -> dict[str, Any]:
         if any(values):
             marker = {"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay"}}
             hover = f"%{{y}}: %{{x:,}} {fate.replace('_', ' ')}<extra></extra>"
-            bar = {"type": "bar", "orientation": "h", "x": values, "y": names, "name": fate.replace("_", " ")}
+            bar = {
+                "type": "bar",
+                "orientation": "h",
+                "x": values,
+                "y": names,
+                "name": fate.replace("_", " "),
+            }
             data.append({**bar, "marker": marker, "hovertemplate": hover})
     axis = {"title": {"text": "offsets"}, "tickformat": ",d"}
     return _figure(data, len(rows), barmode="stack", xaxis=axis, showlegend=True)
 
 
 def _counts(report: Report) -> dict[str, Any]:
-    """One bar a kind that was found: what breaks the verdict, what does not count, what another kind explains."""
+    """One bar a kind that was found: what breaks the verdict, what does not count, what another
+    kind explains."""
     found = [one for one in report.findings if one.count]
     names = [one.kind.replace("_", " ") for one in found]
     uncounted = {one.kind for one in report.not_checked}
     breaks = [one.outcome is Outcome.VIOLATED and one.kind not in uncounted for one in found]
     bars = (
-        ("breaks the verdict", [one.primary * bad for one, bad in zip(found, breaks, strict=True)], "#D55E00", ""),
+        (
+            "breaks the verdict",
+            [one.primary * bad for one, bad in zip(found, breaks, strict=True)],
+            "#D55E00",
+            "",
+        ),
         (
             "does not break it",
             [one.primary * (not bad) for one, bad in zip(found, breaks, strict=True)],
@@ -265,7 +302,12 @@ def _figure(data: Sequence[Mapping[str, Any]], rows: int, **layout: Any) -> dict
         "height": AXIS_PX + ROW_PX * max(2, rows),
         "margin": {"l": 10, "r": 10, "t": 30, "b": 10},
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "traceorder": "normal"},
-        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True, "fixedrange": True},
+        "yaxis": {
+            "autorange": "reversed",
+            "type": "category",
+            "automargin": True,
+            "fixedrange": True,
+        },
     }
     common["xaxis"] = {**layout.pop("xaxis"), "automargin": True, "fixedrange": True}
     return {"data": list(data), "layout": {**common, **layout}}
@@ -273,7 +315,8 @@ def _figure(data: Sequence[Mapping[str, Any]], rows: int, **layout: Any) -> dict
 
 @cache
 def _library() -> str:
-    """Plotly's own script, found without importing Plotly, which takes as long as all of the rest."""
+    """Plotly's own script, found without importing Plotly, which takes as long as all of the
+    rest."""
     spec = find_spec("plotly")
     assert spec is not None and spec.origin is not None
     return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")

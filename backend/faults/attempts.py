@@ -12,7 +12,8 @@ from topicproof.backend.kafka.transaction import TransactionalProducer
 
 
 def fill_with_attempts(cluster: Cluster, topic: str, records: int, per_transaction: int) -> None:
-    """Append the integers below `records`, as text for key and value. Raises ClusterError, SinkError."""
+    """Append the integers below `records`, as text for key and value. Raises ClusterError,
+    SinkError."""
     try:
         with TransactionalProducer(cluster.bootstrap, cluster.client, f"{topic}-fill") as producer:
             for first in range(0, records, per_transaction):

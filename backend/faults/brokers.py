@@ -1,8 +1,9 @@
-"""Broker: the embedded broker that leads a role's partition is killed and started again, stands still for a while, or
-is cut off from its peers.
+"""Broker: the embedded broker that leads a role's partition is killed and started again, stands
+still for a while, or is cut off from its peers.
 
-Which broker that is, is asked of the cluster's metadata at the moment the fault strikes: the leader of partition 0 of
-the source or the sink, or of the partition of Kafka's own topic that keeps the transactional id or the group.
+Which broker that is, is asked of the cluster's metadata at the moment the fault strikes: the leader
+of partition 0 of the source or the sink, or of the partition of Kafka's own topic that keeps the
+transactional id or the group.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ OWN_TOPICS = {"transactions": "__transaction_state", "offsets": "__consumer_offs
 
 
 def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
-    """The node that leads `topic`, or for the roles of Kafka's own topics what they keep under `key`.
+    """The node that leads `topic`, or for the roles of Kafka's own topics what they keep under
+    `key`.
 
     Raises ClusterError when there is none at this moment, or nobody says.
     """
@@ -43,7 +45,8 @@ def how_many(cluster: Cluster) -> int:
 
 
 def own_partition(key: str, partitions: int) -> int:
-    """The partition of Kafka's own topic that keeps a transactional id or a group: by Java's String.hashCode."""
+    """The partition of Kafka's own topic that keeps a transactional id or a group: by Java's
+    String.hashCode."""
     code = 0
     for character in key:
         code = (31 * code + ord(character)) % 2**32

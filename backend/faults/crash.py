@@ -1,4 +1,5 @@
-"""Crash and error: the worker ends in the middle of a transaction, by SIGKILL or by an exception of its own."""
+"""Crash and error: the worker ends in the middle of a transaction, by SIGKILL or by an exception of
+its own."""
 
 from __future__ import annotations
 

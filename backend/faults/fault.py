@@ -1,7 +1,9 @@
-"""Faults: `KIND@key=value,key=value`, such as `crash@transaction=3,step=begun`, and what may stand there.
+"""Faults: `KIND@key=value,key=value`, such as `crash@transaction=3,step=begun`, and what may stand
+there.
 
-A kind says what goes wrong, its keys say where. The kinds are data (kinds.py): the command line, the Run page and the
-checks of a plan know them from there, and a family's own file knows only how to do the damage.
+A kind says what goes wrong, its keys say where. The kinds are data (kinds.py): the command line,
+the Run page and the checks of a plan know them from there, and a family's own file knows only how
+to do the damage.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Key:
 
     def __str__(self) -> str:
         form = "|".join(self.words) if self.words else "N"
-        return f"{self.name}={form}" + ("" if self.default is None else f" ({self.default} unless said)")
+        return f"{self.name}={form}" + (
+            "" if self.default is None else f" ({self.default} unless said)"
+        )
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,8 @@ def step_key(*steps: Step, default: Step = Step.PRODUCED) -> Key:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of a plan. `str` gives it back in its shortest form, by which the journal knows it."""
+    """One fault of a plan. `str` gives it back in its shortest form, by which the journal knows
+    it."""
 
     kind: Kind
     place: Mapping[str, str]
@@ -94,22 +99,31 @@ class Fault:
         return self.place[key]
 
     def __str__(self) -> str:
-        said = [f"{key.name}={self.place[key.name]}" for key in self.kind.keys if self.place[key.name] != key.default]
+        said = [
+            f"{key.name}={self.place[key.name]}"
+            for key in self.kind.keys
+            if self.place[key.name] != key.default
+        ]
         return f"{self.kind.name}@{','.join(said)}"
 
 
 def parse(text: str, kinds: Sequence[Kind]) -> Fault:
-    """Raises UsageError for anything that is not a fault of one of `kinds`, naming what is known."""
+    """Raises UsageError for anything that is not a fault of one of `kinds`, naming what is
+    known."""
     name, at, where = text.strip().partition("@")
     kind = next((kind for kind in kinds if kind.name == name), None)
     if kind is None or not at:
         known = "; ".join(f"{kind.name}@{_keys(kind)}" for kind in kinds)
-        raise UsageError(f"Unknown fault {text!r}. Known: {known}. For example crash@transaction=3.")
+        raise UsageError(
+            f"Unknown fault {text!r}. Known: {known}. For example crash@transaction=3."
+        )
     given: dict[str, str] = {}
     for part in where.split(","):
         key, equals, value = part.partition("=")
         if not equals or key in given:
-            raise UsageError(f"Fault {text!r}: expected key=value, each key once, and found {part!r}.")
+            raise UsageError(
+                f"Fault {text!r}: expected key=value, each key once, and found {part!r}."
+            )
         given[key] = value
     unknown = [key for key in given if key not in {key.name for key in kind.keys}]
     if unknown:
@@ -126,7 +140,11 @@ def _value(text: str, key: Key, given: str | None) -> str:
     if value is None:
         raise UsageError(f"Fault {text!r}: {key.name} is missing; say {key}.")
     if key.words and value not in key.words:
-        raise UsageError(f"Fault {text!r}: unknown {key.name} {value!r}. Known: {', '.join(key.words)}.")
+        raise UsageError(
+            f"Fault {text!r}: unknown {key.name} {value!r}. Known: {', '.join(key.words)}."
+        )
     if not key.words and not (re.fullmatch(r"[0-9]{1,9}", value) and int(value) >= key.least):
-        raise UsageError(f"Fault {text!r}: {key.name} is {value!r}; it must be a whole number from {key.least}.")
+        raise UsageError(
+            f"Fault {text!r}: {key.name} is {value!r}; it must be a whole number from {key.least}."
+        )
     return value if key.words else str(int(value))

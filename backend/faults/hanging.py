@@ -1,7 +1,8 @@
 """Open: a foreign producer leaves a transaction open in every partition of the sink.
 
-Nothing is lost by it, yet no read_committed consumer gets past its first record: the last stable offset stands still
-until the transaction is aborted or expires. Its records bear no lineage of ours; aborted, nobody ever receives them.
+Nothing is lost by it, yet no read_committed consumer gets past its first record: the last stable
+offset stands still until the transaction is aborted or expires. Its records bear no lineage of
+ours; aborted, nobody ever receives them.
 """
 
 from __future__ import annotations
@@ -23,16 +24,21 @@ LOOK_S = 0.1
 FOREIGN_TIMEOUT_MS = 60_000
 
 
-def leave_open(cluster: Cluster, topic: str, expires_after_s: int | None = None) -> Callable[[], str]:
-    """Open the transaction; gives what ends it: an abort, or waiting until it has expired. That says in words how much
-    it withheld when its time was over.
+def leave_open(
+    cluster: Cluster, topic: str, expires_after_s: int | None = None
+) -> Callable[[], str]:
+    """Open the transaction; gives what ends it: an abort, or waiting until it has expired. That
+    says in words how much it withheld when its time was over.
 
     Raises ClusterError when a partition does not take the record.
     """
     timeout_ms = FOREIGN_TIMEOUT_MS if expires_after_s is None else expires_after_s * 1000
-    # Where its records lie is told by deliveries that succeed, of which other producers are not told.
+    # Where its records lie is told by deliveries that succeed, of which other producers are not
+    # told.
     every = {"delivery_report_only_error": False}
-    foreign = TransactionalProducer(cluster.bootstrap, cluster.client, f"{topic}-foreign", timeout_ms, **every)
+    foreign = TransactionalProducer(
+        cluster.bootstrap, cluster.client, f"{topic}-foreign", timeout_ms, **every
+    )
     opened: dict[int, int] = {}
     """Offset of the open transaction's record, by partition."""
 
@@ -45,15 +51,21 @@ def leave_open(cluster: Cluster, topic: str, expires_after_s: int | None = None)
         foreign.__enter__()
         foreign.producer.begin_transaction()
         for partition in cluster.partitions(topic):
-            foreign.producer.produce(topic, b"left open on purpose", partition=partition, on_delivery=delivered)
+            foreign.producer.produce(
+                topic, b"left open on purpose", partition=partition, on_delivery=delivered
+            )
         foreign.flush()
     except KafkaException as error:
-        raise cluster_error(error, cluster.bootstrap, f"leaving a transaction open in {topic}") from error
+        raise cluster_error(
+            error, cluster.bootstrap, f"leaving a transaction open in {topic}"
+        ) from error
 
     def end() -> str:
-        # From the open record on: what lies before it, somebody else withholds. One that has expired already has
-        # withheld its own records at least.
-        stands = [p for p in cluster.bounds(topic).partitions if p.lso <= opened.get(p.partition, -1)]
+        # From the open record on: what lies before it, somebody else withholds. One that has
+        # expired already has withheld its own records at least.
+        stands = [
+            p for p in cluster.bounds(topic).partitions if p.lso <= opened.get(p.partition, -1)
+        ]
         withheld = max(len(opened), sum(p.hw - opened[p.partition] for p in stands))
         if expires_after_s is None:
             foreign.abort()
@@ -70,5 +82,7 @@ def _wait_until_released(cluster: Cluster, topic: str, opened: Mapping[int, int]
     deadline = time.monotonic() + EXPIRED_WITHIN_S
     while any(p.lso <= opened.get(p.partition, -1) for p in cluster.bounds(topic).partitions):
         if time.monotonic() > deadline:
-            raise ClusterError(f"The transaction left open in {topic} did not end within {EXPIRED_WITHIN_S:.0f} s.")
+            raise ClusterError(
+                f"The transaction left open in {topic} did not end within {EXPIRED_WITHIN_S:.0f} s."
+            )
         time.sleep(LOOK_S)

@@ -1,4 +1,5 @@
-"""Hijack: another process takes the worker's transactional id over, begins a transaction, and leaves.
+"""Hijack: another process takes the worker's transactional id over, begins a transaction, and
+leaves.
 
 The broker fences the worker, which ends its task; the task's next attempt takes the id back.
 """
@@ -15,10 +16,15 @@ DONE_WITHIN_S = 60.0
 
 
 def hijack(bootstrap: str, client: Mapping[str, str], transactional_id: str) -> None:
-    """Comes back when the id is somebody else's. Raises InjectedError when that did not work out."""
-    ended = start(__name__, bootstrap=bootstrap, client=dict(client), transactional_id=transactional_id)
+    """Comes back when the id is somebody else's. Raises InjectedError when that did not work
+    out."""
+    ended = start(
+        __name__, bootstrap=bootstrap, client=dict(client), transactional_id=transactional_id
+    )
     if ended.wait(DONE_WITHIN_S) != 0:
-        raise InjectedError(f"{transactional_id}: it could not be hijacked; its process ended with {ended.returncode}.")
+        raise InjectedError(
+            f"{transactional_id}: it could not be hijacked; its process ended with {ended.returncode}."
+        )
 
 
 def _take_over(bootstrap: str, client: Mapping[str, str], transactional_id: str) -> None:

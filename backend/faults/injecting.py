@@ -40,10 +40,14 @@ class Faults:
         given = {name.lower(): value for name, value in options.items()}
         probability = float(given.get("abortprobability", "0"))
         if not 0 <= probability <= 1:
-            raise UsageError(f"{FORMAT}: abortProbability is {probability}; it must lie between 0 and 1.")
+            raise UsageError(
+                f"{FORMAT}: abortProbability is {probability}; it must lie between 0 and 1."
+            )
         faults = tuple(parse_fault(text) for text in given.get("faults", "").split())
         if faults and "journal" not in given:
-            raise UsageError(f"{FORMAT}: faults need the option journal: without it each would fire again and again.")
+            raise UsageError(
+                f"{FORMAT}: faults need the option journal: without it each would fire again and again."
+            )
         return cls(faults, probability, int(given.get("seed", "0")))
 
     def __call__(self, sink: SinkOptions, source: tuple[str, int], name: str, task: str) -> Hooks:

@@ -1,4 +1,5 @@
-"""The kinds of fault there are. Who adds one adds it here, and a file of its family that does the damage."""
+"""The kinds of fault there are. Who adds one adds it here, and a file of its family that does the
+damage."""
 
 from __future__ import annotations
 
@@ -42,7 +43,11 @@ OFFSETS = Kind(
     "The group's committed offset is moved by as much as a transaction, or deleted; then the task fails, so that Spark "
     "replays its batch, or goes on.",
     Side.WORKER,
-    (TRANSACTION, Key("how", None, ("rewound", "forwarded", "deleted")), Key("replay", "yes", ("yes", "no"))),
+    (
+        TRANSACTION,
+        Key("how", None, ("rewound", "forwarded", "deleted")),
+        Key("replay", "yes", ("yes", "no")),
+    ),
     step=Step.DECLARED,
 )
 REFUSED = Kind(
@@ -96,7 +101,18 @@ OPEN = Kind(
     step=Step.BEGUN,
 )
 
-KINDS: tuple[Kind, ...] = (CRASH, ERROR, ZOMBIE, HIJACK, REFUSED, OFFSETS, NETWORK, ISOLATED, BROKER, OPEN)
+KINDS: tuple[Kind, ...] = (
+    CRASH,
+    ERROR,
+    ZOMBIE,
+    HIJACK,
+    REFUSED,
+    OFFSETS,
+    NETWORK,
+    ISOLATED,
+    BROKER,
+    OPEN,
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +124,11 @@ class Choice:
 
     def at(self, transaction: int, step: Step) -> str:
         """The fault's text. A kind without steps strikes where it always does."""
-        place = {"transaction": transaction, **({"step": step} if self.kind.has("step") else {}), **self.words}
+        place = {
+            "transaction": transaction,
+            **({"step": step} if self.kind.has("step") else {}),
+            **self.words,
+        }
         return f"{self.kind.name}@{','.join(f'{key}={value}' for key, value in place.items())}"
 
 

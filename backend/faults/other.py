@@ -1,7 +1,7 @@
 """Another process, for faults that the worker cannot do to itself.
 
-What it is told goes through its standard input: client properties may hold passwords, which a command line shows to
-everybody on the machine.
+What it is told goes through its standard input: client properties may hold passwords, which a
+command line shows to everybody on the machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from typing import Any
 def start(module: str, **told: Any) -> subprocess.Popen[bytes]:
     """Run `module` in a process that outlives this one."""
     process = subprocess.Popen(
-        [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
     assert process.stdin is not None
     process.stdin.write(json.dumps(told).encode())

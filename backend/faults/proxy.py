@@ -1,12 +1,14 @@
-"""A TCP proxy between a client and its brokers that understands Kafka's requests, and can hurt chosen ones.
+"""A TCP proxy between a client and its brokers that understands Kafka's requests, and can hurt
+chosen ones.
 
-A client that is given the proxy's address stays on it: broker addresses in the answers to Metadata and FindCoordinator
-are rewritten to listeners of the proxy, one a broker, made as they become known. Nothing else is changed. Requests are
-told apart by their header (length, api key, version, correlation id); a Produce also by its topic. What a rule strikes
-is counted, so that a fault can prove that it fired.
+A client that is given the proxy's address stays on it: broker addresses in the answers to Metadata
+and FindCoordinator are rewritten to listeners of the proxy, one a broker, made as they become
+known. Nothing else is changed. Requests are told apart by their header (length, api key, version,
+correlation id); a Produce also by its topic. What a rule strikes is counted, so that a fault can
+prove that it fired.
 
-Connections must be plaintext: through TLS no proxy can see. Addresses that an answer carries beside an error (KIP-951)
-are left alone, so a client may leave the proxy when a partition's leader moves.
+Connections must be plaintext: through TLS no proxy can see. Addresses that an answer carries beside
+an error (KIP-951) are left alone, so a client may leave the proxy when a partition's leader moves.
 """
 
 from __future__ import annotations
@@ -93,10 +95,14 @@ class Rule:
 
 
 class Proxy:
-    """The proxy of one cluster, in a thread of its own: `with Proxy(bootstrap) as proxy`, then `proxy.bootstrap`."""
+    """The proxy of one cluster, in a thread of its own: `with Proxy(bootstrap) as proxy`, then
+    `proxy.bootstrap`."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.upstream = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in bootstrap.split(","))]
+        self.upstream = [
+            (host, int(port))
+            for host, _, port in (one.rpartition(":") for one in bootstrap.split(","))
+        ]
         self.rules: list[Rule] = []
         self.failure: Exception | None = None
         """What this proxy itself could not do; raised on leaving it."""
@@ -120,7 +126,10 @@ class Proxy:
         return self
 
     def __exit__(
-        self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+        self,
+        _type: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
     ) -> None:
         self._call(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -168,7 +177,9 @@ class Proxy:
         for writer in writers:
             # Closing would wait until a client that reads no more has read the rest.
             writer.transport.abort()
-        await asyncio.gather(*tasks, *(writer.wait_closed() for writer in writers), return_exceptions=True)
+        await asyncio.gather(
+            *tasks, *(writer.wait_closed() for writer in writers), return_exceptions=True
+        )
         for client in self._clients:
             # A task that was cancelled before its first step has not taken its client over.
             client.close()
@@ -176,7 +187,8 @@ class Proxy:
     def _listen(self, broker: tuple[str, int]) -> int:
         """The port that stands for a broker; made when it is heard of for the first time."""
         if broker not in self._listeners:
-            # Not asyncio's own server, which forgets a connection that it accepted right before it was closed.
+            # Not asyncio's own server, which forgets a connection that it accepted right before it
+            # was closed.
             listener = self._listeners[broker] = socket.create_server((HOST, 0))
             listener.setblocking(False)
             self._loop.add_reader(listener, self._accept, listener, broker)
@@ -219,7 +231,8 @@ class Proxy:
         return rule
 
     async def _rewritten(self, api: int, version: int, frame: bytes) -> bytes:
-        """An answer with the brokers' addresses replaced by ours. Raises ClusterError for a version unknown to us."""
+        """An answer with the brokers' addresses replaced by ours. Raises ClusterError for a version
+        unknown to us."""
         kind = MetadataResponse if api == METADATA else FindCoordinatorResponse
         if version > kind.max_version:
             raise ClusterError(f"The proxy cannot read version {version} of {kind.name}.")
@@ -280,8 +293,8 @@ class _Connection:
             if rule is None:
                 await _send(writer, frame)
                 if self.held is not None and api == self.held[0].api:
-                    # At once: a broker takes the requests of a connection in their order, and a client that wants no
-                    # answers may end the connection behind its last one.
+                    # At once: a broker takes the requests of a connection in their order, and a
+                    # client that wants no answers may end the connection behind its last one.
                     self.held[0].released.set()
                     await self.held[1]
                     self.held = None
@@ -305,7 +318,9 @@ class _Connection:
             if correlation in self.swallowed:
                 return
             known = self.awaited.pop(correlation, None)
-            await _send(writer, frame if known is None else await self.proxy._rewritten(*known, frame))
+            await _send(
+                writer, frame if known is None else await self.proxy._rewritten(*known, frame)
+            )
 
     async def _later(self, writer: asyncio.StreamWriter, frame: bytes, rule: Rule) -> None:
         await _waited(rule)
@@ -314,7 +329,8 @@ class _Connection:
         rule.settled += 1
 
     async def _haunt(self, frame: bytes, rule: Rule) -> None:
-        """Deliver a request on a connection of its own, and wait for the answer that nobody hears."""
+        """Deliver a request on a connection of its own, and wait for the answer that nobody
+        hears."""
         await _waited(rule)
         try:
             reader, writer = await self.proxy._connect(**self.broker)

@@ -1,4 +1,5 @@
-"""Refused: the worker produces a record that the broker does not take, larger than the sink topic allows."""
+"""Refused: the worker produces a record that the broker does not take, larger than the sink topic
+allows."""
 
 from __future__ import annotations
 
@@ -18,5 +19,7 @@ def oversized(bootstrap: str, client: Mapping[str, str], topic: str) -> bytes:
     """A value larger than the topic allows, which no compression makes smaller."""
     asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient(admin_config(bootstrap, client))
-    settings = admin.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_MS / 1000)[asked].result()
+    settings = admin.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_MS / 1000)[
+        asked
+    ].result()
     return os.urandom(int(settings["max.message.bytes"].value) + 1)

@@ -1,7 +1,8 @@
-"""What a worker does to itself on purpose: the faults of a plan, each at its transaction and step, and drawn aborts.
+"""What a worker does to itself on purpose: the faults of a plan, each at its transaction and step,
+and drawn aborts.
 
-Each fault strikes once a source partition, whatever happens to the worker: it is claimed in the journal before, and
-whoever comes next finds the claim there.
+Each fault strikes once a source partition, whatever happens to the worker: it is claimed in the
+journal before, and whoever comes next finds the claim there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUS
 from topicproof.backend.faults.rendezvous import wait_for_the_run
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.journal import Entry, FaultFired, JournalWriter, last_attempt, read_journal
+from topicproof.backend.sink.journal import (
+    Entry,
+    FaultFired,
+    JournalWriter,
+    last_attempt,
+    read_journal,
+)
 from topicproof.backend.sink.options import SinkOptions
 
 
@@ -46,7 +53,8 @@ class Injector:
         """An oversized value to be added to the first input, and in how many tries."""
 
     def prepare(self) -> None:
-        """Look up what earlier tasks have claimed. Only what injects needs to; it pays with one read of the journal."""
+        """Look up what earlier tasks have claimed. Only what injects needs to; it pays with one
+        read of the journal."""
         if (self.faults or self.abort_probability > 0) and self.sink.journal:
             self.entries = read_journal(self.sink.bootstrap, self.sink.client, self.sink.journal)
 
@@ -67,13 +75,15 @@ class Injector:
         journal: JournalWriter | None,
         flush: Callable[[], None],
     ) -> None:
-        """Fire the plan's faults of this step. `inputs` of the transaction are from the first to below the second;
-        `flush` sends what is queued. Raises what the fault is."""
+        """Fire the plan's faults of this step. `inputs` of the transaction are from the first to
+        below the second; `flush` sends what is queued. Raises what the fault is."""
         for fault in self.faults:
             if fault.kind.side is Side.RUN and self.source[1] != 0:
                 continue  # What strikes from outside strikes once: where source partition 0 stands.
             claim = FaultFired(self.task, str(fault), *self.source, sequence)
-            if (fault.transaction, fault.step) == (sequence, step) and not self._fired(fault, claim):
+            if (fault.transaction, fault.step) == (sequence, step) and not self._fired(
+                fault, claim
+            ):
                 flush()
                 if journal is not None:
                     journal.append_acknowledged(claim)
@@ -104,17 +114,30 @@ class Injector:
         elif fault.kind == ERROR:
             crash.error(fault, self._where)
         elif fault.kind == ZOMBIE and sink.journal is not None:
-            zombie.stop_until_succeeded(sink.bootstrap, sink.client, sink.journal, self.name, self.task)
+            zombie.stop_until_succeeded(
+                sink.bootstrap, sink.client, sink.journal, self.name, self.task
+            )
         elif fault.kind == HIJACK:
             hijack.hijack(sink.bootstrap, sink.client, self.name)
         elif fault.kind == REFUSED and sink.topic is not None:
             self.padding = refused.oversized(sink.bootstrap, sink.client, sink.topic)
-            # What a task before this one has tried is counted: the broker refuses the record for good, not one task's.
-            self.paddings = max(0, fault.number("times") - last_attempt(self.entries, *self.source, fault.transaction))
+            # What a task before this one has tried is counted: the broker refuses the record for
+            # good, not one task's.
+            self.paddings = max(
+                0,
+                fault.number("times") - last_attempt(self.entries, *self.source, fault.transaction),
+            )
         elif fault.kind.side is Side.RUN and sink.journal is not None:
             wait_for_the_run(sink.bootstrap, sink.client, sink.journal, str(fault))
         elif fault.kind == OFFSETS:
-            offsets.move(fault, Cluster(sink.bootstrap, sink.client), sink.group, self.source, first, following)
+            offsets.move(
+                fault,
+                Cluster(sink.bootstrap, sink.client),
+                sink.group,
+                self.source,
+                first,
+                following,
+            )
             if fault.word("replay") == "yes":
                 crash.error(fault, self._where)
 

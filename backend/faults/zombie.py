@@ -1,12 +1,14 @@
-"""Zombie: the worker is stopped in the middle of a transaction, and goes on when its successor has begun.
+"""Zombie: the worker is stopped in the middle of a transaction, and goes on when its successor has
+begun.
 
-A worker that merely stands still has no successor, because Spark waits for it. So it does what a lost network does to
-it: it shuts down its connection to Spark, which then takes the worker for dead and runs the task again. Spark does not
-kill it: it does not know that there is anything to kill. Then the worker stops itself (SIGSTOP), and a watcher,
-started before, resumes it (SIGCONT) as soon as the journal shows that another task has taken the transactional id over,
-or that the query was stopped or started anew: then it has no successor, and it may hold the lock that whoever stops the
-query waits for. The worker goes on where it was, as one that does not know what has happened, and the broker must fence
-it.
+A worker that merely stands still has no successor, because Spark waits for it. So it does what a
+lost network does to it: it shuts down its connection to Spark, which then takes the worker for dead
+and runs the task again. Spark does not kill it: it does not know that there is anything to kill.
+Then the worker stops itself (SIGSTOP), and a watcher, started before, resumes it (SIGCONT) as soon
+as the journal shows that another task has taken the transactional id over, or that the query was
+stopped or started anew: then it has no successor, and it may hold the lock that whoever stops the
+query waits for. The worker goes on where it was, as one that does not know what has happened, and
+the broker must fence it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def stop_until_succeeded(
     """Comes back when the worker's time is over. Raises InjectedError when Spark cannot be left."""
     connections = _connections_to_spark()
     if not connections:
-        raise InjectedError(f"{transactional_id}: its worker has no connection to Spark's daemon that it could leave.")
+        raise InjectedError(
+            f"{transactional_id}: its worker has no connection to Spark's daemon that it could leave."
+        )
     start(
         __name__,
         bootstrap=bootstrap,
@@ -53,15 +57,23 @@ def stop_until_succeeded(
 
 
 def _connections_to_spark() -> list[int]:
-    """Descriptors of the connection through which Spark talks to this worker: its daemon, the parent, accepted it."""
+    """Descriptors of the connection through which Spark talks to this worker: its daemon, the
+    parent, accepted it."""
     listening = {
-        one.laddr for one in psutil.Process(os.getppid()).net_connections("all") if one.laddr and not one.raddr
+        one.laddr
+        for one in psutil.Process(os.getppid()).net_connections("all")
+        if one.laddr and not one.raddr
     }
     return [one.fd for one in psutil.Process().net_connections("all") if one.laddr in listening]
 
 
 def _watch(
-    bootstrap: str, client: Mapping[str, str], journal: str, transactional_id: str, task: str, stopped: int
+    bootstrap: str,
+    client: Mapping[str, str],
+    journal: str,
+    transactional_id: str,
+    task: str,
+    stopped: int,
 ) -> None:
     """Resume the process when it has stopped and its time is over."""
     process = psutil.Process(stopped)
@@ -80,11 +92,16 @@ def _watch(
 
 
 def _is_over(entries: Iterable[Entry], transactional_id: str, task: str) -> bool:
-    """Whether another task has taken the id over since `task` did, or a new generation has begun."""
+    """Whether another task has taken the id over since `task` did, or a new generation has
+    begun."""
     since = dropwhile(lambda one: not (isinstance(one, TaskStarted) and one.task == task), entries)
     return any(
         isinstance(one, GenerationBegun)
-        or (isinstance(one, TaskStarted) and one.transactional_id == transactional_id and one.task != task)
+        or (
+            isinstance(one, TaskStarted)
+            and one.transactional_id == transactional_id
+            and one.task != task
+        )
         for one in since
     )
 

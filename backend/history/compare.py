@@ -31,7 +31,8 @@ class KindChange:
 
     @property
     def word(self) -> str:
-        """appeared, disappeared, more, fewer, judged otherwise, only before, only after, or the same"""
+        """appeared, disappeared, more, fewer, judged otherwise, only before, only after, or the
+        same"""
         was, is_ = (one.count if one else 0 for one in (self.before, self.after))
         if is_ and not was:
             return "appeared"
@@ -65,7 +66,11 @@ class Comparison:
         if self.before.verdict is self.after.verdict:
             verdicts = f"{self.before.verdict} both times"
         told = [f"{one.kind} {one.word}" for one in self.changed if not one.word.startswith("only")]
-        return f"{verdicts}; " + (", ".join(told) if told else "no kind of finding says anything else") + "."
+        return (
+            f"{verdicts}; "
+            + (", ".join(told) if told else "no kind of finding says anything else")
+            + "."
+        )
 
 
 def compare(before: Report, after: Report) -> Comparison:
@@ -73,14 +78,23 @@ def compare(before: Report, after: Report) -> Comparison:
     figures = [
         Figure("inputs judged", before.source_records, after.source_records),
         Figure("sink offsets judged", before.sink.offsets, after.sink.offsets),
-        *(Figure(name.replace("_", " "), before.fates[name], after.fates[name]) for name in before.fates),
         *(
-            Figure(f"transactions {end}", getattr(before.transactions, end), getattr(after.transactions, end))
+            Figure(name.replace("_", " "), before.fates[name], after.fates[name])
+            for name in before.fates
+        ),
+        *(
+            Figure(
+                f"transactions {end}",
+                getattr(before.transactions, end),
+                getattr(after.transactions, end),
+            )
             for end in ("committed", "aborted", "open")
         ),
         Figure("inputs not processed", before.not_processed, after.not_processed),
         Figure("judged in, s", before.took_s, after.took_s),
     ]
     was, is_ = ({one.kind: one for one in report.findings} for report in (before, after))
-    kinds = tuple(KindChange(kind, was.get(kind), is_.get(kind)) for kind in dict.fromkeys([*was, *is_]))
+    kinds = tuple(
+        KindChange(kind, was.get(kind), is_.get(kind)) for kind in dict.fromkeys([*was, *is_])
+    )
     return Comparison(before, after, tuple(figures), kinds)

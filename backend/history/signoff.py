@@ -1,8 +1,8 @@
 """Sign-offs: a named person's decision on a report, bound to the evidence that it was made on.
 
-The table only grows. Each entry holds the hash of the one before it, so that an entry that is changed, exchanged or
-taken out later breaks the chain; what a chain cannot tell is that its newest entries were taken off. A name is what the
-person says: nobody is asked for a password here.
+The table only grows. Each entry holds the hash of the one before it, so that an entry that is
+changed, exchanged or taken out later breaks the chain; what a chain cannot tell is that its newest
+entries were taken off. A name is what the person says: nobody is asked for a password here.
 """
 
 from __future__ import annotations
@@ -106,16 +106,23 @@ class Signoff:
 
     def hashed(self) -> str:
         """What `hash` must be."""
-        said = {**asdict(self), "made_at": self.made_at.isoformat(), "until": self.until and self.until.isoformat()}
+        said = {
+            **asdict(self),
+            "made_at": self.made_at.isoformat(),
+            "until": self.until and self.until.isoformat(),
+        }
         del said["hash"]
-        return hashlib.sha256(json.dumps(said, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(said, sort_keys=True, ensure_ascii=False).encode()
+        ).hexdigest()
 
 
 def signable(settings: Settings, run: Run) -> tuple[list[Report], str]:
-    """What there is to sign: the report, of several stages all of them; and the hash of evidence that is as it was
-    written.
+    """What there is to sign: the report, of several stages all of them; and the hash of evidence
+    that is as it was written.
 
-    Raises UsageError for a run that still goes on, EvidenceError when there is no evidence or it was changed.
+    Raises UsageError for a run that still goes on, EvidenceError when there is no evidence or it
+    was changed.
     """
     if run.alive:
         raise UsageError(f"Run {run.id} still goes on. Sign it when it has ended.")
@@ -137,11 +144,12 @@ def sign(
     kind: str | None = None,
     until: date | None = None,
 ) -> Signoff:
-    """Enter a decision on a run: on its report, or on those of its stages as one. `evidence` is `evidence_hash`.
+    """Enter a decision on a run: on its report, or on those of its stages as one. `evidence` is
+    `evidence_hash`.
 
-    Raises UsageError for a decision that nobody can answer for: without a name; a waiver without a finding, a reason or
-    a day that is still to come; an UNKNOWN that is accepted without a word; a VIOLATED one while a kind that breaks it
-    is not waived.
+    Raises UsageError for a decision that nobody can answer for: without a name; a waiver without a
+    finding, a reason or a day that is still to come; an UNKNOWN that is accepted without a word; a
+    VIOLATED one while a kind that breaks it is not waived.
     """
     name, comment = name.strip(), comment.strip()
     if not name:
@@ -154,22 +162,38 @@ def sign(
         _require_acceptable(reports, signoffs(history, run), evidence, comment)
     for _ in range(TRIES):
         made = _append(
-            history, run, merge(one.verdict for one in reports), evidence, decision, name, comment, kind, until
+            history,
+            run,
+            merge(one.verdict for one in reports),
+            evidence,
+            decision,
+            name,
+            comment,
+            kind,
+            until,
         )
         if made is not None:
             return made
-    raise EvidenceError("The sign-off could not be entered: too many others sign at the same time. Try again.")
+    raise EvidenceError(
+        "The sign-off could not be entered: too many others sign at the same time. Try again."
+    )
 
 
 def signoffs(history: History, run: str | None = None) -> list[Signoff]:
     """All entries, or those of one run, oldest first."""
     wanted = select(_SignoffRow).order_by(_SignoffRow.number)
     with history.session() as session:
-        return [_read(row) for row in session.scalars(wanted if run is None else wanted.where(_SignoffRow.run == run))]
+        return [
+            _read(row)
+            for row in session.scalars(
+                wanted if run is None else wanted.where(_SignoffRow.run == run)
+            )
+        ]
 
 
 def broken(entries: Sequence[Signoff]) -> int | None:
-    """The number of the first entry (of all, oldest first) that is not what was once entered; None if all are."""
+    """The number of the first entry (of all, oldest first) that is not what was once entered; None
+    if all are."""
     previous = FIRST
     for number, entry in enumerate(entries, start=1):
         if (entry.number, entry.previous, entry.hash) != (number, previous, entry.hashed()):
@@ -179,7 +203,8 @@ def broken(entries: Sequence[Signoff]) -> int | None:
 
 
 def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> Standing:
-    """How a run stands by its entries, oldest first. `evidence`: the hash of its manifest now, None without one."""
+    """How a run stands by its entries, oldest first. `evidence`: the hash of its manifest now, None
+    without one."""
     decided = next((one for one in reversed(entries) if one.decision is not Decision.WAIVE), None)
     if decided is None:
         return Standing.NONE
@@ -187,7 +212,8 @@ def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> S
         return Standing.CHANGED
     if decided.decision is Decision.REJECT:
         return Standing.REJECTED
-    # Of several waivers of one kind the one that lasts longest counts; only a violated verdict rests on any.
+    # Of several waivers of one kind the one that lasts longest counts; only a violated verdict
+    # rests on any.
     days: dict[str | None, date] = {}
     for one in entries:
         if one.decision is Decision.WAIVE and one.evidence == evidence and one.until:
@@ -202,28 +228,40 @@ def breaking(*reports: Report) -> tuple[Finding, ...]:
         one
         for report in reports
         for one in report.findings
-        if one.outcome is Outcome.VIOLATED and one.kind not in {other.kind for other in report.not_checked}
+        if one.outcome is Outcome.VIOLATED
+        and one.kind not in {other.kind for other in report.not_checked}
     )
 
 
-def _require_waivable(reports: Sequence[Report], kind: str | None, until: date | None, comment: str) -> None:
+def _require_waivable(
+    reports: Sequence[Report], kind: str | None, until: date | None, comment: str
+) -> None:
     kinds = _kinds(reports)
     if kind not in kinds:
         there = f"These can: {', '.join(kinds)}." if kinds else "No finding breaks this verdict."
         raise UsageError(f"{kind or 'No kind'} cannot be waived. {there}")
     if until is None or until < _today():
-        raise UsageError("A waiver needs the last day it is good for, today or later: --until 2026-12-31.")
+        raise UsageError(
+            "A waiver needs the last day it is good for, today or later: --until 2026-12-31."
+        )
     if not comment:
         raise UsageError("A waiver needs its reason: --comment TEXT.")
 
 
-def _require_acceptable(reports: Sequence[Report], entries: Sequence[Signoff], evidence: str, comment: str) -> None:
+def _require_acceptable(
+    reports: Sequence[Report], entries: Sequence[Signoff], evidence: str, comment: str
+) -> None:
     if any(one.verdict is Outcome.UNKNOWN for one in reports) and not comment:
-        raise UsageError("The verdict is UNKNOWN: accepting it needs a reason in words: --comment TEXT.")
+        raise UsageError(
+            "The verdict is UNKNOWN: accepting it needs a reason in words: --comment TEXT."
+        )
     waived = {
         one.kind
         for one in entries
-        if one.decision is Decision.WAIVE and one.evidence == evidence and one.until and one.until >= _today()
+        if one.decision is Decision.WAIVE
+        and one.evidence == evidence
+        and one.until
+        and one.until >= _today()
     }
     left = [kind for kind in _kinds(reports) if kind not in waived]
     if left:
@@ -254,7 +292,9 @@ def _append(
         number, previous = (last.number + 1, last.hash) if last else (1, FIRST)
         # Whole seconds: every database gives back what was hashed.
         now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
-        made = Signoff(number, run, now, name, decision, comment, kind, until, verdict, evidence, previous)
+        made = Signoff(
+            number, run, now, name, decision, comment, kind, until, verdict, evidence, previous
+        )
         made = replace(made, hash=made.hashed())
         session.add(_SignoffRow(**asdict(made)))
         try:
@@ -271,4 +311,6 @@ def _today() -> date:
 
 def _read(row: _SignoffRow) -> Signoff:
     fields = {name: getattr(row, name) for name in Signoff.__dataclass_fields__}
-    return Signoff(**{**fields, "decision": Decision(row.decision), "verdict": Outcome(row.verdict)})
+    return Signoff(
+        **{**fields, "decision": Decision(row.decision), "verdict": Outcome(row.verdict)}
+    )

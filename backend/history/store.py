@@ -1,7 +1,9 @@
-"""The history of runs and checks: SQLAlchemy on SQLite by default, PostgreSQL by URL (TOPICPROOF_DATABASE).
+"""The history of runs and checks: SQLAlchemy on SQLite by default, PostgreSQL by URL
+(TOPICPROOF_DATABASE).
 
-A run has one owner at a time: the process that holds its lease. A lease that is not renewed, or whose process on this
-machine is gone, may be taken over; that is what `resume` and `clean` do after a kill -9.
+A run has one owner at a time: the process that holds its lease. A lease that is not renewed, or
+whose process on this machine is gone, may be taken over; that is what `resume` and `clean` do after
+a kill -9.
 """
 
 from __future__ import annotations
@@ -120,8 +122,8 @@ class History:
         self.engine = _engine(settings.database_url)
 
     def create(self, kind: str, name: str, plan: Mapping[str, Any]) -> Run:
-        """A new run owned by this process, with an id nobody else has: two clusters may share a history, two laptops
-        a cluster, and a transactional id must never be shared."""
+        """A new run owned by this process, with an id nobody else has: two clusters may share a
+        history, two laptops a cluster, and a transactional id must never be shared."""
         row = _RunRow(
             id=f"{name}-{''.join(secrets.choice('23456789abcdefghjkmnpqrstvwxyz') for _ in range(6))}",
             kind=kind,
@@ -145,7 +147,9 @@ class History:
             row = session.get(_RunRow, run)
             if row is not None:
                 return _read(row)
-            newest = session.scalars(select(_RunRow.id).order_by(_RunRow.created_at.desc()).limit(3)).all()
+            newest = session.scalars(
+                select(_RunRow.id).order_by(_RunRow.created_at.desc()).limit(3)
+            ).all()
         known = f"The newest are {', '.join(newest)}." if newest else "The history is empty."
         raise UsageError(f"There is no run {run}. {known} `topicproof runs` lists all.")
 
@@ -163,12 +167,20 @@ class History:
                 f"Run {run} is being worked on by another process ({found.owner}). Stop it first: topicproof stop {run}"
             )
         seen = _RunRow.owner.is_(None) if found.owner is None else _RunRow.owner == found.owner
-        values = {"owner": _me(), "renewed_at": _now(), "stop_requested": False, "error": None, "ended_at": None}
+        values = {
+            "owner": _me(),
+            "renewed_at": _now(),
+            "stop_requested": False,
+            "error": None,
+            "ended_at": None,
+        }
         with self.session() as session:
             # Only if the owner is still the one that was looked at: of two at once, one wins.
             won = session.execute(update(_RunRow).where(_RunRow.id == run, seen).values(**values))
             if won.rowcount != 1:  # type: ignore[attr-defined]
-                raise UsageError(f"Run {run} was just taken by another process. Look: topicproof show {run}")
+                raise UsageError(
+                    f"Run {run} was just taken by another process. Look: topicproof show {run}"
+                )
         return self.get(run)
 
     def renew(self, run: str, progress: Mapping[str, Any]) -> bool:
@@ -185,10 +197,19 @@ class History:
     def request_stop(self, run: str) -> None:
         self._update(run, stop_requested=True)
 
-    def end(self, run: str, state: State, verdict: str | None, why: str | None, error: str | None = None) -> None:
+    def end(
+        self, run: str, state: State, verdict: str | None, why: str | None, error: str | None = None
+    ) -> None:
         """The last word on a run; gives up the lease."""
         self._update(
-            run, state=state, verdict=verdict, why=why, error=error, ended_at=_now(), owner=None, stop_requested=False
+            run,
+            state=state,
+            verdict=verdict,
+            why=why,
+            error=error,
+            ended_at=_now(),
+            owner=None,
+            stop_requested=False,
         )
 
     def forget(self, run: str) -> None:
@@ -215,7 +236,9 @@ class _Translated:
     def __enter__(self) -> Session:
         return self.session
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: object
+    ) -> None:
         try:
             if kind is None:
                 self.session.commit()
@@ -231,7 +254,8 @@ def _engine(url: str) -> Engine:
     try:
         engine = create_engine(url)
         if engine.dialect.name == "sqlite":
-            # Readers of a live run must not wait for its writer, nor the writer fail on a moment's lock.
+            # Readers of a live run must not wait for its writer, nor the writer fail on a moment's
+            # lock.
             event.listen(engine, "connect", _prepare_sqlite)
         if _revision(engine) != REVISION:
             try:
@@ -245,18 +269,21 @@ def _engine(url: str) -> Engine:
 
 
 def _revision(engine: Engine) -> str | None:
-    """The newest step that the database has seen; None for a new one, and for one of before there were steps."""
+    """The newest step that the database has seen; None for a new one, and for one of before there
+    were steps."""
     with engine.connect() as connection:
         try:
             found: str | None = connection.scalar(text("select version_num from alembic_version"))
         except SQLAlchemyError:
-            # There is no such table, or no way to the database: the upgrade that follows tells which.
+            # There is no such table, or no way to the database: the upgrade that follows tells
+            # which.
             return None
     return found
 
 
 def _upgrade(engine: Engine) -> None:
-    """Apply the steps that are missing, all or none; who comes at the same time waits, and finds nothing to do."""
+    """Apply the steps that are missing, all or none; who comes at the same time waits, and finds
+    nothing to do."""
     # Only here: to be up to date must cost a process that opens the history nothing.
     from alembic import command
     from alembic.config import Config
@@ -265,7 +292,11 @@ def _upgrade(engine: Engine) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with engine.connect() as connection:
-        alone = "begin immediate" if engine.dialect.name == "sqlite" else f"select pg_advisory_xact_lock({LOCK})"
+        alone = (
+            "begin immediate"
+            if engine.dialect.name == "sqlite"
+            else f"select pg_advisory_xact_lock({LOCK})"
+        )
         connection.execute(text(alone))
         config.attributes["connection"] = connection
         try:
@@ -280,7 +311,8 @@ def _upgrade(engine: Engine) -> None:
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.execute(f"pragma busy_timeout={BUSY_S * 1000}")
-    # SQLite waits for nobody when it changes the journal of a database that another process is making: so do we.
+    # SQLite waits for nobody when it changes the journal of a database that another process is
+    # making: so do we.
     for attempt in Retrying(
         retry=retry_if_exception_type(sqlite3.OperationalError),
         stop=stop_after_delay(BUSY_S),
@@ -311,7 +343,10 @@ def _holds(owner: str, renewed_at: datetime | None) -> bool:
     if host == socket.gethostname():
         try:
             process = psutil.Process(int(pid))
-            return f"{process.create_time():.2f}" == started and process.status() != psutil.STATUS_ZOMBIE
+            return (
+                f"{process.create_time():.2f}" == started
+                and process.status() != psutil.STATUS_ZOMBIE
+            )
         except psutil.NoSuchProcess:
             return False
     return renewed_at is not None and _now() - renewed_at < timedelta(seconds=LEASE_S)

@@ -1,4 +1,5 @@
-"""Figures of many reports over time: what is one pipeline, and what can be said of each of its reports."""
+"""Figures of many reports over time: what is one pipeline, and what can be said of each of its
+reports."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from topicproof.backend.history.store import Run
 from topicproof.validators.report import Report
 
 MEASURES: Mapping[str, Callable[[Run, Report], float | None]] = {
-    "findings that break the verdict": lambda _run, report: sum(one.primary for one in breaking(report)),
+    "findings that break the verdict": lambda _run, report: sum(
+        one.primary for one in breaking(report)
+    ),
     "inputs judged": lambda _run, report: report.source_records,
     "aborted share of the sink, %": lambda _run, report: _share(report.fates["aborted"], report),
     "pending offsets": lambda _run, report: report.fates["pending"],
@@ -33,7 +36,8 @@ def topics(run: Run) -> list[str]:
 
 
 def subject(run: Run) -> str:
-    """What is comparable over time: a scenario under a guarantee, a contract, or two topics under a guarantee."""
+    """What is comparable over time: a scenario under a guarantee, a contract, or two topics under a
+    guarantee."""
     guarantee = run.plan.get("guarantee", "")
     if "contract" in run.plan:
         return f"{run.plan['contract']}: {' → '.join(topics(run))} · {guarantee}"
@@ -60,4 +64,8 @@ def frame(runs: Sequence[Run], reports: Mapping[str, Report], measure: str) -> p
 
 
 def _share(count: int | None, report: Report) -> float | None:
-    return None if count is None or not report.sink.offsets else round(100 * count / report.sink.offsets, 2)
+    return (
+        None
+        if count is None or not report.sink.offsets
+        else round(100 * count / report.sink.offsets, 2)
+    )

@@ -1,4 +1,5 @@
-"""What could match inputs with outputs: the parts of records that are on both sides, and how well each pair fits."""
+"""What could match inputs with outputs: the parts of records that are on both sides, and how well
+each pair fits."""
 
 from __future__ import annotations
 
@@ -66,7 +67,11 @@ class Fit:
     @property
     def spelled(self) -> str:
         """The contract's `identity`."""
-        return self.source if self.source == self.sink else f"{{source: {self.source}, sink: {self.sink}}}"
+        return (
+            self.source
+            if self.source == self.sink
+            else f"{{source: {self.source}, sink: {self.sink}}}"
+        )
 
     def __str__(self) -> str:
         unique = "unique" if self.unique == 1 else f"{_percent(self.unique)} distinct"
@@ -102,7 +107,8 @@ def fits(inputs: Mapping[str, Texts], outputs: Mapping[str, Texts]) -> list[Fit]
 
 
 def candidates(rows: Sequence[Row], documents: Sequence[Any]) -> dict[str, Texts]:
-    """By its spelling, each part that most records have: the key, headers, JSON paths and the value."""
+    """By its spelling, each part that most records have: the key, headers, JSON paths and the
+    value."""
     found: dict[str, Texts] = {"key": [row.key for row in rows]}
     headers = [dict(row.headers) for row in rows]
     for name in sorted({name for own in headers for name in own if name}):
@@ -117,11 +123,16 @@ def candidates(rows: Sequence[Row], documents: Sequence[Any]) -> dict[str, Texts
         if _readable(path):
             found[_spelled("json", spell_path(path))] = [own.get(path) for own in leaves]
     found["value"] = [row.value for row in rows]
-    return {name: texts for name, texts in found.items() if _share(_present(texts), len(rows)) >= SHARE_MIN}
+    return {
+        name: texts
+        for name, texts in found.items()
+        if _share(_present(texts), len(rows)) >= SHARE_MIN
+    }
 
 
 def document(row: Row) -> Any:
-    """The JSON document that a record's value is; None for no JSON, by the rules of validators/json_path.py."""
+    """The JSON document that a record's value is; None for no JSON, by the rules of
+    validators/json_path.py."""
     try:
         return json.loads(
             (row.value or b"").decode(),
@@ -134,8 +145,11 @@ def document(row: Row) -> Any:
         return None
 
 
-def nodes(found: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """What lies at each path of a document, objects and arrays included; of an array, at its first element."""
+def nodes(
+    found: Any, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """What lies at each path of a document, objects and arrays included; of an array, at its first
+    element."""
     if path:
         yield path, found
     if len(path) == DEPTH_MAX:
@@ -178,7 +192,9 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _spelled(how: str, what: str) -> str:
-    return yaml.safe_dump({how: what}, default_flow_style=True, allow_unicode=True, width=10_000).strip()
+    return yaml.safe_dump(
+        {how: what}, default_flow_style=True, allow_unicode=True, width=10_000
+    ).strip()
 
 
 def _present(texts: Texts) -> int:

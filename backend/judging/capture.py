@@ -1,6 +1,8 @@
-"""From two topics to what a verdict rests on: bounds once, then the readings, the raw logs, the coordinators' answers.
+"""From two topics to what a verdict rests on: bounds once, then the readings, the raw logs, the
+coordinators' answers.
 
-Without payloads in the evidence, readings are folded as they come and never kept, as long as nothing is odd.
+Without payloads in the evidence, readings are folded as they come and never kept, as long as
+nothing is odd.
 """
 
 from __future__ import annotations
@@ -70,10 +72,19 @@ class TimestampsBeyond(Exception):
         self.topics = topics
 
 
-def take(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question, evidence: Path) -> Capture:
+def take(
+    spark: SparkSession,
+    bootstrap: str,
+    client: Mapping[str, str],
+    question: Question,
+    evidence: Path,
+) -> Capture:
     """Bounds first, then everything within them. The readings are kept in the folder `evidence`."""
     asked, sink = question, _sink_bounds(bootstrap, client, question)
-    question, group = _again(bootstrap, client, question), _group_offsets(bootstrap, client, question)
+    question, group = (
+        _again(bootstrap, client, question),
+        _group_offsets(bootstrap, client, question),
+    )
     try:
         taken = _take(spark, bootstrap, client, question, sink, evidence)
     except TimestampsBeyond as beyond:
@@ -90,8 +101,8 @@ def _take(
     evidence: Path,
     clamped: frozenset[str] = frozenset(),
 ) -> Capture:
-    """`clamped`: topics that are read with timestamps that Spark can hold. Raises TimestampsBeyond where one more topic
-    needs that."""
+    """`clamped`: topics that are read with timestamps that Spark can hold. Raises TimestampsBeyond
+    where one more topic needs that."""
     source = question.source
     reader = _reader(spark, bootstrap, client, clamped)
     offsets = sink.offsets + source.offsets
@@ -121,7 +132,9 @@ def _take(
         try:
             return _with_packs(taken, evidence)
         except OSError as error:
-            raise EvidenceError(f"The evidence in {evidence} cannot be written: {error.strerror}.") from error
+            raise EvidenceError(
+                f"The evidence in {evidence} cannot be written: {error.strerror}."
+            ) from error
     except PySparkException as error:
         beyond = _beyond(error, (sink, batches.result()), (source, source_batches.result()))
         if beyond - clamped:
@@ -129,7 +142,9 @@ def _take(
         raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
 
 
-def _reader(spark: SparkSession, bootstrap: str, client: Mapping[str, str], clamped: frozenset[str]) -> Reader:
+def _reader(
+    spark: SparkSession, bootstrap: str, client: Mapping[str, str], clamped: frozenset[str]
+) -> Reader:
     options = spark_source_options(bootstrap, client, READ_COMMITTED)
     if clamped:
         register(spark)
@@ -143,8 +158,9 @@ def _reader(spark: SparkSession, bootstrap: str, client: Mapping[str, str], clam
 
 
 def _beyond(error: PySparkException, *logs: tuple[Bounds, pa.Table]) -> frozenset[str]:
-    """The topics, as their bounds name them, whose timestamps may be why Spark failed: those whose raw log shows one,
-    or all of them where it shows none and Spark says that a number overflowed."""
+    """The topics, as their bounds name them, whose timestamps may be why Spark failed: those whose
+    raw log shows one, or all of them where it shows none and Spark says that a number
+    overflowed."""
     shown = frozenset(bounds.topic for bounds, batches in logs if beyond_spark(batches))
     return shown or frozenset(bounds.topic for bounds, _ in logs if OVERFLOW in str(error))
 
@@ -156,16 +172,22 @@ def _clamped_note(topic: str) -> str:
     )
 
 
-def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question) -> Capture:
-    """As `take`, but nothing is kept: Spark folds the records as they come. Raises ReadingsNeeded where that will not
-    do, and as `take`."""
+def take_folded(
+    spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question
+) -> Capture:
+    """As `take`, but nothing is kept: Spark folds the records as they come. Raises ReadingsNeeded
+    where that will not do, and as `take`."""
     asked, sink = question, _sink_bounds(bootstrap, client, question)
-    question, group = _again(bootstrap, client, question), _group_offsets(bootstrap, client, question)
+    question, group = (
+        _again(bootstrap, client, question),
+        _group_offsets(bootstrap, client, question),
+    )
     options = spark_source_options(bootstrap, client, READ_COMMITTED)
     offsets = sink.offsets + question.source.offsets
     source = read(spark, options, question.source, Witness.READ_COMMITTED)
     committed, uncommitted = (
-        read(spark, options, sink, level) for level in (Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED)
+        read(spark, options, sink, level)
+        for level in (Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED)
     )
     tune(spark, offsets, folding=True)
     with ThreadPoolExecutor(4) as pool:
@@ -174,7 +196,8 @@ def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], 
         coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
         origin = pool.submit(fetch_origin, bootstrap, client, topic_names(question.source, sink))
         try:
-            # One job after the other: each has a task for every partition, and side by side they only contend.
+            # One job after the other: each has a task for every partition, and side by side they
+            # only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
             log = sound_log(batches.result(), transactions_in(batches.result(), sink), sink)
             if log is None or _has_aborted(source_batches.result(), question.source):
@@ -184,7 +207,9 @@ def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], 
         except PySparkException as error:
             if _beyond(error, (sink, batches.result()), (question.source, source_batches.result())):
                 raise ReadingsNeeded from error
-            raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
+            raise SparkError(
+                f"Spark could not read {question.sink}: {first_line(error)}"
+            ) from error
     folded = Folded(seen, pieces, inputs)
     logs = batches.result(), coordinator.result(), source_batches.result()
     taken = Capture(question, sink, folded, *logs, origin=origin.result())
@@ -193,36 +218,46 @@ def take_folded(spark: SparkSession, bootstrap: str, client: Mapping[str, str], 
 
 def _sink_bounds(bootstrap: str, client: Mapping[str, str], question: Question) -> Bounds:
     topics = (question.sink, *question.also)
-    return _from(join([settled_bounds(bootstrap, client, topic) for topic in topics]), question.sink_from)
+    return _from(
+        join([settled_bounds(bootstrap, client, topic) for topic in topics]), question.sink_from
+    )
 
 
 def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bounds:
     """The topic's bounds, as soon as all is settled that was there at the first look.
 
-    A commit is answered before its markers are in the partitions, so bounds taken right after it may show offsets above
-    the LSO that are about to settle. What is still open after `SETTLE_S` is an open transaction, and judged as such.
-    In a topic that is being written to, something is always open: what came after the first look is not waited for.
+    A commit is answered before its markers are in the partitions, so bounds taken right after it
+    may show offsets above the LSO that are about to settle. What is still open after `SETTLE_S` is
+    an open transaction, and judged as such. In a topic that is being written to, something is
+    always open: what came after the first look is not waited for.
     """
     deadline = time.monotonic() + SETTLE_S
     bounds = rawlog.fetch_bounds(bootstrap, client, topic)
     first = {p.partition: p.hw for p in bounds.partitions}
     while True:
-        if all(p.lso >= first.get(p.partition, p.lso) for p in bounds.partitions) or time.monotonic() > deadline:
+        if (
+            all(p.lso >= first.get(p.partition, p.lso) for p in bounds.partitions)
+            or time.monotonic() > deadline
+        ):
             return bounds
         time.sleep(SETTLE_STEP_S)
         bounds = rawlog.fetch_bounds(bootstrap, client, topic)
 
 
 def _again(bootstrap: str, client: Mapping[str, str], question: Question) -> Question:
-    """The question with the source's bounds of this moment: after the sink's, so that each output finds its input."""
+    """The question with the source's bounds of this moment: after the sink's, so that each output
+    finds its input."""
     if not question.foreign:
         return question
     now = [rawlog.fetch_bounds(bootstrap, client, own.topic) for own, _ in split(question.source)]
     return replace(question, source=join(now))
 
 
-def _group_offsets(bootstrap: str, client: Mapping[str, str], question: Question) -> Mapping[int, int] | None:
-    """The group's committed offsets of this moment, after the sink's bounds; None without a group."""
+def _group_offsets(
+    bootstrap: str, client: Mapping[str, str], question: Question
+) -> Mapping[int, int] | None:
+    """The group's committed offsets of this moment, after the sink's bounds; None without a
+    group."""
     if question.group is None:
         return None
     return committed_offsets(Cluster(bootstrap, client), question.group, question.source)
@@ -239,14 +274,22 @@ def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int,
 
 
 def _with_circumstances(
-    bootstrap: str, client: Mapping[str, str], taken: Capture, before: Bounds, group: Mapping[int, int] | None
+    bootstrap: str,
+    client: Mapping[str, str],
+    taken: Capture,
+    before: Bounds,
+    group: Mapping[int, int] | None,
 ) -> Capture:
-    """The same, with what was seen of the topics beside their records. `before`: the source's bounds at the first look.
-    Runs know their range, so that only what compaction took from it is asked for."""
+    """The same, with what was seen of the topics beside their records. `before`: the source's
+    bounds at the first look. Runs know their range, so that only what compaction took from it is
+    asked for."""
     question, sink = taken.question, taken.sink
     assert taken.batches is not None and taken.source_batches is not None
     if not question.foreign:
-        inside = gone_inside(taken.batches, sink), gone_inside(taken.source_batches, question.source)
+        inside = (
+            gone_inside(taken.batches, sink),
+            gone_inside(taken.source_batches, question.source),
+        )
         seen = Circumstances(
             looked=True,
             source_removed={p: Removed(inside=gone) for p, gone in inside[1].items()},
@@ -274,34 +317,42 @@ def _with_circumstances(
 def _growth(side: str, before: Bounds, after: Bounds) -> list[Growth]:
     ends = {p.partition: p.hw for p in after.partitions}
     pairs = [(p.partition, p.hw, ends.get(p.partition, p.hw)) for p in before.partitions]
-    return [Growth(side, partition, first, last) for partition, first, last in pairs if last != first]
+    return [
+        Growth(side, partition, first, last) for partition, first, last in pairs if last != first
+    ]
 
 
 def _removed(batches: pa.Table, bounds: Bounds, now: Bounds) -> dict[int, Removed]:
-    """What the whole topic has lost. `now`: its bounds after the readings, as retention may have passed meanwhile."""
+    """What the whole topic has lost. `now`: its bounds after the readings, as retention may have
+    passed meanwhile."""
     inside = gone_inside(batches, bounds)
     starts = {p.partition: p.start for p in now.partitions}
     found = {
-        p.partition: Removed(max(p.start, min(starts.get(p.partition, p.start), p.hw)), inside.get(p.partition, 0))
+        p.partition: Removed(
+            max(p.start, min(starts.get(p.partition, p.start), p.hw)), inside.get(p.partition, 0)
+        )
         for p in bounds.partitions
     }
     return {partition: one for partition, one in found.items() if one.offsets}
 
 
 def gone_inside(batches: pa.Table, bounds: Bounds) -> dict[int, int]:
-    """How many offsets of the bounds hold nothing any more, by partition; those that lost none are left out."""
+    """How many offsets of the bounds hold nothing any more, by partition; those that lost none are
+    left out."""
     counts = fates.balance(fates.fate_ranges(batches, bounds), bounds)[Fate.GONE]
     gone = zip(counts.index.tolist(), counts.tolist(), strict=True)
     return {partition: offsets for partition, offsets in gone if offsets}
 
 
 def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -> DataFrame | None:
-    """The source's records at and above its last stable offset, kept; None without any, or where lineage names them."""
+    """The source's records at and above its last stable offset, kept; None without any, or where
+    lineage names them."""
     open_ = [p for p in question.source.partitions if p.lso < p.hw]
     if not question.foreign or question.identity is not Identity.KEY or not open_:
         return None
     above = replace(
-        question.source, partitions=tuple(replace(p, start=max(p.start, p.lso)) for p in question.source.partitions)
+        question.source,
+        partitions=tuple(replace(p, start=max(p.start, p.lso)) for p in question.source.partitions),
     )
     reading = reader(above, Witness.READ_UNCOMMITTED)
     return keep(reading, (evidence / PENDING).as_uri(), offsets, COLUMNS)
@@ -310,12 +361,18 @@ def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -
 def _from(bounds: Bounds, first: Mapping[int, int]) -> Bounds:
     return replace(
         bounds,
-        partitions=tuple(replace(p, start=max(p.start, first.get(p.partition, p.start))) for p in bounds.partitions),
+        partitions=tuple(
+            replace(p, start=max(p.start, first.get(p.partition, p.start)))
+            for p in bounds.partitions
+        ),
     )
 
 
-def _ask_coordinator(bootstrap: str, client: Mapping[str, str], sink: Bounds, source: Bounds) -> Coordinator | None:
-    """None where it is not heard: a client may read topics without the right to describe transactions and groups."""
+def _ask_coordinator(
+    bootstrap: str, client: Mapping[str, str], sink: Bounds, source: Bounds
+) -> Coordinator | None:
+    """None where it is not heard: a client may read topics without the right to describe
+    transactions and groups."""
     try:
         with rawlog.connect(bootstrap, client) as kafka:
             opened = tuple(
@@ -340,14 +397,22 @@ def _scan(bootstrap: str, client: Mapping[str, str], sink: Bounds) -> pa.Table:
         table = rawlog.scan(bootstrap, client, own.topic, own)
         place = table.schema.get_field_index("partition")
         numbered = pc.add(table.column("partition"), first).cast(table.schema.field(place).type)
-        found.append(table.set_column(place, table.schema.field(place), numbered) if first else table)
+        found.append(
+            table.set_column(place, table.schema.field(place), numbered) if first else table
+        )
     return pa.concat_tables(found)
 
 
 def _aborted(
-    reader: Reader, source: Bounds, batches: pa.Table, inputs: DataFrame, evidence: Path, offsets: int
+    reader: Reader,
+    source: Bounds,
+    batches: pa.Table,
+    inputs: DataFrame,
+    evidence: Path,
+    offsets: int,
 ) -> DataFrame | None:
-    """The aborted records of the judged range, kept; None where the raw log shows no aborted transaction."""
+    """The aborted records of the judged range, kept; None where the raw log shows no aborted
+    transaction."""
     if not _has_aborted(batches, source):
         return None
     judged = replace(source, partitions=tuple(replace(p, hw=p.lso) for p in source.partitions))
@@ -364,15 +429,19 @@ def _with_packs(taken: Capture, evidence: Path) -> Capture:
     """The same, with where the packs lie, kept, where lineage is packed."""
     assert taken.batches is not None and taken.source_batches is not None
     with ThreadPoolExecutor(2) as pool:
-        sink = pool.submit(_keep_packs, taken.uncommitted, evidence / UNCOMMITTED, taken.batches, evidence / PACKS)
+        sink = pool.submit(
+            _keep_packs, taken.uncommitted, evidence / UNCOMMITTED, taken.batches, evidence / PACKS
+        )
         folder = evidence / SOURCE_PACKS
-        source = pool.submit(_keep_packs, taken.inputs, evidence / INPUTS, taken.source_batches, folder)
+        source = pool.submit(
+            _keep_packs, taken.inputs, evidence / INPUTS, taken.source_batches, folder
+        )
     return replace(taken, packs=sink.result(), source_packs=source.result())
 
 
 def _keep_packs(reading: DataFrame, kept: Path, batches: pa.Table, folder: Path) -> Path | None:
-    """Where it is said where the packs lie; None where there are none. They lie in transactions, so that other topics
-    need not be looked at."""
+    """Where it is said where the packs lie; None where there are none. They lie in transactions, so
+    that other topics need not be looked at."""
     if not pc.any(batches["transactional"]).as_py() or not packs_in(kept):
         return None
     return folder if keep_packs(reading, batches, folder) else None

@@ -1,5 +1,5 @@
-"""What is asked of two topics, and all that was taken from Kafka to answer it: kept in the evidence folder, so that the
-same can be judged again, and read back from there."""
+"""What is asked of two topics, and all that was taken from Kafka to answer it: kept in the evidence
+folder, so that the same can be judged again, and read back from there."""
 
 from __future__ import annotations
 
@@ -28,8 +28,17 @@ from topicproof.validators.finding import Bounds, Guarantee, Order, Origin
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.readings import COLUMNS, gathered, keep
 
-COMMITTED, UNCOMMITTED, INPUTS = "sink-read_committed", "sink-read_uncommitted", "source-read_committed"
-BATCHES, JOURNAL, COUNTS, TAKEN = "sink-raw_log.parquet", "journal.jsonl", "expected-counts", "taken.json"
+COMMITTED, UNCOMMITTED, INPUTS = (
+    "sink-read_committed",
+    "sink-read_uncommitted",
+    "source-read_committed",
+)
+BATCHES, JOURNAL, COUNTS, TAKEN = (
+    "sink-raw_log.parquet",
+    "journal.jsonl",
+    "expected-counts",
+    "taken.json",
+)
 PACKS, SOURCE_PACKS = "sink-packs", "source-packs"
 SOURCE_BATCHES, ABORTED, POLLED = "source-raw_log.parquet", "source-aborted", "sink-polled.parquet"
 PENDING = "source-pending"
@@ -139,11 +148,14 @@ class Capture:
 
 
 def keep_capture(taken: Capture, evidence: Path) -> None:
-    """What is not a reading: the question, the bounds, the raw log, the coordinators' answers, the journal."""
+    """What is not a reading: the question, the bounds, the raw log, the coordinators' answers, the
+    journal."""
     question, expected = taken.question, taken.question.expected
     said = {
         "question": {
-            one.name: TypeAdapter(_HINTS[one.name]).dump_python(getattr(question, one.name), mode="json")
+            one.name: TypeAdapter(_HINTS[one.name]).dump_python(
+                getattr(question, one.name), mode="json"
+            )
             for one in fields(Question)
             if one.name not in ("journal", "polled", "expected")
         },
@@ -171,20 +183,28 @@ def keep_capture(taken: Capture, evidence: Path) -> None:
         if question.polled is not None:
             pq.write_table(question.polled, evidence / POLLED)
         if question.journal is not None:
-            (evidence / JOURNAL).write_bytes(b"".join(encode(entry) + b"\n" for entry in question.journal))
+            (evidence / JOURNAL).write_bytes(
+                b"".join(encode(entry) + b"\n" for entry in question.journal)
+            )
     except OSError as error:
-        raise EvidenceError(f"The evidence in {evidence} cannot be written: {error.strerror}.") from error
+        raise EvidenceError(
+            f"The evidence in {evidence} cannot be written: {error.strerror}."
+        ) from error
 
 
 def read_capture(spark: SparkSession, evidence: Path) -> Capture:
-    """What `judge_topics` kept in the folder `evidence`. Raises EvidenceError when it cannot be read."""
+    """What `judge_topics` kept in the folder `evidence`. Raises EvidenceError when it cannot be
+    read."""
 
     def reading(name: str) -> DataFrame:
         return _kept(spark, evidence / name, offsets)
 
     try:
         said = json.loads((evidence / TAKEN).read_bytes())
-        asked = {name: TypeAdapter(_HINTS[name]).validate_python(value) for name, value in said["question"].items()}
+        asked = {
+            name: TypeAdapter(_HINTS[name]).validate_python(value)
+            for name, value in said["question"].items()
+        }
         journal = evidence / JOURNAL
         if journal.exists():
             asked["journal"] = [decode(line) for line in journal.read_bytes().splitlines()]
@@ -204,7 +224,9 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             else Readings(reading(COMMITTED), reading(UNCOMMITTED), reading(INPUTS)),
             pq.read_table(evidence / BATCHES) if said.get("raw_log", True) else None,
             TypeAdapter(Coordinator | None).validate_python(said["coordinator"]),
-            pq.read_table(evidence / SOURCE_BATCHES) if (evidence / SOURCE_BATCHES).exists() else None,
+            pq.read_table(evidence / SOURCE_BATCHES)
+            if (evidence / SOURCE_BATCHES).exists()
+            else None,
             reading(ABORTED) if (evidence / ABORTED).exists() else None,
             tuple(said.get("doubts", ())),
             TypeAdapter(Circumstances).validate_python(said.get("circumstances", {})),
@@ -216,7 +238,9 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
             notes=tuple(said.get("notes", ())),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EvidenceError(f"The evidence in {evidence} cannot be read: {first_line(error)}") from error
+        raise EvidenceError(
+            f"The evidence in {evidence} cannot be read: {first_line(error)}"
+        ) from error
 
 
 def _kept(spark: SparkSession, reading: Path, offsets: int) -> DataFrame:
@@ -229,7 +253,9 @@ def empty(folder: Path) -> None:
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
     except OSError as error:
-        raise EvidenceError(f"The evidence folder {folder} cannot be written: {error.strerror}.") from error
+        raise EvidenceError(
+            f"The evidence folder {folder} cannot be written: {error.strerror}."
+        ) from error
 
 
 def write_text(path: Path, text: str) -> None:

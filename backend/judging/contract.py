@@ -1,4 +1,5 @@
-"""A contract: what a user says must be true between a source and a sink topic. Written by a person as YAML."""
+"""A contract: what a user says must be true between a source and a sink topic. Written by a person
+as YAML."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from topicproof.backend.errors import ContractError, Mistake, TopicError, UsageError
@@ -61,7 +70,9 @@ def _number(said: Any) -> Any:
 
 def _filled_in(text: Any) -> Any:
     if text == PLACEHOLDER:
-        raise ValueError("fill in how many outputs an input has, in Spark SQL over its record, such as 2")
+        raise ValueError(
+            "fill in how many outputs an input has, in Spark SQL over its record, such as 2"
+        )
     return text
 
 
@@ -80,7 +91,8 @@ class Topic(BaseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The topics, in the order in which their partitions are numbered through (validators/merged_topics.py)."""
+        """The topics, in the order in which their partitions are numbered through
+        (validators/merged_topics.py)."""
         return tuple(name for name in self.topics or (self.topic,) if name is not None)
 
 
@@ -93,7 +105,8 @@ class Sides(BaseModel):
 
 
 class OwnTerms(BaseModel):
-    """One of several sinks that are judged each by itself. What it leaves out is as the contract says for all."""
+    """One of several sinks that are judged each by itself. What it leaves out is as the contract
+    says for all."""
 
     model_config = _STRICT
     topic: TopicName
@@ -133,7 +146,9 @@ class Contract(BaseModel):
     order: Order = Order.PER_SOURCE_PARTITION
     group: str | None = None
     """The consumer group whose offsets must agree with the output."""
-    require: Annotated[tuple[Annotated[str, AfterValidator(_kind)], ...], Field(min_length=1)] | None = None
+    require: (
+        Annotated[tuple[Annotated[str, AfterValidator(_kind)], ...], Field(min_length=1)] | None
+    ) = None
     warn: Warn = Warn()
     range: Literal["whole", "retained"] = "whole"
     """Whether records that Kafka has removed leave the verdict open, or are left out of what is judged."""
@@ -159,7 +174,8 @@ class Contract(BaseModel):
         if self.sinks is None:
             return (self,)
         return tuple(
-            self.model_copy(update={**_said(own), "sink": Topic(topic=own.topic), "sinks": None}) for own in self.sinks
+            self.model_copy(update={**_said(own), "sink": Topic(topic=own.topic), "sinks": None})
+            for own in self.sinks
         )
 
     @property
@@ -174,7 +190,10 @@ class Contract(BaseModel):
         if self.require is not None:
             return self.require
         ordered = self.order is not Order.NONE
-        return (*(kind for kind in REQUIRED[self.guarantee] if kind != "order" or ordered), *self.asked)
+        return (
+            *(kind for kind in REQUIRED[self.guarantee] if kind != "order" or ordered),
+            *self.asked,
+        )
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -187,9 +206,15 @@ class Contract(BaseModel):
 
     def agreed(self, offsets: Mapping[int, int] | None) -> ContractTerms:
         """`offsets`: of the group, when there is one."""
-        match = Match(self.identity.source, self.identity.sink) if isinstance(self.identity, Sides) else Match()
+        match = (
+            Match(self.identity.source, self.identity.sink)
+            if isinstance(self.identity, Sides)
+            else Match()
+        )
         warn = Thresholds(self.warn.pending, self.warn.aborted_share)
-        return ContractTerms(match, self.value, offsets, self.require, warn, retained=self.range == "retained")
+        return ContractTerms(
+            match, self.value, offsets, self.require, warn, retained=self.range == "retained"
+        )
 
     @property
     def expected(self) -> Expected:
@@ -197,8 +222,11 @@ class Contract(BaseModel):
 
 
 def _said(own: OwnTerms) -> dict[str, Any]:
-    """What a sink says for itself. Its own expectation brings its own count, also where that is none."""
-    said = {name: value for name in OwnTerms.model_fields if (value := getattr(own, name)) is not None}
+    """What a sink says for itself. Its own expectation brings its own count, also where that is
+    none."""
+    said = {
+        name: value for name in OwnTerms.model_fields if (value := getattr(own, name)) is not None
+    }
     if "expect" in said:
         said.setdefault("count", None)
     if isinstance(said.get("identity"), str) and said["identity"] != LINEAGE:
@@ -207,23 +235,31 @@ def _said(own: OwnTerms) -> dict[str, Any]:
 
 
 def read_contract(path: Path) -> tuple[Contract, YamlFields]:
-    """The contract in a file, and where its fields stand. Raises ContractError naming each line and field."""
+    """The contract in a file, and where its fields stand. Raises ContractError naming each line and
+    field."""
     fields = read_fields(path)
     return make_contract(fields), fields
 
 
 def read_fields(path: Path) -> YamlFields:
-    """The fields of a contract's file, whatever they say. Raises ContractError when it is not a YAML mapping."""
+    """The fields of a contract's file, whatever they say. Raises ContractError when it is not a
+    YAML mapping."""
     try:
         return read_yaml(path)
     except UsageError as error:
-        why = str(error).replace("The plan", "The contract").replace("plan fields", "fields").rstrip(".")
+        why = (
+            str(error)
+            .replace("The plan", "The contract")
+            .replace("plan fields", "fields")
+            .rstrip(".")
+        )
         line = re.search(r", line (\d+): ", why)
         raise ContractError(Mistake("", int(line[1]) if line else None, "", why)) from error
 
 
 def make_contract(fields: dict[str, Any]) -> Contract:
-    """A contract from plain fields, or from a file's. Raises ContractError naming each line and field."""
+    """A contract from plain fields, or from a file's. Raises ContractError naming each line and
+    field."""
     try:
         return Contract.model_validate(dict(fields))
     except ValidationError as error:
@@ -236,7 +272,8 @@ def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
 
 
 def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistake]:
-    """What is wrong with each field, and then with the fields that are right each and wrong together."""
+    """What is wrong with each field, and then with the fields that are right each and wrong
+    together."""
     found = error.errors()
     if found[0]["type"] == "contract":
         yield from (mistake(fields, one.place, one.why) for one in found[0]["ctx"]["wrong"])
@@ -251,11 +288,15 @@ def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistak
         other_form = one["loc"][0] == "identity" and len(one["loc"]) < deepest["identity"]
         misspelt = one["type"] == "missing" and any(_like(one["loc"], other) for other in unknown)
         # A list whose items are refused seems too short as well.
-        whole = any(len(two["loc"]) > len(one["loc"]) == _common(one["loc"], two["loc"]) for two in found)
+        whole = any(
+            len(two["loc"]) > len(one["loc"]) == _common(one["loc"], two["loc"]) for two in found
+        )
         if not other_form and not misspelt and not whole:
             why = "there is no such field" if one["type"] == "extra_forbidden" else one["msg"]
             yield mistake(fields, _named(one["loc"]), why.removeprefix("Value error, "))
-    if not {"sink", "sinks"} & fields.keys() and not any(_like(("sink",), other) for other in unknown):
+    if not {"sink", "sinks"} & fields.keys() and not any(
+        _like(("sink",), other) for other in unknown
+    ):
         yield mistake(fields, ("sink",), "say sink or sinks")
     rest = {name: value for name, value in fields.items() if name not in bad}
     for side in ("source", "sink"):
@@ -273,7 +314,10 @@ def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistak
 
 def _common(one: Place, two: Place) -> int:
     """How many steps two places have in common, from the first on."""
-    return next((step for step, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    return next(
+        (step for step, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
+        min(len(one), len(two)),
+    )
 
 
 def _like(missing: Place, unknown: Place) -> bool:
@@ -320,7 +364,9 @@ def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
     """Of a contract for one sink; `at`: where that sink stands among several."""
     if set(contract.source.names) & set(contract.of.names):
         where = "topic" if contract.of.topics is None else "topics"
-        yield _Disagreement("source and sink are the same topic", (*(at or ("sink",)), where), ("source", "sink"))
+        yield _Disagreement(
+            "source and sink are the same topic", (*(at or ("sink",)), where), ("source", "sink")
+        )
     try:
         Expected(contract.expect, contract.count)
     except ValueError as error:
@@ -330,7 +376,9 @@ def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
         yield _Disagreement(why, (*at, "value"), ("value", "expect"))
     for number, kind in enumerate(contract.require or ()):
         if kind == "order" and contract.order is Order.NONE:
-            yield _Disagreement("order is required, and none is promised", ("order",), ("order", "require"))
+            yield _Disagreement(
+                "order is required, and none is promised", ("order",), ("order", "require")
+            )
         if kind in ContractTerms(value="", offsets={}).kinds and kind not in contract.asked:
             needed = "value" if kind == "wrong_value" else "group"
             why = f"{kind} needs a {needed} to compare with"
@@ -340,15 +388,21 @@ def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
 def question_of(contract: Contract, fields: dict[str, Any], cluster: Cluster) -> Question:
     """What a contract for one sink asks of a cluster's topics.
 
-    Raises ContractError naming the line where one is missing, or a group that has committed nothing; ClusterError.
+    Raises ContractError naming the line where one is missing, or a group that has committed
+    nothing; ClusterError.
     """
     source, sinks = (
-        [_bounds(fields, cluster, name, (place, "topic" if side.topics is None else "topics")) for name in side.names]
+        [
+            _bounds(fields, cluster, name, (place, "topic" if side.topics is None else "topics"))
+            for name in side.names
+        ]
         for place, side in (("source", contract.source), ("sink", contract.of))
     )
     for own in source:
         require_records(own)
-    offsets = None if contract.group is None else _offsets(contract.group, fields, cluster, join(source))
+    offsets = (
+        None if contract.group is None else _offsets(contract.group, fields, cluster, join(source))
+    )
     return Question(
         source=join(source),
         sink=sinks[0].topic,
@@ -371,11 +425,15 @@ def _bounds(fields: dict[str, Any], cluster: Cluster, topic: str, place: Place) 
         raise _refused(fields, place, str(error)) from error
 
 
-def _offsets(group: str, fields: dict[str, Any], cluster: Cluster, source: Bounds) -> dict[int, int]:
+def _offsets(
+    group: str, fields: dict[str, Any], cluster: Cluster, source: Bounds
+) -> dict[int, int]:
     """The group's committed offsets of the source, its partitions numbered through."""
     offsets = committed_offsets(cluster, group, source)
     if not offsets:
-        raise _refused(fields, ("group",), f"group {group} has committed no offset of {source.topic}")
+        raise _refused(
+            fields, ("group",), f"group {group} has committed no offset of {source.topic}"
+        )
     return offsets
 
 
@@ -385,7 +443,11 @@ def _refused(fields: dict[str, Any], place: Place, why: str) -> ContractError:
 
 def mistake(fields: dict[str, Any], place: Place, why: str) -> Mistake:
     """What is wrong with the field at `place`."""
-    where, line = (fields.where(place), fields.line(place)) if isinstance(fields, YamlFields) else ("The check", None)
+    where, line = (
+        (fields.where(place), fields.line(place))
+        if isinstance(fields, YamlFields)
+        else ("The check", None)
+    )
     return Mistake(where, line, ".".join(map(str, place)) or "contract", why.rstrip("."))
 
 

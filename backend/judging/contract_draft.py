@@ -50,12 +50,21 @@ class Draft:
 
 def draft(bootstrap: str, client: Mapping[str, str], source: str, sink: str) -> Draft:
     """Raises ClusterError, TopicError."""
-    inputs, outputs = _newest(bootstrap, client, source, INPUTS), _newest(bootstrap, client, sink, OUTPUTS)
+    inputs, outputs = (
+        _newest(bootstrap, client, source, INPUTS),
+        _newest(bootstrap, client, sink, OUTPUTS),
+    )
     there = candidates(inputs.rows, inputs.documents)
     here = candidates(outputs.rows, outputs.documents)
     tried = fits(there, here)
     lineage = _lineage(inputs, outputs)
-    best = lineage if lineage is not None and lineage.score >= SCORE_MIN else tried[0] if tried else None
+    best = (
+        lineage
+        if lineage is not None and lineage.score >= SCORE_MIN
+        else tried[0]
+        if tried
+        else None
+    )
     if best is None or best.score < SCORE_MIN:
         return _nothing(source, sink, tried if lineage is None else [lineage, *tried])
     if best is lineage:
@@ -79,7 +88,8 @@ def _newest(bootstrap: str, client: Mapping[str, str], topic: str, count: int) -
 
 
 def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
-    """How well the header that our sink writes says where outputs come from; None where no output has one."""
+    """How well the header that our sink writes says where outputs come from; None where no output
+    has one."""
     packed = _packs(outputs)
     if packed:
         own = sum(pack is None or pack.topic == inputs.topic for _, pack in packed) / len(packed)
@@ -89,7 +99,9 @@ def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
     has = [value for value in headers if value is not None]
     if not has:
         return None
-    places = [place for place in (_named(row, inputs.topic) for row in outputs.rows) if place is not None]
+    places = [
+        place for place in (_named(row, inputs.topic) for row in outputs.rows) if place is not None
+    ]
     return Fit(
         "lineage",
         "lineage",
@@ -104,13 +116,19 @@ def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
 
 
 def _packs(outputs: Sample) -> list[tuple[Row, Pack | None]]:
-    """The headers that name the inputs of many outputs each; None for one that is too long to have been kept whole."""
-    headers = [(row, value) for row in outputs.rows for name, value in row.headers if name == PACKED_HEADER]
+    """The headers that name the inputs of many outputs each; None for one that is too long to have
+    been kept whole."""
+    headers = [
+        (row, value) for row in outputs.rows for name, value in row.headers if name == PACKED_HEADER
+    ]
     return [(row, parse_pack(value)) for row, value in headers]
 
 
-def _outputs_of_lineage(outputs: Sample, source: str) -> tuple[list[Row], list[tuple[int, int] | None]]:
-    """The outputs, and the input that each names. A header that names many stands for as many outputs."""
+def _outputs_of_lineage(
+    outputs: Sample, source: str
+) -> tuple[list[Row], list[tuple[int, int] | None]]:
+    """The outputs, and the input that each names. A header that names many stands for as many
+    outputs."""
     packed = _packs(outputs)
     if not packed:
         return list(outputs.rows), [_named(row, source) for row in outputs.rows]
@@ -140,11 +158,17 @@ def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
         f"sink: {_topic(sink)}",
         f"identity: {best.spelled}",
         f"expect: {seen.expect} # one_to_one, zero_or_one, or one_to_many with a count in Spark SQL over the input",
-        *([] if seen.count is None else [f"count: {seen.count if seen.count.isdigit() else _text(seen.count)}"]),
+        *(
+            []
+            if seen.count is None
+            else [f"count: {seen.count if seen.count.isdigit() else _text(seen.count)}"]
+        ),
         *(
             []
             if seen.expect == "one_to_many"
-            else ["# value: upper(value) # what an output's value must be, in Spark SQL over the input"]
+            else [
+                "# value: upper(value) # what an output's value must be, in Spark SQL over the input"
+            ]
         ),
         f"order: {seen.order} # per_source_partition, per_key or none",
         "# group: my-app # a consumer group whose committed offsets must agree with the output",

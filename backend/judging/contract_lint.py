@@ -1,4 +1,5 @@
-"""What is wrong with a contract, all of it: what its text shows, and what Spark says of its expressions and paths."""
+"""What is wrong with a contract, all of it: what its text shows, and what Spark says of its
+expressions and paths."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from topicproof.validators.readings import COLUMNS
 EXPRESSIONS = ("count", "value")
 
 
-def lint(fields: YamlFields, spark: Callable[[], AbstractContextManager[SparkSession]]) -> tuple[Mistake, ...]:
+def lint(
+    fields: YamlFields, spark: Callable[[], AbstractContextManager[SparkSession]]
+) -> tuple[Mistake, ...]:
     """All mistakes, by line. `spark` is asked for a session only if there is something to try."""
     try:
         make_contract(fields)
@@ -53,7 +56,8 @@ def _texts(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Spark's client logs each refusal with the server's stack, and here it is told in a sentence."""
+    """Spark's client logs each refusal with the server's stack, and here it is told in a
+    sentence."""
     logger = logging.getLogger("SQLQueryContextLogger")
     before, logger.disabled = logger.disabled, True
     try:
@@ -67,7 +71,9 @@ def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     said = fields.get("identity")
     if not isinstance(said, dict):
         return
-    sides: dict[Place, Any] = {("identity", side): said[side] for side in ("source", "sink") if side in said}
+    sides: dict[Place, Any] = {
+        ("identity", side): said[side] for side in ("source", "sink") if side in said
+    }
     for place, side in (sides or {("identity",): said}).items():
         path = side.get("json") if isinstance(side, dict) else None
         try:
@@ -101,15 +107,21 @@ def _refused_by_spark(
             # Without a row, Spark would not even read the pattern.
             refused = why(F.lit("").rlike(pattern), one_row)
             if refused is not None:
-                yield mistake(fields, at, f"Spark refuses the regular expression {pattern!r}: {refused}")
+                yield mistake(
+                    fields, at, f"Spark refuses the regular expression {pattern!r}: {refused}"
+                )
         kind = inputs.select(F.expr(text).alias("given")).schema["given"].dataType
         if name == "count" and not isinstance(kind, NumericType):
             null = isinstance(kind, NullType)
             remedy = "Name a number" if null else "Cast it, as in try_cast(... as int)"
             what = "null" if null else kind.simpleString()
-            yield mistake(fields, at, f"{text!r} is of type {what}, and a count is a number. {remedy}")
+            yield mistake(
+                fields, at, f"{text!r} is of type {what}, and a count is a number. {remedy}"
+            )
         if name == "value" and why(F.expr(text).cast("string")) is not None:
-            yield mistake(fields, at, f"{text!r} is of type {kind.simpleString()}, which cannot become text")
+            yield mistake(
+                fields, at, f"{text!r} is of type {kind.simpleString()}, which cannot become text"
+            )
     for place, path in paths.items():
         refused = why(exact_text(F.col("value"), parse_path(path)))
         if refused is not None:

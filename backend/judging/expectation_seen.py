@@ -1,4 +1,5 @@
-"""How many outputs the inputs of a sample have, and in which order: what a first contract says of them."""
+"""How many outputs the inputs of a sample have, and in which order: what a first contract says of
+them."""
 
 from __future__ import annotations
 
@@ -44,23 +45,29 @@ def see(
     there: Sequence[Hashable | None],
     here: Sequence[Hashable | None],
 ) -> Seen:
-    """`there` and `here` are what the inputs and the outputs are matched by, row by row. `whole`: the sink has no other
-    outputs than these."""
+    """`there` and `here` are what the inputs and the outputs are matched by, row by row. `whole`:
+    the sink has no other outputs than these."""
     occurs = Counter(text for text in there if text is not None)
-    single = {text: row for text, row in zip(there, inputs, strict=True) if text is not None and occurs[text] == 1}
+    single = {
+        text: row
+        for text, row in zip(there, inputs, strict=True)
+        if text is not None and occurs[text] == 1
+    }
     matched = {text: (row.partition, row.offset) for text, row in single.items()}
     counts = Counter(text for text in here if text in matched)
     places = {place: counts[text] for text, place in matched.items()}
     judged = _old_enough(places, whole)
-    by_place = {(row.partition, row.offset): found for row, found in zip(inputs, documents, strict=True)}
+    by_place = {
+        (row.partition, row.offset): found for row, found in zip(inputs, documents, strict=True)
+    }
     expect, count, said = _expectation(judged, by_place)
     order, ordered = _order(matched, outputs, here)
     return Seen(expect, count, said, order, ordered)
 
 
 def _old_enough(places: Mapping[Place, int], whole: bool) -> dict[Place, int]:
-    """The inputs between the first and the last that have outputs, in each partition. The newest may still wait for
-    theirs; the outputs of the oldest may be older than the sample."""
+    """The inputs between the first and the last that have outputs, in each partition. The newest
+    may still wait for theirs; the outputs of the oldest may be older than the sample."""
     ends: dict[int, list[int]] = {}
     for (partition, offset), count in places.items():
         if count:
@@ -76,16 +83,26 @@ def _old_enough(places: Mapping[Place, int], whole: bool) -> dict[Place, int]:
     }
 
 
-def _expectation(judged: Mapping[Place, int], documents: Mapping[Place, Any]) -> tuple[Expect, str | None, str]:
+def _expectation(
+    judged: Mapping[Place, int], documents: Mapping[Place, Any]
+) -> tuple[Expect, str | None, str]:
     if not judged:
-        return Expect.ONE_TO_ONE, None, "they could not be counted in these samples, so one_to_one is a guess"
+        return (
+            Expect.ONE_TO_ONE,
+            None,
+            "they could not be counted in these samples, so one_to_one is a guess",
+        )
     kinds = Counter(judged.values())
     table = ", ".join(f"{kinds[count]:,} have {count:,}" for count in sorted(kinds)[:5])
     said = f"of {len(judged):,} inputs {table}" + (", and others more" if len(kinds) > 5 else "")
     if kinds.keys() <= {1}:
         return Expect.ONE_TO_ONE, None, said
     if kinds.keys() <= {0, 1}:
-        return Expect.ZERO_OR_ONE, None, f"{said}. A count of 0 or 1 tells a filtered input from a lost one"
+        return (
+            Expect.ZERO_OR_ONE,
+            None,
+            f"{said}. A count of 0 or 1 tells a filtered input from a lost one",
+        )
     for count in _counts(judged, documents):
         return Expect.ONE_TO_MANY, count, f"{said}, which is {count}"
     remedy = f"Fill in the count, or say one_to_one if outputs above 1 are duplicates ({PLACEHOLDER} is no count)"
@@ -105,7 +122,9 @@ def _counts(judged: Mapping[Place, int], documents: Mapping[Place, Any]) -> Iter
     )
     for number_of, spelled in kinds:
         for path in sorted(of_all, key=lambda path: (len(path), spell_path(path))):
-            if _plain(path) and all(number_of(found[place][path]) == count for place, count in judged.items()):
+            if _plain(path) and all(
+                number_of(found[place][path]) == count for place, count in judged.items()
+            ):
                 yield spelled.format(f"'{spell_path(path)}'")
 
 
@@ -127,7 +146,9 @@ def _order(
     matched: Mapping[Hashable, Place], outputs: Sequence[Row], here: Sequence[Hashable | None]
 ) -> tuple[Order, str]:
     """Whether the first outputs of inputs come in the order of the inputs."""
-    rows = sorted(zip(outputs, here, strict=True), key=lambda pair: (pair[0].partition, pair[0].offset))
+    rows = sorted(
+        zip(outputs, here, strict=True), key=lambda pair: (pair[0].partition, pair[0].offset)
+    )
     lines: dict[tuple[int, int], list[tuple[bytes | None, int]]] = {}
     before: set[Hashable] = set()
     for row, text in rows:
@@ -141,12 +162,17 @@ def _order(
         return Order.NONE, "no two outputs are of one source partition and in one sink partition"
     falls = sum(_falls([offset for _, offset in line]) for line in lines.values())
     if not falls:
-        return Order.PER_SOURCE_PARTITION, f"all {pairs:,} adjacent pairs of a source and a sink partition are in order"
+        return (
+            Order.PER_SOURCE_PARTITION,
+            f"all {pairs:,} adjacent pairs of a source and a sink partition are in order",
+        )
     by_key: dict[tuple[tuple[int, int], bytes | None], list[int]] = {}
     for ends, line in lines.items():
         for key, offset in line:
             by_key.setdefault((ends, key), []).append(offset)
-    seen = f"{falls:,} of {pairs:,} adjacent pairs of a source and a sink partition are out of order"
+    seen = (
+        f"{falls:,} of {pairs:,} adjacent pairs of a source and a sink partition are out of order"
+    )
     own = sum(len(offsets) - 1 for offsets in by_key.values())
     own_falls = sum(map(_falls, by_key.values()))
     if own and not own_falls:

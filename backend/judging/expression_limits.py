@@ -1,4 +1,5 @@
-"""What an expression may cost Spark for one record: patterns that end, and results of a known size."""
+"""What an expression may cost Spark for one record: patterns that end, and results of a known
+size."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ SIZE_MAX = 10_000
 """Characters or elements that one record's expression may make out of nothing."""
 
 _PATTERNS = (
-    *(exp.RegexpLike, exp.RegexpILike, exp.RegexpSplit, exp.RegexpExtract, exp.RegexpExtractAll, exp.RegexpReplace),
+    *(
+        exp.RegexpLike,
+        exp.RegexpILike,
+        exp.RegexpSplit,
+        exp.RegexpExtract,
+        exp.RegexpExtractAll,
+        exp.RegexpReplace,
+    ),
     *(exp.RegexpCount, exp.RegexpInstr, exp.RegexpSubstr),
 )
 """Functions whose argument `expression` is a pattern."""
@@ -21,13 +29,21 @@ _NAMED_PATTERNS = frozenset(
 )
 """Functions that the parser knows by name alone: the second argument is a pattern."""
 _SIZES: dict[type[exp.Expr], str] = {exp.Repeat: "times", exp.Space: "this", exp.Pad: "expression"}
-_NAMED_SIZES = {"repeat": 1, "space": 0, "lpad": 1, "rpad": 1, "array_repeat": 1, "format_number": 1}
+_NAMED_SIZES = {
+    "repeat": 1,
+    "space": 0,
+    "lpad": 1,
+    "rpad": 1,
+    "array_repeat": 1,
+    "format_number": 1,
+}
 _NAMED_FORMATS = frozenset({"format_string", "printf"})
 _WIDTH = re.compile(r"%[^a-zA-Z%]*?([0-9]{5,})")
 
 
 def check_limits(expression: exp.Expr) -> None:
-    """Raises ValueError with one clause for the first part of an expression that can cost too much."""
+    """Raises ValueError with one clause for the first part of an expression that can cost too
+    much."""
     for node in expression.walk():
         if isinstance(node, exp.Kwarg):
             raise ValueError("an argument cannot be named; write the arguments in order")
@@ -59,8 +75,8 @@ def _patterns(node: exp.Expr) -> list[str]:
 
 
 def _growth(node: exp.Expr) -> int:
-    """How many times as large as a record a result can be: sizes multiply when they are nested, and when a function is
-    applied to every element of an array."""
+    """How many times as large as a record a result can be: sizes multiply when they are nested, and
+    when a function is applied to every element of an array."""
     grown = [_growth(one) for one in node.iter_expressions()]
     within = 1
     if any(isinstance(one, exp.Lambda) for one in node.iter_expressions()):
@@ -117,7 +133,11 @@ def _format_size(node: exp.Expr) -> int:
 
 
 def _name(node: exp.Expr) -> str:
-    return str(node.this).lower() if isinstance(node, exp.Anonymous) and isinstance(node.this, str) else ""
+    return (
+        str(node.this).lower()
+        if isinstance(node, exp.Anonymous) and isinstance(node.this, str)
+        else ""
+    )
 
 
 def _argument(node: exp.Expr, position: int) -> exp.Expr | None:

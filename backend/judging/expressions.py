@@ -1,8 +1,10 @@
-"""Spark SQL expressions that somebody else wrote: parsed on our side, and held to a list of functions.
+"""Spark SQL expressions that somebody else wrote: parsed on our side, and held to a list of
+functions.
 
-Spark runs code that an expression names (`reflect`, `java_method`), reads files and starts queries. So nothing reaches
-it that is not one plain expression over the columns of a record, of functions that compute and do nothing else. A
-function that is missing from the list is refused, not warned of.
+Spark runs code that an expression names (`reflect`, `java_method`), reads files and starts queries.
+So nothing reaches it that is not one plain expression over the columns of a record, of functions
+that compute and do nothing else. A function that is missing from the list is refused, not warned
+of.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ url_encode weekday weekofyear xxhash64 year zip_with
 FUNCTIONS = frozenset(_FUNCTIONS.split())
 """Deterministic, without effects, of one record alone."""
 
-_WORDS = "and or not in when then else case between like ilike is div as varchar escape any all some"
+_WORDS = (
+    "and or not in when then else case between like ilike is div as varchar escape any all some"
+)
 _BEFORE_A_PARENTHESIS = frozenset(_WORDS.split())
 """Words of the language, and of types, that are no function."""
 
@@ -61,19 +65,23 @@ LENGTH_MAX = 10_000
 
 
 def check_expression(text: str) -> str:
-    """`text`, if Spark may be asked to compute it. Raises ValueError with one clause that says why not."""
+    """`text`, if Spark may be asked to compute it. Raises ValueError with one clause that says why
+    not."""
     parse_expression(text)
     return text
 
 
 def parse_expression(text: str) -> exp.Expr:
-    """The expression as a tree, if Spark may be asked to compute it. Raises ValueError as `check_expression` does."""
+    """The expression as a tree, if Spark may be asked to compute it. Raises ValueError as
+    `check_expression` does."""
     if len(text) > LENGTH_MAX:
         raise ValueError(f"the expression has {len(text):,} characters; {LENGTH_MAX:,} are allowed")
     try:
         return _parsed(text)
     except RecursionError as error:
-        raise ValueError(f"the expression {text[:40]!r}... does not parse: it is nested too deeply") from error
+        raise ValueError(
+            f"the expression {text[:40]!r}... does not parse: it is nested too deeply"
+        ) from error
 
 
 def _parsed(text: str) -> exp.Expr:
@@ -81,14 +89,21 @@ def _parsed(text: str) -> exp.Expr:
         tokens = sqlglot.tokenize(text, read="spark")
         found = sqlglot.parse(f"SELECT {text}", read="spark")
     except SqlglotError as error:
-        said = error.errors[0]["description"] if isinstance(error, ParseError) else str(error).splitlines()[0]
+        said = (
+            error.errors[0]["description"]
+            if isinstance(error, ParseError)
+            else str(error).splitlines()[0]
+        )
         raise ValueError(f"the expression {text!r} does not parse: {said.rstrip('.')}") from error
     select = found[0] if len(found) == 1 else None
     if (
         not isinstance(select, exp.Select)
         or len(select.expressions) != 1
         or [name for name, value in select.args.items() if value] != ["expressions"]
-        or any(token.comments or token.token_type in (TokenType.SEMICOLON, TokenType.HINT) for token in tokens)
+        or any(
+            token.comments or token.token_type in (TokenType.SEMICOLON, TokenType.HINT)
+            for token in tokens
+        )
     ):
         raise ValueError(f"{text!r} is not one plain expression")
     for name, following, before in zip(tokens, tokens[1:], [None, *tokens], strict=False):
@@ -99,8 +114,12 @@ def _parsed(text: str) -> exp.Expr:
         if qualified or called not in FUNCTIONS | _BEFORE_A_PARENTHESIS:
             raise ValueError(f"the function {called} is not allowed in {text!r}")
     for token in tokens:
-        if token.token_type is not TokenType.STRING and token.text.lower().startswith(_OF_THE_MOMENT):
-            raise ValueError(f"{token.text} is not allowed in {text!r}: it says something else the next time")
+        if token.token_type is not TokenType.STRING and token.text.lower().startswith(
+            _OF_THE_MOMENT
+        ):
+            raise ValueError(
+                f"{token.text} is not allowed in {text!r}: it says something else the next time"
+            )
     for node in select.expressions[0].walk():
         for kind, name_of_kind in _REFUSED:
             if isinstance(node, kind):

@@ -52,7 +52,15 @@ from topicproof.validators.readings import COLUMNS, frame_of, gathered, keep
 from topicproof.validators.report import Report, judge
 from topicproof.validators.source_log import SourceLog
 
-VERSIONS = ("topicproof", "pyspark", "confluent-kafka", "kafka-python", "plotly", "junitparser", "pyarrow")
+VERSIONS = (
+    "topicproof",
+    "pyspark",
+    "confluent-kafka",
+    "kafka-python",
+    "plotly",
+    "junitparser",
+    "pyarrow",
+)
 """What reads, judges and renders."""
 
 
@@ -65,24 +73,33 @@ def judge_topics(
     attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
 ) -> Report:
-    """Judge a sink topic against its source, and write `report.json` and the evidence into `folder`.
+    """Judge a sink topic against its source, and write `report.json` and the evidence into
+    `folder`.
 
-    `attachments` go into the evidence as well, by file name: the plan, the contract. With `payloads` none the readings
-    are not kept as long as nothing is odd, which takes less than half the time; else the evidence has them whole, and
-    backend/evidence/copy.py takes out of it what is not wanted. Raises ClusterError, TopicError, SparkError,
-    EvidenceError.
+    `attachments` go into the evidence as well, by file name: the plan, the contract. With
+    `payloads` none the readings are not kept as long as nothing is odd, which takes less than half
+    the time; else the evidence has them whole, and backend/evidence/copy.py takes out of it what is
+    not wanted. Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
     empty(evidence)
     if payloads is Payloads.NONE and _provable(question):
         try:
-            return conclude(spark, take_folded(spark, bootstrap, client, question), folder, attachments, payloads)
+            return conclude(
+                spark,
+                take_folded(spark, bootstrap, client, question),
+                folder,
+                attachments,
+                payloads,
+            )
         except ReadingsNeeded:
             empty(evidence)
-    report = conclude(spark, take(spark, bootstrap, client, question, evidence), folder, attachments)
+    report = conclude(
+        spark, take(spark, bootstrap, client, question, evidence), folder, attachments
+    )
     if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
-        # In order, everything below the last committed output was due when that one was read. What is still missing at
-        # a second look will not come.
+        # In order, everything below the last committed output was due when that one was read. What
+        # is still missing at a second look will not come.
         due = {one.partition: one.lso for one in report.source.partitions}
         empty(evidence)
         second = take(spark, bootstrap, client, replace(question, due=due), evidence)
@@ -102,8 +119,9 @@ def conclude(
     attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
 ) -> Report:
-    """The report on what was taken, in `folder`; the readings are kept in its evidence already, if at all. `payloads`:
-    what these have. Raises ReadingsNeeded where folded ones do not tell enough."""
+    """The report on what was taken, in `folder`; the readings are kept in its evidence already, if
+    at all. `payloads`: what these have. Raises ReadingsNeeded where folded ones do not tell
+    enough."""
     evidence = folder / EVIDENCE
     keep_capture(taken, evidence)
     report = judge_capture(spark, taken, evidence)
@@ -119,8 +137,9 @@ def _provable(question: Question) -> bool:
 
 
 def judge_capture(spark: SparkSession, taken: Capture, evidence: Path) -> Report:
-    """The verdict on what was taken, whether a moment ago or, from the evidence, long ago. Asks nobody but Spark; what
-    is computed on the way is kept in the folder `evidence`. Raises SparkError; ReadingsNeeded as `conclude`."""
+    """The verdict on what was taken, whether a moment ago or, from the evidence, long ago. Asks
+    nobody but Spark; what is computed on the way is kept in the folder `evidence`. Raises
+    SparkError; ReadingsNeeded as `conclude`."""
     question = taken.question
     try:
         ledger = ledger_of(spark, taken, evidence)
@@ -142,10 +161,11 @@ def versions() -> dict[str, str]:
 
 
 def ledger_of(spark: SparkSession, taken: Capture, evidence: Path) -> Ledger:
-    """Everything that is judged of what was taken. Raises PySparkException; ReadingsNeeded as `conclude`.
+    """Everything that is judged of what was taken. Raises PySparkException; ReadingsNeeded as
+    `conclude`.
 
-    The judged range ends where outputs are due no longer. Topics that move, without anybody to tell what is due, are
-    counted twice: the first time shows how far the outputs reach.
+    The judged range ends where outputs are due no longer. Topics that move, without anybody to tell
+    what is due, are counted twice: the first time shows how far the outputs reach.
     """
     question = taken.question
     if question.due is not None:
@@ -154,20 +174,31 @@ def ledger_of(spark: SparkSession, taken: Capture, evidence: Path) -> Ledger:
     ledger = _ledger_of(spark, taken, evidence)
     if not taken.circumstances.moving:
         return ledger
-    reached = _due(taken, {p.partition: ledger.after(p.partition) for p in question.source.partitions})
-    return ledger if reached.question.source == question.source else _ledger_of(spark, reached, evidence)
+    reached = _due(
+        taken, {p.partition: ledger.after(p.partition) for p in question.source.partitions}
+    )
+    return (
+        ledger
+        if reached.question.source == question.source
+        else _ledger_of(spark, reached, evidence)
+    )
 
 
 def _due(taken: Capture, ends: Mapping[int, int]) -> Capture:
-    """The same, with a judged range that ends below these source offsets. By key the inputs beyond stay in the reading:
-    an output may be that of one of them."""
+    """The same, with a judged range that ends below these source offsets. By key the inputs beyond
+    stay in the reading: an output may be that of one of them."""
     question = taken.question
     cut = tuple(
-        replace(p, lso=max(p.start, min(p.lso, ends.get(p.partition, p.start)))) for p in question.source.partitions
+        replace(p, lso=max(p.start, min(p.lso, ends.get(p.partition, p.start))))
+        for p in question.source.partitions
     )
     source = replace(question.source, partitions=cut)
     readings = taken.readings
-    if isinstance(readings, Readings) and question.identity is Identity.LINEAGE and source != question.source:
+    if (
+        isinstance(readings, Readings)
+        and question.identity is Identity.LINEAGE
+        and source != question.source
+    ):
         below = F.col("offset") < bound("partition", source, "lso")
         readings = readings._replace(inputs=readings.inputs.where(below))
     return replace(taken, question=replace(question, source=source), readings=readings)
@@ -193,7 +224,14 @@ def _ledger_of(spark: SparkSession, taken: Capture, evidence: Path) -> Ledger:
         # No record is looked at any more, only batches and transactions.
         tune(spark, 0)
         return proved_ledger(
-            *(spark, taken.readings, _accounts(spark, taken, 0), taken.sink, question.source, folder),
+            *(
+                spark,
+                taken.readings,
+                _accounts(spark, taken, 0),
+                taken.sink,
+                question.source,
+                folder,
+            ),
             expected=question.expected,
             agreed=replace(question.agreed, repeats=repeats),
             doubts=taken.doubts,
@@ -204,7 +242,11 @@ def _ledger_of(spark: SparkSession, taken: Capture, evidence: Path) -> Ledger:
     inputs = taken.inputs
     if taken.source_packs is not None:
         # What wrote the inputs is asked of each of them.
-        inputs = keep(unpacked(inputs, taken.source_packs), (evidence / "ledger" / "inputs").as_uri(), taken.offsets)
+        inputs = keep(
+            unpacked(inputs, taken.source_packs),
+            (evidence / "ledger" / "inputs").as_uri(),
+            taken.offsets,
+        )
     return build_ledger(
         taken.committed,
         taken.uncommitted,
@@ -224,13 +266,18 @@ def _ledger_of(spark: SparkSession, taken: Capture, evidence: Path) -> Ledger:
 
 
 def _accounts(spark: SparkSession, taken: Capture, offsets: int) -> Accounts:
-    """What witnesses beside the readings tell; `offsets`: how many records Spark is about to look at beside it."""
+    """What witnesses beside the readings tell; `offsets`: how many records Spark is about to look
+    at beside it."""
     question = taken.question
     return Accounts(
-        raw_log=None if taken.batches is None else _raw_log(spark, taken.batches, taken.sink, offsets),
+        raw_log=None
+        if taken.batches is None
+        else _raw_log(spark, taken.batches, taken.sink, offsets),
         declared=None if question.journal is None else _declared(spark, question.journal),
         coordinator=taken.coordinator,
-        source_log=None if taken.source_batches is None else _source_log(spark, taken, taken.source_batches),
+        source_log=None
+        if taken.source_batches is None
+        else _source_log(spark, taken, taken.source_batches),
         polled=None if question.polled is None else _polled(spark, question.polled),
     )
 
@@ -246,7 +293,10 @@ def _source_log(spark: SparkSession, taken: Capture, batches: pa.Table) -> Sourc
 
 def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int) -> RawLog:
     transactions = transactions_in(batches, bounds)
-    both = frame_of(spark, batches, BATCH_COLUMNS), frame_of(spark, transactions, TRANSACTION_COLUMNS)
+    both = (
+        frame_of(spark, batches, BATCH_COLUMNS),
+        frame_of(spark, transactions, TRANSACTION_COLUMNS),
+    )
     frames = [gathered(one, offsets) for one in both]
     return RawLog(frames[0], frames[1], (batches, transactions))
 
@@ -256,7 +306,9 @@ def _declared(spark: SparkSession, journal: Sequence[Entry]) -> Declared:
     columns = ("transactional_id", "sequence", "attempt", "task", "outcome", "reason")
     rows = [tuple(getattr(entry, name) for name in columns) for entry in ended]
     started = [entry for entry in journal if isinstance(entry, TaskStarted)]
-    rows += [(entry.transactional_id, entry.sequence, 0, entry.task, "STARTED", "") for entry in started]
+    rows += [
+        (entry.transactional_id, entry.sequence, 0, entry.task, "STARTED", "") for entry in started
+    ]
     table = pa.table(dict(zip(columns, zip(*rows, strict=True), strict=True))) if rows else None
     ids = frozenset(row[0] for row in rows)
     return Declared(frame_of(spark, table, DECLARED_COLUMNS), len(rows), ids, outcomes_of(rows))
@@ -269,11 +321,18 @@ def _polled(spark: SparkSession, table: pa.Table) -> Polled:
 
 
 def with_headers(taken: Capture, folder: Path) -> Capture:
-    """The same, with headers of its own for each record, kept in the folder; unchanged where no lineage is packed."""
+    """The same, with headers of its own for each record, kept in the folder; unchanged where no
+    lineage is packed."""
     readings = {COMMITTED: taken.committed, UNCOMMITTED: taken.uncommitted, INPUTS: taken.inputs}
     limit_rows(taken.inputs.sparkSession, list(readings.values()))
-    for name, packs in ((COMMITTED, taken.packs), (UNCOMMITTED, taken.packs), (INPUTS, taken.source_packs)):
+    for name, packs in (
+        (COMMITTED, taken.packs),
+        (UNCOMMITTED, taken.packs),
+        (INPUTS, taken.source_packs),
+    ):
         if packs is not None:
             whole = unpacked(readings[name], packs)
-            readings[name] = keep(whole, (folder / f"{name}-unpacked").as_uri(), taken.offsets, COLUMNS)
+            readings[name] = keep(
+                whole, (folder / f"{name}-unpacked").as_uri(), taken.offsets, COLUMNS
+            )
     return replace(taken, readings=Readings(*readings.values()), packs=None, source_packs=None)

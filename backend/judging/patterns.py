@@ -1,7 +1,8 @@
-"""Regular expressions of contracts, in Java's syntax: refused when they are malformed, long, or slow on some text.
+"""Regular expressions of contracts, in Java's syntax: refused when they are malformed, long, or
+slow on some text.
 
-A quantifier without a limit inside another one, such as `(a+)+`, makes Java try every way to split a text. One record
-of a few dozen characters then keeps a core busy for hours.
+A quantifier without a limit inside another one, such as `(a+)+`, makes Java try every way to split
+a text. One record of a few dozen characters then keeps a core busy for hours.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from dataclasses import dataclass
 
 LENGTH_MAX = 1_000
 _UNKNOWN_ESCAPES = frozenset("CFgiIjJKlLmMoOqTUyY")
-_QUANTIFIER = re.compile(r"(?:[*+?]|\{(?P<least>[0-9]+)(?P<comma>,(?P<most>[0-9]+)?)?\})(?P<kind>[?+]?)")
-_GROUP = re.compile(r"\(\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[a-zA-Z-]*:|(?P<flags>[a-zA-Z-]+)\))")
+_QUANTIFIER = re.compile(
+    r"(?:[*+?]|\{(?P<least>[0-9]+)(?P<comma>,(?P<most>[0-9]+)?)?\})(?P<kind>[?+]?)"
+)
+_GROUP = re.compile(
+    r"\(\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[a-zA-Z-]*:|(?P<flags>[a-zA-Z-]+)\))"
+)
 
 
 @dataclass
@@ -26,9 +31,12 @@ class _Group:
 
 
 def check_pattern(pattern: str) -> str:
-    """`pattern`, if Spark may match records with it. Raises ValueError with one clause that says why not."""
+    """`pattern`, if Spark may match records with it. Raises ValueError with one clause that says
+    why not."""
     if len(pattern) > LENGTH_MAX:
-        raise ValueError(f"a regular expression has {len(pattern):,} characters; {LENGTH_MAX:,} are allowed")
+        raise ValueError(
+            f"a regular expression has {len(pattern):,} characters; {LENGTH_MAX:,} are allowed"
+        )
     groups = [_Group()]
     held: bool | None = None
     """Whether what a quantifier would repeat holds one without a limit; None where there is nothing to repeat."""
@@ -68,7 +76,10 @@ def check_pattern(pattern: str) -> str:
 def _after_quantifier(pattern: str, at: int, held: bool | None, group: _Group) -> int:
     found = _QUANTIFIER.match(pattern, at)
     if found is None or held is None:
-        raise _invalid(pattern, f"nothing stands before {pattern[at]}" if held is None else "a { begins no number")
+        raise _invalid(
+            pattern,
+            f"nothing stands before {pattern[at]}" if held is None else "a { begins no number",
+        )
     if found["most"] is not None and int(found["most"]) < int(found["least"]):
         raise _invalid(pattern, f"{found[0]} ends before it begins")
     unlimited = found[0][0] in "*+" or (found["comma"] is not None and found["most"] is None)

@@ -1,6 +1,8 @@
-"""The chain tests itself on a verdict's own evidence: what is injected into copies of the readings must be caught.
+"""The chain tests itself on a verdict's own evidence: what is injected into copies of the readings
+must be caught.
 
-Before a report is accepted this happens by itself (`before_signoff`), once for the evidence as it is.
+Before a report is accepted this happens by itself (`before_signoff`), once for the evidence as it
+is.
 """
 
 from __future__ import annotations
@@ -38,9 +40,10 @@ KEPT = "self-test.json"
 
 
 def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
-    """What was caught of each injection, for the report and the evidence in `folder`; which stay as they are. Nothing
-    when there is nothing to inject into: no transaction holds four committed outputs that can be told apart, the
-    contract requires none of the kinds that would be injected, or there are folded readings only.
+    """What was caught of each injection, for the report and the evidence in `folder`; which stay as
+    they are. Nothing when there is nothing to inject into: no transaction holds four committed
+    outputs that can be told apart, the contract requires none of the kinds that would be injected,
+    or there are folded readings only.
 
     Raises SelfTestError when an injection is not found exactly once; EvidenceError, SparkError.
     """
@@ -56,8 +59,14 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
         if injection is None:
             return ()
         injected = taken.kept._replace(
-            committed=keep(inject(taken.committed, injection), (scratch / "committed").as_uri(), taken.offsets),
-            uncommitted=keep(inject(taken.uncommitted, injection), (scratch / "uncommitted").as_uri(), taken.offsets),
+            committed=keep(
+                inject(taken.committed, injection), (scratch / "committed").as_uri(), taken.offsets
+            ),
+            uncommitted=keep(
+                inject(taken.uncommitted, injection),
+                (scratch / "uncommitted").as_uri(),
+                taken.offsets,
+            ),
         )
         copies = replace(taken, readings=injected)
         caught = compare(before, judge_capture(spark, copies, scratch), injection)
@@ -68,7 +77,9 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     missed = [one for one in caught if one.found != 1]
     if missed:
         said = ", ".join(f"{one.kind} {one.found} times" for one in missed)
-        raise SelfTestError(f"The self-test failed: one of each was injected, and found was {said}. Trust no verdict.")
+        raise SelfTestError(
+            f"The self-test failed: one of each was injected, and found was {said}. Trust no verdict."
+        )
     return caught
 
 
@@ -76,8 +87,12 @@ def _told_apart(sink: DataFrame, taken: Capture) -> DataFrame:
     """The sink's records; by key, only those whose key is nobody else's."""
     if taken.question.identity is not Identity.KEY:
         return sink
-    held = taken.committed.select("partition", "offset", taken.question.agreed.match.of_sink().alias("held"))
-    alone = held.groupBy("held").agg(F.count("*").alias("times"), F.first("partition").alias("partition"))
+    held = taken.committed.select(
+        "partition", "offset", taken.question.agreed.match.of_sink().alias("held")
+    )
+    alone = held.groupBy("held").agg(
+        F.count("*").alias("times"), F.first("partition").alias("partition")
+    )
     once = held.join(alone.where("times = 1").select("held"), "held", "left_semi")
     return sink.join(once.select("partition", "offset"), ["partition", "offset"], "left_semi")
 
@@ -85,11 +100,12 @@ def _told_apart(sink: DataFrame, taken: Capture) -> DataFrame:
 def before_signoff(
     settings: Settings, folder: Path, comment: str, say: Callable[[str], None] = lambda _text: None
 ) -> list[str]:
-    """What must come before a report is accepted: the kinds that the chain catches on the evidence of a run's folder,
-    of several stages in each of them. Spark is started for it, unless that was done for this evidence before.
+    """What must come before a report is accepted: the kinds that the chain catches on the evidence
+    of a run's folder, of several stages in each of them. Spark is started for it, unless that was
+    done for this evidence before.
 
-    Raises UsageError where there is nothing to inject into and no comment says why it is accepted all the same;
-    SelfTestError, EvidenceError, SparkError, SetupError.
+    Raises UsageError where there is nothing to inject into and no comment says why it is accepted
+    all the same; SelfTestError, EvidenceError, SparkError, SetupError.
     """
     caught = _caught(settings, folder, say)
     if not caught and not comment.strip():
@@ -106,7 +122,9 @@ def _caught(settings: Settings, folder: Path, say: Callable[[str], None]) -> lis
         said = json.loads(kept.read_text(encoding="utf-8"))
         if said["evidence"] == digest:
             return list(said["caught"])
-    say("self-test: a duplicate, a gap, a swap and a torn transaction are injected into copies of the readings")
+    say(
+        "self-test: a duplicate, a gap, a swap and a torn transaction are injected into copies of the readings"
+    )
     with services(settings, kafka=False, say=say) as up, spark_session(up.spark_remote) as spark:
         found = [self_test(spark, evidence.parent) for evidence in evidence_in(folder)]
     caught = list(dict.fromkeys(one.kind for each in found for one in each)) if all(found) else []

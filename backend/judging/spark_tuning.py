@@ -19,8 +19,8 @@ ARROW_ROWS, ROWS_FOLDED_AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def tune(spark: SparkSession, offsets: int, folding: bool = False) -> None:
-    """Let Spark interpret its expressions where compiling them would take longer than all the records do, and hand over
-    more rows at once where these are folded."""
+    """Let Spark interpret its expressions where compiling them would take longer than all the
+    records do, and hand over more rows at once where these are folded."""
     if folding:
         spark.conf.set(ARROW_ROWS, ROWS_FOLDED_AT_ONCE)
     else:
@@ -35,9 +35,11 @@ def tune(spark: SparkSession, offsets: int, folding: bool = False) -> None:
 
 
 def limit_rows(spark: SparkSession, readings: Sequence[DataFrame]) -> None:
-    """Let Spark take fewer rows into memory at once where they are large: 4,096 of 10 MB each end the server.
+    """Let Spark take fewer rows into memory at once where they are large: 4,096 of 10 MB each end
+    the server.
 
-    How large says the footer of each file; one that is not on this machine is left to Spark's own measure."""
+    How large says the footer of each file; one that is not on this machine is left to Spark's own
+    measure."""
     places = {urlsplit(name) for reading in readings for name in reading.inputFiles()}
     files = [Path(unquote(place.path)) for place in places if place.scheme == "file"]
     largest = max(map(_row_bytes, files), default=0)

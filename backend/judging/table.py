@@ -1,9 +1,9 @@
-"""Judging a database table that backend/sink/table.py wrote against its source topic: duplicates, gaps,
-order and rows without an input, by the validators that judge topics.
+"""Judging a database table that backend/sink/table.py wrote against its source topic: duplicates,
+gaps, order and rows without an input, by the validators that judge topics.
 
-A table has no aborted rows and no raw log, so its rows are both readings of one partition, in the order of their ids.
-They are read by this process: a table must fit into its memory. What the verdict rests on is kept as for a topic, and
-`topicproof verify` judges it again.
+A table has no aborted rows and no raw log, so its rows are both readings of one partition, in the
+order of their ids. They are read by this process: a table must fit into its memory. What the
+verdict rests on is kept as for a topic, and `topicproof verify` judges it again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from sqlalchemy.exc import DBAPIError
 
 from topicproof.backend.errors import SinkError
 from topicproof.backend.evidence.folder import EVIDENCE
-from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Capture, Question, Readings, empty
+from topicproof.backend.judging.capture_store import (
+    COMMITTED,
+    INPUTS,
+    UNCOMMITTED,
+    Capture,
+    Question,
+    Readings,
+    empty,
+)
 from topicproof.backend.judging.judge import conclude
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin, topic_names
@@ -46,7 +54,8 @@ def judge_table(
     not_processed: int = 0,
     attachments: Mapping[str, Any] | None = None,
 ) -> Report:
-    """The verdict on a table; report and evidence go into `folder`, as backend/judging/judge.py has it.
+    """The verdict on a table; report and evidence go into `folder`, as backend/judging/judge.py has
+    it.
 
     Raises SinkError when the table cannot be read, EvidenceError, SparkError.
     """
@@ -56,10 +65,18 @@ def judge_table(
     count = rows.num_rows
     sink = Bounds(table, (PartitionBounds(0, 0, count, count),))
     offsets = sink.offsets + source.offsets
-    reading = spark.createDataFrame(rows).selectExpr(*_typed()) if count else spark.createDataFrame([], COLUMNS)
-    committed, uncommitted = (keep(reading, (evidence / name).as_uri(), offsets) for name in (COMMITTED, UNCOMMITTED))
+    reading = (
+        spark.createDataFrame(rows).selectExpr(*_typed())
+        if count
+        else spark.createDataFrame([], COLUMNS)
+    )
+    committed, uncommitted = (
+        keep(reading, (evidence / name).as_uri(), offsets) for name in (COMMITTED, UNCOMMITTED)
+    )
     options = spark_source_options(cluster.bootstrap, cluster.client, READ_COMMITTED)
-    inputs = keep(read(spark, options, source, Witness.READ_COMMITTED), (evidence / INPUTS).as_uri(), offsets)
+    inputs = keep(
+        read(spark, options, source, Witness.READ_COMMITTED), (evidence / INPUTS).as_uri(), offsets
+    )
     question = Question(
         source=source,
         sink=table,
@@ -84,17 +101,32 @@ def read_table(url: str, table: str) -> pa.Table:
         said = str(error.orig).splitlines()[0].rstrip(".")
         raise SinkError(f"Table {table} of {shown(engine)} cannot be read: {said}.") from error
     headers = [
-        [{"key": LINEAGE_HEADER, "value": format_lineage(Lineage(*(row[name] for name in LINEAGE)))}] for row in found
+        [
+            {
+                "key": LINEAGE_HEADER,
+                "value": format_lineage(Lineage(*(row[name] for name in LINEAGE))),
+            }
+        ]
+        for row in found
     ]
     return pa.table(
         {
             "offset": pa.array(range(len(found)), pa.int64()),
             "key": pa.array([row["key"] for row in found], pa.binary()),
             "value": pa.array([row["value"] for row in found], pa.binary()),
-            "headers": pa.array(headers, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+            "headers": pa.array(
+                headers, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+            ),
         }
     )
 
 
 def _typed() -> tuple[str, ...]:
-    return "cast(0 as int) as partition", "offset", "cast(null as timestamp) as timestamp", "key", "value", "headers"
+    return (
+        "cast(0 as int) as partition",
+        "offset",
+        "cast(null as timestamp) as timestamp",
+        "key",
+        "value",
+        "headers",
+    )

@@ -1,8 +1,9 @@
 """Calls of the Kafka client that may never come back, whatever time-out they are given.
 
-librdkafka 2.16 looks for a group's coordinator without any time-out (its issue 5456), and where it knew one that the
-brokers do not list any more, because it is down or cut off for longer than their session lasts, it waits for that one's
-connection for ever (its issue 5511). A new client knows nothing of the old coordinator.
+librdkafka 2.16 looks for a group's coordinator without any time-out (its issue 5456), and where it
+knew one that the brokers do not list any more, because it is down or cut off for longer than their
+session lasts, it waits for that one's connection for ever (its issue 5511). A new client knows
+nothing of the old coordinator.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class _Helper:
         try:
             return self.answers.get(timeout=stuck_s)
         except Empty as empty:
-            raise TimeoutError(f"A call of the Kafka client did not come back within {stuck_s:g} s.") from empty
+            raise TimeoutError(
+                f"A call of the Kafka client did not come back within {stuck_s:g} s."
+            ) from empty
 
     def _serve(self) -> None:
         while True:
@@ -50,11 +53,13 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def bounded(
-    call: Callable[[], Answer], meanwhile: Callable[[], object] | None = None, stuck_s: float = STUCK_S
+    call: Callable[[], Answer],
+    meanwhile: Callable[[], object] | None = None,
+    stuck_s: float = STUCK_S,
 ) -> Answer:
-    """What the call gives. Raises TimeoutError when it is stuck: it stays so, in a thread of its own, and its client
-    must be given up without closing it, which would wait for it. Raises what `meanwhile` raises, which is called at
-    the same time, and otherwise what the call raises."""
+    """What the call gives. Raises TimeoutError when it is stuck: it stays so, in a thread of its
+    own, and its client must be given up without closing it, which would wait for it. Raises what
+    `meanwhile` raises, which is called at the same time, and otherwise what the call raises."""
     try:
         helper = _idle.pop()
     except IndexError:

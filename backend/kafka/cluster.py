@@ -1,4 +1,5 @@
-"""A Kafka cluster's topics and groups: made, asked, and settled. Errors are translated here, once, into sentences."""
+"""A Kafka cluster's topics and groups: made, asked, and settled. Errors are translated here, once,
+into sentences."""
 
 from __future__ import annotations
 
@@ -45,7 +46,12 @@ _NOT_READY_YET = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError._WAIT_COORD,
 }
-_UNREACHABLE = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+_UNREACHABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+}
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
@@ -62,7 +68,8 @@ class Cluster:
         """By group."""
 
     def check(self) -> None:
-        """Raises ClusterError when no broker answers, or one that is too old for our transactions."""
+        """Raises ClusterError when no broker answers, or one that is too old for our
+        transactions."""
         from topicproof.backend.kafka.log import rawlog  # late: the sink needs no kafka-python
 
         with rawlog.connect(self.bootstrap, self.client) as kafka:
@@ -79,11 +86,16 @@ class Cluster:
         with self._translated():
             found = self.admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
         if found is None or not found.partitions:
-            raise TopicError(f"There is no topic {topic} at {self.bootstrap}. Check its name; capital letters count.")
+            raise TopicError(
+                f"There is no topic {topic} at {self.bootstrap}. Check its name; capital letters count."
+            )
         return sorted(found.partitions)
 
-    def create_topic(self, topic: str, partitions: int, exists_ok: bool = False, **config: str) -> None:
-        """Create it with the cluster's default replication. Raises TopicError when it exists and may not."""
+    def create_topic(
+        self, topic: str, partitions: int, exists_ok: bool = False, **config: str
+    ) -> None:
+        """Create it with the cluster's default replication. Raises TopicError when it exists and
+        may not."""
         new = NewTopic(topic, partitions, config=config)
         with self._translated(f"creating topic {topic}"):
             try:
@@ -92,22 +104,33 @@ class Cluster:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
                 if not exists_ok:
-                    raise TopicError(f"Topic {topic} exists already. Choose another name or delete it.") from error
+                    raise TopicError(
+                        f"Topic {topic} exists already. Choose another name or delete it."
+                    ) from error
                 return
-        _wait(lambda: self._ready(topic, partitions), f"Topic {topic} was created but has no leader yet")
+        _wait(
+            lambda: self._ready(topic, partitions),
+            f"Topic {topic} was created but has no leader yet",
+        )
 
     def delete_topics(self, topics: Iterable[str]) -> list[str]:
         """Delete those that exist and wait until they are gone; gives their names."""
         existing = sorted(set(topics) & set(self.topics()))
         if existing:
             with self._translated("deleting topics"):
-                for future in self.admin.delete_topics(existing, operation_timeout=TIMEOUT_S).values():
+                for future in self.admin.delete_topics(
+                    existing, operation_timeout=TIMEOUT_S
+                ).values():
                     future.result()
-            _wait(lambda: not set(existing) & set(self.topics()), "The topics were deleted but are still listed")
+            _wait(
+                lambda: not set(existing) & set(self.topics()),
+                "The topics were deleted but are still listed",
+            )
         return existing
 
     def bounds(self, topic: str) -> Bounds:
-        """Log start, then last stable offset, then high watermark, asked in that order of every partition."""
+        """Log start, then last stable offset, then high watermark, asked in that order of every
+        partition."""
         partitions = self.partitions(topic)
         start = self._offsets(topic, partitions, _earliest(), IsolationLevel.READ_UNCOMMITTED)
         lso = self._offsets(topic, partitions, _latest(), IsolationLevel.READ_COMMITTED)
@@ -115,12 +138,15 @@ class Cluster:
         return Bounds(topic, tuple(PartitionBounds(p, start[p], lso[p], hw[p]) for p in partitions))
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The group's committed offset of every partition that has one, after open transactions settled."""
+        """The group's committed offset of every partition that has one, after open transactions
+        settled."""
         partitions = self.partitions(topic)
 
         def ask(consumer: Consumer) -> list[TopicPartition]:
             # Asked for anew: the answer is written into what was asked.
-            return consumer.committed([TopicPartition(topic, p) for p in partitions], timeout=TIMEOUT_S)
+            return consumer.committed(
+                [TopicPartition(topic, p) for p in partitions], timeout=TIMEOUT_S
+            )
 
         found = self._of_group(group, ask, f"reading the offsets of group {group}")
         return {one.partition: one.offset for one in found if one.offset != OFFSET_INVALID}
@@ -128,8 +154,8 @@ class Cluster:
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Set the group's offsets, outside any transaction. The group must have no members.
 
-        Raises ClusterError also when the client hangs: what it was asked may still be done, and must not be done after
-        the same was asked of another one.
+        Raises ClusterError also when the client hangs: what it was asked may still be done, and
+        must not be done after the same was asked of another one.
         """
 
         def ask(consumer: Consumer) -> list[TopicPartition]:
@@ -147,23 +173,32 @@ class Cluster:
                     raise
 
     def _of_group(
-        self, group: str, ask: Callable[[Consumer], list[TopicPartition]], doing: str, again: bool = True
+        self,
+        group: str,
+        ask: Callable[[Consumer], list[TopicPartition]],
+        doing: str,
+        again: bool = True,
     ) -> list[TopicPartition]:
-        """Ask for the group's offsets, or set them, as a consumer that is no member of it; of a new one where that one
-        hangs, if `again`."""
+        """Ask for the group's offsets, or set them, as a consumer that is no member of it; of a new
+        one where that one hangs, if `again`."""
 
-        # Not the admin client: librdkafka 2.16 ends the whole process when a request of that one to a coordinator fails
-        # to be sent (its issues 4605 and 3663, pull request 5397: an assertion in rd_kafka_enq_once_del_source_return).
-        # Seen within seconds of every kill, and with a coordinator that was only new.
+        # Not the admin client: librdkafka 2.16 ends the whole process when a request of that one to
+        # a coordinator fails to be sent (its issues 4605 and 3663, pull request 5397: an assertion
+        # in rd_kafka_enq_once_del_source_return). Seen within seconds of every kill, and with a
+        # coordinator that was only new.
         def once() -> list[TopicPartition]:
             if group not in self.asking:
-                self.asking[group] = Consumer(consumer_config(self.bootstrap, self.client, group, READ_COMMITTED))
+                self.asking[group] = Consumer(
+                    consumer_config(self.bootstrap, self.client, group, READ_COMMITTED)
+                )
             try:
                 return _without_errors(bounded(partial(ask, self.asking[group])))
             except TimeoutError as error:
                 self.asking.pop(group, None)
                 if not again:
-                    raise ClusterError(f"The Kafka client hangs (while {doing}). Start this again.") from error
+                    raise ClusterError(
+                        f"The Kafka client hangs (while {doing}). Start this again."
+                    ) from error
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
             except KafkaException as error:
                 if _silent(error):
@@ -174,7 +209,8 @@ class Cluster:
         return self._retrying(once, doing)
 
     def settle(self, transactional_ids: Iterable[str]) -> None:
-        """Fence the last holder of every id and abort what it left open, so that no last stable offset waits for it."""
+        """Fence the last holder of every id and abort what it left open, so that no last stable
+        offset waits for it."""
 
         def settle_one(transactional_id: str) -> None:
             with TransactionalProducer(self.bootstrap, self.client, transactional_id):
@@ -185,7 +221,9 @@ class Cluster:
 
     def _ready(self, topic: str, partitions: int) -> bool:
         found = self.admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
-        return len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions.values())
+        return len(found.partitions) == partitions and all(
+            p.leader >= 0 for p in found.partitions.values()
+        )
 
     def _offsets(
         self, topic: str, partitions: list[int], spec: OffsetSpec, isolation: IsolationLevel
@@ -199,10 +237,13 @@ class Cluster:
         return self._retrying(ask, f"asking for the offsets of {topic}")
 
     def _retrying(self, ask: Callable[[], Answer], doing: str) -> Answer:
-        """Ask again while the broker says that it is not ready yet (a coordinator that loads, a leader that moves), or
-        does not answer while others do: until the controller has missed its heartbeat, it is where it was."""
+        """Ask again while the broker says that it is not ready yet (a coordinator that loads, a
+        leader that moves), or does not answer while others do: until the controller has missed its
+        heartbeat, it is where it was."""
         retrying = Retrying(
-            retry=retry_if_exception(lambda error: _not_ready(error) or (_silent(error) and self._answered())),
+            retry=retry_if_exception(
+                lambda error: _not_ready(error) or (_silent(error) and self._answered())
+            ),
             stop=stop_after_delay(GONE_TIMEOUT_S),
             wait=wait_exponential(0.05, max=1),
             reraise=True,
@@ -227,9 +268,11 @@ class Cluster:
 
 
 def require_transactions(bootstrap: str, spoken: Mapping[int, tuple[int, int]]) -> None:
-    """Raises ClusterError unless the brokers take consumer offsets with the group's metadata into a transaction.
+    """Raises ClusterError unless the brokers take consumer offsets with the group's metadata into a
+    transaction.
 
-    `spoken` are a broker's API versions (lowest, highest) by API key. TxnOffsetCommit 3 came with KIP-447.
+    `spoken` are a broker's API versions (lowest, highest) by API key. TxnOffsetCommit 3 came with
+    KIP-447.
     """
     if spoken.get(TXN_OFFSET_COMMIT, (0, -1))[1] < TXN_OFFSET_COMMIT_VERSION_MIN:
         raise ClusterError(
@@ -239,13 +282,16 @@ def require_transactions(bootstrap: str, spoken: Mapping[int, tuple[int, int]]) 
 
 
 def cluster_error(error: KafkaException, bootstrap: str, doing: str) -> ClusterError:
-    """A sentence for what a client raised: unreachable, too old, or refused with the broker's own words."""
+    """A sentence for what a client raised: unreachable, too old, or refused with the broker's own
+    words."""
     cause: KafkaError = error.args[0]
     if _silent(error):
         return ClusterError(
             f"No Kafka broker answers at {bootstrap} (while {doing}). Check the address and that Kafka runs."
         )
-    return ClusterError(f"Kafka at {bootstrap} refused while {doing}: {cause.str()} ({cause.name()}).")
+    return ClusterError(
+        f"Kafka at {bootstrap} refused while {doing}: {cause.str()} ({cause.name()})."
+    )
 
 
 def _earliest() -> OffsetSpec:

@@ -1,4 +1,5 @@
-"""The ids of a cluster and of its topics, from Kafka's metadata. A topic that is made again has another id."""
+"""The ids of a cluster and of its topics, from Kafka's metadata. A topic that is made again has
+another id."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def _ask(kafka: Connection, topics: tuple[str, ...]) -> Origin:
     for topic in topics:
         kafka.leaders(topic)
         wanted = MetadataRequest.MetadataRequestTopic(name=topic)
-        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False, min_version=METADATA_VERSION_MIN)
+        request = MetadataRequest(
+            topics=[wanted], allow_auto_topic_creation=False, min_version=METADATA_VERSION_MIN
+        )
         answer = kafka.send({None: request})[None]
         (found,) = answer.topics
         if found.error_code:

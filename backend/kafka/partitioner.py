@@ -1,7 +1,8 @@
-"""Which partition the producers of settings.py choose for a key: murmur2, Java's, for many keys at once.
+"""Which partition the producers of settings.py choose for a key: murmur2, Java's, for many keys at
+once.
 
-Who needs to know a record's partition before it is sent asks here and names it; with the key in the same partition as
-ever.
+Who needs to know a record's partition before it is sent asks here and names it; with the key in the
+same partition as ever.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ LONG_KEY_BYTES = 1_024
 """A longer key is hashed by itself: what is done for many keys at once would then be done for few."""
 
 
-def partitions_of(keys: Sequence[bytes | None], count: int, without_key: int) -> npt.NDArray[np.int64]:
-    """The partition of each key of a topic with so many; `without_key` for a null one, which may go anywhere."""
+def partitions_of(
+    keys: Sequence[bytes | None], count: int, without_key: int
+) -> npt.NDArray[np.int64]:
+    """The partition of each key of a topic with so many; `without_key` for a null one, which may go
+    anywhere."""
     hashes = _murmur2([key or b"" for key in keys])
     found = (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64) % count
     if None in keys:
@@ -36,7 +40,9 @@ def _murmur2(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
     m = np.uint32(_M)
     found = np.uint32(_SEED) ^ lengths.astype(np.uint32)
     tails = starts + (lengths & ~3)
-    usual = int(lengths.max(initial=0)) if lengths.max(initial=0) <= LONG_KEY_BYTES else LONG_KEY_BYTES
+    usual = (
+        int(lengths.max(initial=0)) if lengths.max(initial=0) <= LONG_KEY_BYTES else LONG_KEY_BYTES
+    )
     for at in range(0, usual - 3, 4):
         some = np.flatnonzero((lengths >= at + 4) & (lengths <= LONG_KEY_BYTES))
         word = words[starts[some] + at] * m

@@ -14,24 +14,30 @@ from topicproof.backend.settings import plain_producer_config
 
 
 class PlainProducer:
-    """`idempotence`: a retry after a lost acknowledgement appends no second copy. `acks` "0": nobody acknowledges,
-    and nothing is tried again."""
+    """`idempotence`: a retry after a lost acknowledgement appends no second copy. `acks` "0":
+    nobody acknowledges, and nothing is tried again."""
 
-    def __init__(self, bootstrap: str, client: Mapping[str, str], idempotence: bool, acks: str) -> None:
+    def __init__(
+        self, bootstrap: str, client: Mapping[str, str], idempotence: bool, acks: str
+    ) -> None:
         config = plain_producer_config(bootstrap, client, idempotence, acks)
         self.producer = Producer({**config, "on_delivery": self._delivered})
         self.failed: KafkaError | None = None
 
     def __enter__(self) -> PlainProducer:
-        # A metadata answer first, as in TransactionalProducer. Each has the client ask for its producer id, without
-        # which it sends nothing. But the first may come over the connection to a bootstrap address, which ends with it:
-        # the client then has nobody to ask, and looks again after 0.5 s (librdkafka 2.16, rd_kafka_idemp_pid_fsm).
+        # A metadata answer first, as in TransactionalProducer. Each has the client ask for its
+        # producer id, without which it sends nothing. But the first may come over the connection to
+        # a bootstrap address, which ends with it: the client then has nobody to ask, and looks
+        # again after 0.5 s (librdkafka 2.16, rd_kafka_idemp_pid_fsm).
         for _ in range(2):
             self.producer.list_topics(timeout=TIMEOUT_S)
         return self
 
     def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
     ) -> None:
         self.producer.close()
 
@@ -43,7 +49,8 @@ class PlainProducer:
             raise NotDelivered(f"A record was refused: {error.args[0].str()}.") from error
 
     def flush(self) -> None:
-        """Send everything that is queued. Raises NotDelivered when some of it was not acknowledged."""
+        """Send everything that is queued. Raises NotDelivered when some of it was not
+        acknowledged."""
         left = self.producer.flush(TIMEOUT_S)
         failed, self.failed = self.failed, None
         if left > 0 or failed is not None:

@@ -1,11 +1,14 @@
-"""A topic's records as a batch data source for Spark, read by librdkafka, with timestamps that Spark can hold.
+"""A topic's records as a batch data source for Spark, read by librdkafka, with timestamps that
+Spark can hold.
 
-Kafka stores any 64-bit number of milliseconds as a timestamp. Spark's Kafka source multiplies it by 1,000, and fails on
-one beyond the year 294,246: a single record keeps the whole topic from being judged. `read_clamped` gives the rows that
-`topicproof.validators.readings.read` gives. It moves such a timestamp to the nearest one that Spark documents (years 1
-to 9999). It is slower than Spark's own source, and used only where that one fails.
+Kafka stores any 64-bit number of milliseconds as a timestamp. Spark's Kafka source multiplies it by
+1,000, and fails on one beyond the year 294,246: a single record keeps the whole topic from being
+judged. `read_clamped` gives the rows that `topicproof.validators.readings.read` gives. It moves
+such a timestamp to the nearest one that Spark documents (years 1 to 9999). It is slower than
+Spark's own source, and used only where that one fails.
 
-Spark's Python workers import this module by name: on a cluster this project must be on their PYTHONPATH.
+Spark's Python workers import this module by name: on a cluster this project must be on their
+PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -57,10 +60,12 @@ SCHEMA = pa.schema(
 
 
 def beyond_spark(batches: pa.Table) -> bool:
-    """Whether the headers of these batches show a timestamp outside the years 1 to 9999. A record in the middle of a
-    batch may have an earlier one that no header shows."""
+    """Whether the headers of these batches show a timestamp outside the years 1 to 9999. A record
+    in the middle of a batch may have an earlier one that no header shows."""
     shown = [pc.min_max(batches[name]).as_py() for name in ("first_timestamp", "max_timestamp")]
-    return any(one["min"] is not None and (one["min"] < MIN_MS or one["max"] > MAX_MS) for one in shown)
+    return any(
+        one["min"] is not None and (one["min"] < MIN_MS or one["max"] > MAX_MS) for one in shown
+    )
 
 
 def register(spark: SparkSession) -> None:
@@ -71,13 +76,17 @@ def register(spark: SparkSession) -> None:
 def read_clamped(
     spark: SparkSession, bootstrap: str, client: Mapping[str, str], bounds: Bounds, level: Witness
 ) -> DataFrame:
-    """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use. The session must
-    know the source: `register`."""
+    """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use.
+    The session must know the source: `register`."""
     options = {"bootstrap": bootstrap, "client": json.dumps(dict(client)), "level": level.value}
     frames = []
     for own, first in split(bounds):
         spans = {p.partition: (p.start, end_of(p, level)) for p in own.partitions}
-        frame = spark.read.format(FORMAT).options(**options, topic=own.topic, spans=json.dumps(spans)).load()
+        frame = (
+            spark.read.format(FORMAT)
+            .options(**options, topic=own.topic, spans=json.dumps(spans))
+            .load()
+        )
         frames.append(frame.withColumn("partition", F.col("partition") + first) if first else frame)
     return reduce(DataFrame.unionByName, frames)
 
@@ -107,7 +116,11 @@ class KafkaRecords(DataSource):
 
 class RecordsReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
-        self.bootstrap, self.topic, self.level = options["bootstrap"], options["topic"], options["level"]
+        self.bootstrap, self.topic, self.level = (
+            options["bootstrap"],
+            options["topic"],
+            options["level"],
+        )
         self.client: dict[str, str] = json.loads(options["client"])
         self.spans: dict[str, tuple[int, int]] = json.loads(options["spans"])
 
@@ -139,13 +152,16 @@ class RecordsReader(DataSourceReader):
             consumer.close()
 
     def _messages(self, consumer: Consumer, span: Span) -> Iterator[Message]:
-        """Those of the span. It ends with a record behind it, or with the end of what this level may see."""
+        """Those of the span. It ends with a record behind it, or with the end of what this level
+        may see."""
         heard = time.monotonic()
         while True:
             message = consumer.poll(POLL_S)
             if message is None:
                 if time.monotonic() - heard > SILENCE_S:
-                    raise ClusterError(f"{self.topic}-{span.partition} gave nothing for {SILENCE_S:g} s. Try again.")
+                    raise ClusterError(
+                        f"{self.topic}-{span.partition} gave nothing for {SILENCE_S:g} s. Try again."
+                    )
                 continue
             heard = time.monotonic()
             error = message.error()

@@ -1,7 +1,8 @@
-"""A transaction as a `with` block, and confluent-kafka's errors translated once into what the caller must do.
+"""A transaction as a `with` block, and confluent-kafka's errors translated once into what the
+caller must do.
 
-Leaving the block normally commits; leaving it by an exception aborts and lets the exception pass; being fenced does
-neither, because the transaction belongs to somebody else now.
+Leaving the block normally commits; leaving it by an exception aborts and lets the exception pass;
+being fenced does neither, because the transaction belongs to somebody else now.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from types import TracebackType
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_exponential,
+)
 from tenacity.stop import stop_base
 
 from topicproof.backend.errors import (
@@ -78,12 +85,13 @@ Placed = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, Any]], int]
 
 
 class TransactionalProducer:
-    """One transactional id, taken over on entering: earlier holders are fenced and their transaction settled.
+    """One transactional id, taken over on entering: earlier holders are fenced and their
+    transaction settled.
 
-    Raises Fenced when somebody else takes the id over, NotAllowed when a right is missing, TransactionAborted when the
-    transaction was aborted and may be replayed, RecordRefused when that is for a record of it, OutcomeUnknown when the
-    answer to a commit never came, ClientStuck when the client itself does not come back, KafkaException for anything
-    fatal.
+    Raises Fenced when somebody else takes the id over, NotAllowed when a right is missing,
+    TransactionAborted when the transaction was aborted and may be replayed, RecordRefused when that
+    is for a record of it, OutcomeUnknown when the answer to a commit never came, ClientStuck when
+    the client itself does not come back, KafkaException for anything fatal.
     """
 
     def __init__(
@@ -107,26 +115,33 @@ class TransactionalProducer:
         """Whether there is a transaction that was neither committed nor aborted."""
 
     def __enter__(self) -> TransactionalProducer:
-        # A metadata answer first: init_transactions then takes at most 0.06 s where it was 0.5 s now and then.
+        # A metadata answer first: init_transactions then takes at most 0.06 s where it was 0.5 s
+        # now and then.
         self.producer.list_topics(timeout=TIMEOUT_S)
         self._retrying(lambda: self.producer.init_transactions(TIMEOUT_S))
         return self
 
     def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
     ) -> None:
         if self.stuck:
             return  # To close it would wait for the call that never comes back. It ends with its process.
-        # One that was fenced says so once more when it is closed, and one that could not abort tries and fails again.
+        # One that was fenced says so once more when it is closed, and one that could not abort
+        # tries and fails again.
         with suppress(KafkaException), warnings.catch_warnings() if self.open else nullcontext():
             if self.open:
-                warnings.filterwarnings("ignore", "Producer abort_transaction failed", RuntimeWarning)
+                warnings.filterwarnings(
+                    "ignore", "Producer abort_transaction failed", RuntimeWarning
+                )
             self.producer.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit what is produced in the block; abort when the block raises. What a stuck client leaves open is for
-        whoever takes the id over."""
+        """Commit what is produced in the block; abort when the block raises. What a stuck client
+        leaves open is for whoever takes the id over."""
         self.failed = None
         self.producer.begin_transaction()
         self.open = True
@@ -140,8 +155,8 @@ class TransactionalProducer:
         self._commit()
 
     def produce(self, records: Iterable[Record], delivered: Delivered | None = None) -> None:
-        """Queue records; waits for room when the queue is full. `delivered` hears what became of each, in the
-        place of `heard`."""
+        """Queue records; waits for room when the queue is full. `delivered` hears what became of
+        each, in the place of `heard`."""
         try:
             enqueue(self.producer, records, delivered)
         except KafkaException as error:
@@ -158,7 +173,9 @@ class TransactionalProducer:
         """How many the topic has; 0 where nobody knows it. Raises KafkaException."""
         found: list[int] = []
         self._retrying(
-            lambda: found.append(len(self.producer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions))
+            lambda: found.append(
+                len(self.producer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
+            )
         )
         return found[-1]
 
@@ -168,22 +185,31 @@ class TransactionalProducer:
             self.failed = error
 
     def flush(self) -> None:
-        """Send everything that is queued, so that an abort leaves it in the log (librdkafka purges the unsent).
+        """Send everything that is queued, so that an abort leaves it in the log (librdkafka purges
+        the unsent).
 
-        Ends with the first record that fails; librdkafka alone would wait out its time for those behind it.
+        Ends with the first record that fails; librdkafka alone would wait out its time for those
+        behind it.
         """
         deadline = time.monotonic() + TIMEOUT_S
-        # Only while there is something: each flush wakes every thread of the client, of which two are idle.
+        # Only while there is something: each flush wakes every thread of the client, of which two
+        # are idle.
         while self.failed is None and len(self.producer) > 0 and self.producer.flush(LOOK_S) > 0:
             if time.monotonic() > deadline:
-                raise TransactionAborted(f"{self.transactional_id}: the brokers did not take all records in time.")
+                raise TransactionAborted(
+                    f"{self.transactional_id}: the brokers did not take all records in time."
+                )
         if self.failed is not None:
             raise self._told(self.failed) or self._aborted(self.failed)
 
     def send_offset(self, source: TopicPartition, group: Any) -> None:
-        """Add the next offset of the source to the transaction, and send what is queued meanwhile: neither waits for
-        the other."""
-        self._retrying(lambda: self._bounded(partial(self.producer.send_offsets_to_transaction, [source], group)))
+        """Add the next offset of the source to the transaction, and send what is queued meanwhile:
+        neither waits for the other."""
+        self._retrying(
+            lambda: self._bounded(
+                partial(self.producer.send_offsets_to_transaction, [source], group)
+            )
+        )
 
     def send_commit(self) -> None:
         """Begin the commit that the end of the block waits for."""
@@ -192,8 +218,8 @@ class TransactionalProducer:
             self.producer.commit_transaction(NO_WAIT_S)
 
     def abort(self) -> None:
-        # Records that come back as out of sequence while the client purges are purged by the next call only; until then
-        # it waits for them (librdkafka 2.16).
+        # Records that come back as out of sequence while the client purges are purged by the next
+        # call only; until then it waits for them (librdkafka 2.16).
         self._retrying(lambda: self.producer.abort_transaction(PURGE_S), stop_after_delay(ABORT_S))
         self.open = False
 
@@ -214,8 +240,8 @@ class TransactionalProducer:
             ) from error
 
     def _bounded(self, call: Callable[[float], None]) -> None:
-        """Call with our time-out while what is queued is sent, and give the client up where it does not keep to it.
-        Raises ClientStuck, and what `flush` raises."""
+        """Call with our time-out while what is queued is sent, and give the client up where it does
+        not keep to it. Raises ClientStuck, and what `flush` raises."""
         try:
             bounded(partial(call, TIMEOUT_S), self.flush)
         except TimeoutError as error:
@@ -231,7 +257,8 @@ class TransactionalProducer:
         except KafkaException as error:
             if not _retriable(error):
                 raise self._translated(error) from error
-        # Only now: what keeps count of tries takes as much processor time as the client does for a call.
+        # Only now: what keeps count of tries takes as much processor time as the client does for a
+        # call.
         retrying = Retrying(
             retry=retry_if_exception(_retriable),
             stop=stop,
@@ -249,8 +276,8 @@ class TransactionalProducer:
         return self._ended(cause) if cause.code() == KafkaError._STATE else self._translated(error)
 
     def _ended(self, cause: KafkaError) -> SinkError:
-        """What made a transaction fail of which the client, that sends meanwhile, says no more than that its state is
-        erroneous: the record that failed is heard a moment later."""
+        """What made a transaction fail of which the client, that sends meanwhile, says no more than
+        that its state is erroneous: the record that failed is heard a moment later."""
         deadline = time.monotonic() + HEARD_S
         while self.failed is None and time.monotonic() < deadline:
             self.producer.poll(LOOK_S)
@@ -267,7 +294,9 @@ class TransactionalProducer:
     def _told(self, cause: KafkaError) -> SinkError | None:
         """What the code alone says."""
         if cause.code() in _FENCED:
-            return Fenced(f"{self.transactional_id} was taken over by another producer ({cause.name()}).")
+            return Fenced(
+                f"{self.transactional_id} was taken over by another producer ({cause.name()})."
+            )
         if cause.code() in _NOT_ALLOWED:
             return NotAllowed(
                 f"{self.transactional_id}: the brokers do not allow this client to go on ({cause.name()}). Give it the "
@@ -286,11 +315,16 @@ def is_refused(error: KafkaError) -> bool:
     return error.code() in _REFUSED
 
 
-def enqueue(producer: Producer, records: Iterable[Record], delivered: Delivered | None = None) -> None:
+def enqueue(
+    producer: Producer, records: Iterable[Record], delivered: Delivered | None = None
+) -> None:
     """Queue records; waits for room when the queue is full. Raises KafkaException."""
-    # Called for every record of a pipeline: what can be looked up once is, and what need not be said is not. Without
-    # headers this takes less processor time than `produce_batch`, whose dicts are taken apart one by one.
-    produce = producer.produce if delivered is None else partial(producer.produce, on_delivery=delivered)
+    # Called for every record of a pipeline: what can be looked up once is, and what need not be
+    # said is not. Without headers this takes less processor time than `produce_batch`, whose dicts
+    # are taken apart one by one.
+    produce = (
+        producer.produce if delivered is None else partial(producer.produce, on_delivery=delivered)
+    )
     for topic, key, value, headers in records:
         while True:
             try:
@@ -319,4 +353,8 @@ def enqueue_placed(producer: Producer, records: Iterable[Placed]) -> None:
 
 
 def _retriable(error: BaseException) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].retriable() and not error.args[0].txn_requires_abort()
+    return (
+        isinstance(error, KafkaException)
+        and error.args[0].retriable()
+        and not error.args[0].txn_requires_abort()
+    )

@@ -1,11 +1,14 @@
-"""The matrix: every guarantee against every fault, each cell a real small run, judged from its sink.
+"""The matrix: every guarantee against every fault, each cell a real small run, judged from its
+sink.
 
-backend/matrix/table.py says what theory expects of each cell. A cell is a surprise when its sink shows damage that was
-not expected, or lacks damage that was; when its verdict is not that of its guarantee; or when nothing proves that its
-fault fired: an experiment in which nothing went wrong shows nothing.
+backend/matrix/table.py says what theory expects of each cell. A cell is a surprise when its sink
+shows damage that was not expected, or lacks damage that was; when its verdict is not that of its
+guarantee; or when nothing proves that its fault fired: an experiment in which nothing went wrong
+shows nothing.
 
-The last result of every cell is in the home, in `matrix/results.json`: a list of objects with the fields of `Result`
-(`read_results` gives them). A cell that agrees leaves no run behind; `run` of a surprise can still be looked at.
+The last result of every cell is in the home, in `matrix/results.json`: a list of objects with the
+fields of `Result` (`read_results` gives them). A cell that agrees leaves no run behind; `run` of a
+surprise can still be looked at.
 """
 
 from __future__ import annotations
@@ -73,11 +76,11 @@ def run_cells(
     ended: Callable[[Result], None],
     at_once: int = AT_ONCE,
 ) -> None:
-    """Run these cells until `stop`, so many at a time, and keep each result in the home as soon as it is there. Those
-    that strike brokers have them to themselves.
+    """Run these cells until `stop`, so many at a time, and keep each result in the home as soon as
+    it is there. Those that strike brokers have them to themselves.
 
-    A cell that agrees leaves nothing behind; the run of a surprise stays, to be looked at. Raises UsageError for a
-    cluster with too few brokers.
+    A cell that agrees leaves nothing behind; the run of a surprise stays, to be looked at. Raises
+    UsageError for a cluster with too few brokers.
     """
     cells, history = list(wanted), History(settings)
     cluster = Cluster(services.bootstrap, settings.client)
@@ -125,14 +128,21 @@ def read_results(settings: Settings) -> list[Result]:
         given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         return [Result(**{**one, "surprises": tuple(one["surprises"])}) for one in given]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{path} does not hold the results of a matrix. Delete it and run the matrix anew.") from error
+        raise UsageError(
+            f"{path} does not hold the results of a matrix. Delete it and run the matrix anew."
+        ) from error
 
 
 def surprises(
-    cell: Cell, found: Mapping[Damage, int], verdict: Outcome, why: str, error: str | None, fired: str | None
+    cell: Cell,
+    found: Mapping[Damage, int],
+    verdict: Outcome,
+    why: str,
+    error: str | None,
+    fired: str | None,
 ) -> list[str]:
-    """Where a cell differs from what theory expects, one sentence each. `why` is the verdict's sentence, `error` what
-    the run failed with, `fired` what proves the fault."""
+    """Where a cell differs from what theory expects, one sentence each. `why` is the verdict's
+    sentence, `error` what the run failed with, `fired` what proves the fault."""
     said = []
     if fired is None:
         said.append("nothing shows that the fault fired")
@@ -158,7 +168,12 @@ def _verdict(cell: Cell, found: Mapping[Damage, int]) -> Outcome:
 
 
 def _run(
-    settings: Settings, services: Services, history: History, cluster: Cluster, cell: Cell, stop: threading.Event
+    settings: Settings,
+    services: Services,
+    history: History,
+    cluster: Cluster,
+    cell: Cell,
+    stop: threading.Event,
 ) -> Result | None:
     """None when it was stopped before its end."""
     began = time.monotonic()
@@ -184,7 +199,10 @@ def _run(
         if cell.deduplicated:
             fired = fired and f"{fired}; a reader who keeps everything finds {_says(found)}"
             report = judge_deduplicated(services.spark_remote, context.folder)
-            found = {**_damage(report), **{one: found[one] for one in found if one is Damage.HIDDEN}}
+            found = {
+                **_damage(report),
+                **{one: found[one] for one in found if one is Damage.HIDDEN},
+            }
         said = surprises(cell, found, report.verdict, report.why, history.get(run.id).error, fired)
     if stop.is_set() or not said:
         clean(settings, services, history, run.id)
@@ -232,4 +250,6 @@ def _write_results(settings: Settings, results: Sequence[Result]) -> None:
         fresh.write_text(json.dumps([asdict(one) for one in results], indent=1), encoding="utf-8")
         fresh.replace(path)
     except OSError as error:
-        raise EvidenceError(f"The results of the matrix cannot be kept in {path}: {error.strerror}.") from error
+        raise EvidenceError(
+            f"The results of the matrix cannot be kept in {path}: {error.strerror}."
+        ) from error

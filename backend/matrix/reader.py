@@ -1,8 +1,9 @@
-"""A finished run's sink as a reader sees it who drops repeats: the first record of every lineage, and no other.
+"""A finished run's sink as a reader sees it who drops repeats: the first record of every lineage,
+and no other.
 
-Lineage is the header that our sink writes (validators/lineage/headers.py). A record without it is kept. The verdict is
-that of the same validators on what such a reader has, with exactly-once for its promise; the raw log is not asked,
-since it tells of records that the reader has dropped.
+Lineage is the header that our sink writes (validators/lineage/headers.py). A record without it is
+kept. The verdict is that of the same validators on what such a reader has, with exactly-once for
+its promise; the raw log is not asked, since it tells of records that the reader has dropped.
 """
 
 from __future__ import annotations
@@ -24,10 +25,15 @@ from topicproof.validators.report import Report, judge
 
 
 def judge_deduplicated(spark_remote: str, folder: Path) -> Report:
-    """The verdict on a judged run, from the evidence in its folder. Raises EvidenceError, SparkError."""
+    """The verdict on a judged run, from the evidence in its folder. Raises EvidenceError,
+    SparkError."""
     with spark_session(spark_remote) as spark:
         taken = read_capture(spark, folder / EVIDENCE)
-        kept = keep(first_of_each(taken.committed), (folder / "deduplicated" / "sink").as_uri(), taken.offsets)
+        kept = keep(
+            first_of_each(taken.committed),
+            (folder / "deduplicated" / "sink").as_uri(),
+            taken.offsets,
+        )
         ledger = build_ledger(
             kept,
             kept,
@@ -43,7 +49,13 @@ def judge_deduplicated(spark_remote: str, folder: Path) -> Report:
 
 def first_of_each(reading: DataFrame) -> DataFrame:
     """The first record of every lineage in each partition, in the order of offsets."""
-    lineage = F.get(F.filter("headers", lambda header: header["key"] == LINEAGE_HEADER), F.lit(0))["value"]
-    alike = Window.partitionBy("partition", F.coalesce("lineage", F.col("offset").cast("string").cast("binary")))
-    numbered = reading.withColumn("lineage", lineage).withColumn("copy", F.row_number().over(alike.orderBy("offset")))
+    lineage = F.get(F.filter("headers", lambda header: header["key"] == LINEAGE_HEADER), F.lit(0))[
+        "value"
+    ]
+    alike = Window.partitionBy(
+        "partition", F.coalesce("lineage", F.col("offset").cast("string").cast("binary"))
+    )
+    numbered = reading.withColumn("lineage", lineage).withColumn(
+        "copy", F.row_number().over(alike.orderBy("offset"))
+    )
     return numbered.where("copy = 1").drop("lineage", "copy")

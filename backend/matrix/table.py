@@ -1,16 +1,20 @@
-"""The matrix as data: what theory expects of every guarantee under every fault, and what shows that a fault fired.
+"""The matrix as data: what theory expects of every guarantee under every fault, and what shows that
+a fault fired.
 
-A column is a promise: a guarantee and how its producer keeps it. A row is a trouble: a fault, and what it does to each
-promise. What no guarantee but exactly-once can fence is an expectation of the table, never an exception made later.
+A column is a promise: a guarantee and how its producer keeps it. A row is a trouble: a fault, and
+what it does to each promise. What no guarantee but exactly-once can fence is an expectation of the
+table, never an exception made later.
 
-Two columns are at-least-once with something behind it that drops repeats, so that theory expects no damage of them
-where at-least-once has duplicates:
+Two columns are at-least-once with something behind it that drops repeats, so that theory expects no
+damage of them where at-least-once has duplicates:
 
-- `at_least_once-upsert` writes into a table (SQLite) by lineage: what is written again replaces itself.
-- `at_least_once-deduplicated` is the topic of `at_least_once` as a reader sees it who keeps the first record of every
-  lineage (source topic, partition, offset and output index: the header that the sink writes) and drops the others.
-  Several producers that wrote the same inputs in order leave an order that keeping the first restores, because the
-  offset of an input is committed only after its output is in the log.
+- `at_least_once-upsert` writes into a table (SQLite) by lineage: what is written again replaces
+  itself.
+- `at_least_once-deduplicated` is the topic of `at_least_once` as a reader sees it who keeps the
+  first record of every lineage (source topic, partition, offset and output index: the header that
+  the sink writes) and drops the others. Several producers that wrote the same inputs in order leave
+  an order that keeping the first restores, because the offset of an input is committed only after
+  its output is in the log.
 """
 
 from __future__ import annotations
@@ -41,7 +45,8 @@ BROKERS = 3
 
 
 class Damage(StrEnum):
-    """What a sink can show. `HIDDEN` is no harm: records of aborted transactions, which read_committed withholds."""
+    """What a sink can show. `HIDDEN` is no harm: records of aborted transactions, which
+    read_committed withholds."""
 
     DUPLICATES = "duplicates"
     GAPS = "gaps"
@@ -126,7 +131,9 @@ class Cell:
 
 
 _LIKE = "at_least_once"
-_REPEATS = frozenset({"abort", "crash-producing", "crash-produced", "crash-offset-sent", "error-produced", "zombie"})
+_REPEATS = frozenset(
+    {"abort", "crash-producing", "crash-produced", "crash-offset-sent", "error-produced", "zombie"}
+)
 """Troubles under which at-least-once repeats inputs, and one under which it may only just not."""
 
 PROMISES: tuple[Promise, ...] = (
@@ -154,7 +161,11 @@ PROMISES: tuple[Promise, ...] = (
 
 def _quiet(trial: Trial) -> str | None:
     """Nothing was to happen, and nothing did."""
-    loud = [entry for entry in trial.entries if isinstance(entry, FaultFired) or _is(entry, Declared.ABORTED)]
+    loud = [
+        entry
+        for entry in trial.entries
+        if isinstance(entry, FaultFired) or _is(entry, Declared.ABORTED)
+    ]
     return None if loud else "no fault fired and no transaction was aborted"
 
 
@@ -198,7 +209,11 @@ def _told(what: Told) -> Callable[[Trial], str | None]:
     """What the run's own process says it did."""
 
     def proof(trial: Trial) -> str | None:
-        said = [entry.said for entry in trial.entries if isinstance(entry, FaultTold) and entry.what is what]
+        said = [
+            entry.said
+            for entry in trial.entries
+            if isinstance(entry, FaultTold) and entry.what is what
+        ]
         # A retry repeats an entry where the journal's own leader was struck.
         return "; ".join(dict.fromkeys(said)) or None
 
@@ -206,17 +221,24 @@ def _told(what: Told) -> Callable[[Trial], str | None]:
 
 
 def _attempted(trial: Trial) -> str | None:
-    """The source holds more than its records and one marker for each of the transactions that wrote them."""
+    """The source holds more than its records and one marker for each of the transactions that wrote
+    them."""
     held = sum(p.lso - p.start for p in trial.report.source.partitions)
     aborted = held - trial.report.source_records
-    return f"{aborted} of {held} offsets of the source are no committed records" if aborted > held / 3 else None
+    return (
+        f"{aborted} of {held} offsets of the source are no committed records"
+        if aborted > held / 3
+        else None
+    )
 
 
 def _is(entry: Entry, outcome: Declared) -> bool:
     return isinstance(entry, TransactionEnded) and entry.outcome is outcome
 
 
-def _at_each_step(kind: str, does: str, expected: Mapping[Step, tuple[str | None, ...]]) -> Iterator[Trouble]:
+def _at_each_step(
+    kind: str, does: str, expected: Mapping[Step, tuple[str | None, ...]]
+) -> Iterator[Trouble]:
     """A fault inside the worker, once at each step of the second transaction."""
     for step in (one for one in Step if one in expected):
         name = f"{kind}-{step}".replace("_", "-")
@@ -249,22 +271,32 @@ def _network(request: str, how: str, *expected: str | None, **plan: Any) -> Trou
     """A request of the second transaction, hurt on its way."""
     fault = f"network@transaction=2,request={request},how={how}"
     title = f"a request ({request}) is {how}"
-    return Trouble(f"{request}-{how}", title, {"faults": [fault], **plan}, _told(Told.STRUCK), expected)
+    return Trouble(
+        f"{request}-{how}", title, {"faults": [fault], **plan}, _told(Told.STRUCK), expected
+    )
 
 
 def _broker(role: str, how: str) -> Trouble:
-    """The broker that leads a role's partition, in the second transaction. Without transactions what died with it may
-    be repeated or lost; whether it is depends on the moment."""
-    keeps = {"source": "leads the source", "sink": "leads the sink", "offsets": "keeps the group's offsets"}
+    """The broker that leads a role's partition, in the second transaction. Without transactions
+    what died with it may be repeated or lost; whether it is depends on the moment."""
+    keeps = {
+        "source": "leads the source",
+        "sink": "leads the sink",
+        "offsets": "keeps the group's offsets",
+    }
     says = {
         "kill": "is killed and comes back",
         "pause": "stands still for a while",
         "isolate": "is cut off from its peers until they have replaced it",
     }
-    # A controller misses a broker after 9 s without a heartbeat (broker.session.timeout.ms), and where it was the one
-    # that is cut off, another must be elected first: 13 s were seen.
+    # A controller misses a broker after 9 s without a heartbeat (broker.session.timeout.ms), and
+    # where it was the one that is cut off, another must be elected first: 13 s were seen.
     seconds = ",seconds=16" if how == "isolate" else ""
-    others = ("duplicates?", None, "gaps?", None) if how == "kill" and role in keeps else _NO_TRANSACTIONS
+    others = (
+        ("duplicates?", None, "gaps?", None)
+        if how == "kill" and role in keeps
+        else _NO_TRANSACTIONS
+    )
     return Trouble(
         f"broker-{role}-{how}",
         f"the broker that {keeps.get(role, 'keeps the transactions')} {says[how]}",
@@ -284,15 +316,26 @@ TABLE: tuple[Trouble, ...] = (
         _aborted,
         ("hidden", "duplicates", "duplicates", "gaps", "gaps"),
     ),
-    *_at_each_step("crash", "the worker is killed", {**_WORKER_LOST, Step.COMMITTING: ("hidden?", *_NO_TRANSACTIONS)}),
+    *_at_each_step(
+        "crash",
+        "the worker is killed",
+        {**_WORKER_LOST, Step.COMMITTING: ("hidden?", *_NO_TRANSACTIONS)},
+    ),
     *_at_each_step("error", "the worker's code fails", _WORKER_LOST),
     Trouble(
         "zombie",
         "the worker stands still while its successor begins, and goes on",
         {"faults": ["zombie@transaction=2"]},
         _fenced,
-        # Nothing fences a zombie without transactions: it goes on with what it has, beside its successor.
-        ("hidden", "duplicates inversions?", "duplicates inversions?", "duplicates?", "duplicates?"),
+        # Nothing fences a zombie without transactions: it goes on with what it has, beside its
+        # successor.
+        (
+            "hidden",
+            "duplicates inversions?",
+            "duplicates inversions?",
+            "duplicates?",
+            "duplicates?",
+        ),
     ),
     Trouble(
         "hijack",
@@ -388,10 +431,11 @@ SMALL = frozenset(
 
 
 def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS) -> list[Cell]:
-    """The cells of the matrix, row by row; of `only` (`guarantee=NAME,fault=NAME`) those that any of them fits.
+    """The cells of the matrix, row by row; of `only` (`guarantee=NAME,fault=NAME`) those that any
+    of them fits.
 
-    A name fits those that begin with it too: `fault=crash` is every crash. What needs more than `brokers` is left out.
-    Raises UsageError for a name that fits none, and when nothing is left.
+    A name fits those that begin with it too: `fault=crash` is every crash. What needs more than
+    `brokers` is left out. Raises UsageError for a name that fits none, and when nothing is left.
     """
     found = [
         _cell(promise, trouble, expected)
@@ -448,9 +492,13 @@ def _filter(text: str) -> dict[str, str]:
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         if name not in known:
-            raise UsageError(f"--only {text}: expected guarantee=NAME, fault=NAME or both with a comma between.")
+            raise UsageError(
+                f"--only {text}: expected guarantee=NAME, fault=NAME or both with a comma between."
+            )
         if not any(_begins(one, value) for one in known[name]):
-            raise UsageError(f"--only {text}: there is no {name} {value!r}. Known: {', '.join(known[name])}.")
+            raise UsageError(
+                f"--only {text}: there is no {name} {value!r}. Known: {', '.join(known[name])}."
+            )
         wanted[name] = value
     return wanted
 

@@ -1,8 +1,9 @@
 """How payments come to be in a topic twice: three real causes, as fills of the scenario totals.
 
-None of them breaks a promise of Kafka: an idempotent producer repeats nothing within its own life, and a transaction
-would have repeated these records as faithfully. They are repeated before the first offset is committed anywhere, so
-that exactly-once totals add them twice, and only the payments' ids can tell.
+None of them breaks a promise of Kafka: an idempotent producer repeats nothing within its own life,
+and a transaction would have repeated these records as faithfully. They are repeated before the
+first offset is committed anywhere, so that exactly-once totals add them twice, and only the
+payments' ids can tell.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Twice:
 
 
 def fill_twice(cause: Cause, twice: Twice) -> None:
-    """Fill payments 0 to records - 1 into a topic, some of them twice. Raises ClusterError, SinkError."""
+    """Fill payments 0 to records - 1 into a topic, some of them twice. Raises ClusterError,
+    SinkError."""
     {Cause.INGEST: _ingest, Cause.RESTART: _restart, Cause.TRANSFER: _transfer}[cause](twice)
 
 
@@ -75,7 +77,9 @@ def _restart(twice: Twice) -> None:
 def _transfer(twice: Twice) -> None:
     table = table_of(twice.topic)
     engine = connect_database(twice.database)
-    numbered = [{"number": number, "body": payment(number).decode()} for number in range(twice.records)]
+    numbered = [
+        {"number": number, "body": payment(number).decode()} for number in range(twice.records)
+    ]
     try:
         table.create(engine, checkfirst=True)
         with engine.begin() as connection:
@@ -92,7 +96,12 @@ def _transfer(twice: Twice) -> None:
 
 def table_of(topic: str) -> Table:
     """The table that a transfer copies into a topic."""
-    return Table(topic, MetaData(), Column("number", Integer, primary_key=True), Column("body", String, nullable=False))
+    return Table(
+        topic,
+        MetaData(),
+        Column("number", Integer, primary_key=True),
+        Column("body", String, nullable=False),
+    )
 
 
 def _fill(twice: Twice, count: int, value: Callable[[int], bytes]) -> None:
@@ -114,7 +123,9 @@ def _ingest(twice: Twice) -> None:
                 continue
             # Where no answer came the client cannot know, and posts again: at least once.
             if not any(_posted(port, payment(number)) for _post in range(POSTS_MAX)):
-                raise ClusterError(f"The ingest server did not accept payment {number} in {POSTS_MAX} posts.")
+                raise ClusterError(
+                    f"The ingest server did not accept payment {number} in {POSTS_MAX} posts."
+                )
             count += 1
             twice.filled(count)
 
@@ -132,7 +143,9 @@ def _posted(port: int, body: bytes) -> bool:
 @contextmanager
 def _ingest_server(cluster: Cluster, topic: str) -> Iterator[int]:
     """Appends what is posted, and answers when the brokers have it; gives its port."""
-    producer = Producer(idempotent_producer_config(cluster.bootstrap, cluster.client) | {"linger.ms": 0})
+    producer = Producer(
+        idempotent_producer_config(cluster.bootstrap, cluster.client) | {"linger.ms": 0}
+    )
     count = 0
 
     class Ingest(BaseHTTPRequestHandler):

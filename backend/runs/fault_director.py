@@ -1,8 +1,10 @@
-"""The director: the part of a run's process that does the damage from outside the worker, and heals it.
+"""The director: the part of a run's process that does the damage from outside the worker, and heals
+it.
 
-It follows the journal. Where a worker has claimed a fault of side `run` and waits (rendezvous.py), it does what the
-fault says, tells the journal, and heals after the fault's time, and in any case when the run ends, however it ends.
-Everything it does is told in the journal with what shows it: that is the proof that a fault fired.
+It follows the journal. Where a worker has claimed a fault of side `run` and waits (rendezvous.py),
+it does what the fault says, tells the journal, and heals after the fault's time, and in any case
+when the run ends, however it ends. Everything it does is told in the journal with what shows it:
+that is the proof that a fault fired.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.query import Names
 from topicproof.backend.services.keeper import brokers
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.journal import FaultFired, FaultTold, JournalReader, JournalWriter, Told
+from topicproof.backend.sink.journal import (
+    FaultFired,
+    FaultTold,
+    JournalReader,
+    JournalWriter,
+    Told,
+)
 
 LOOK_S = 0.05
 
@@ -48,7 +56,8 @@ class Struck:
 
 
 class Director(threading.Thread):
-    """`with Director(struck, faults) as director`, then let the sink connect to `director.bootstrap`."""
+    """`with Director(struck, faults) as director`, then let the sink connect to
+    `director.bootstrap`."""
 
     def __init__(self, struck: Struck, faults: Sequence[str]) -> None:
         super().__init__(name="director", daemon=True)
@@ -71,7 +80,8 @@ class Director(threading.Thread):
         return self.struck.cluster.bootstrap if self.proxy is None else self.proxy.bootstrap
 
     def __enter__(self) -> Self:
-        """Raises SetupError when the proxy cannot listen, UsageError when the brokers are not ours to strike."""
+        """Raises SetupError when the proxy cannot listen, UsageError when the brokers are not ours
+        to strike."""
         if not self.faults:
             return self
         cluster, journal = self.struck.cluster, self.struck.names.journal
@@ -91,7 +101,10 @@ class Director(threading.Thread):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.opened.__exit__(kind, error, trace)
 
@@ -99,7 +112,9 @@ class Director(threading.Thread):
         done: set[str] = set()
         while not self.ended.wait(LOOK_S):
             try:
-                claimed = [entry.fault for entry in self.reader.news() if isinstance(entry, FaultFired)]
+                claimed = [
+                    entry.fault for entry in self.reader.news() if isinstance(entry, FaultFired)
+                ]
             except ClusterError:
                 continue  # The brokers may be the ones that are struck.
             for name in claimed:
@@ -137,7 +152,9 @@ class Director(threading.Thread):
         topic = self.struck.names.sink if api is Api.PRODUCE else None
         times, seconds = fault.number("times"), float(fault.number("seconds"))
         rule = Rule(api, How(fault.word("how")), times, topic, seconds)
-        rule.heard = lambda: self._tell(name, Told.STRUCK, f"{api.name} {rule.how}, {rule.struck} of {times}")
+        rule.heard = lambda: self._tell(
+            name, Told.STRUCK, f"{api.name} {rule.how}, {rule.struck} of {times}"
+        )
         self.proxy.arm(rule)
         return f"the next {times} of {api.name} will be {rule.how}"
 
@@ -164,7 +181,11 @@ class Director(threading.Thread):
         return f"the worker is cut off from the brokers for {seconds} s"
 
     def _leave_open(self, name: str, fault: Fault) -> str:
-        cluster, sink, seconds = self.struck.cluster, self.struck.names.sink, fault.number("seconds")
+        cluster, sink, seconds = (
+            self.struck.cluster,
+            self.struck.names.sink,
+            fault.number("seconds"),
+        )
         end = leave_open(cluster, sink, seconds if fault.word("end") == "expiry" else None)
         self._later(name, seconds, end)
         return f"a foreign transaction is open in every partition of {sink}"

@@ -1,7 +1,9 @@
-"""Files of payments over HTTP, for demo and tests: a real server on loopback that counts what it is asked for.
+"""Files of payments over HTTP, for demo and tests: a real server on loopback that counts what it is
+asked for.
 
-File N is CSV when N is even and JSON lines when it is odd. Of every hundred files five are bad, each in a way of its
-own. Every request but those of the judge is a line in a log, so that the count survives a killed run.
+File N is CSV when N is even and JSON lines when it is odd. Of every hundred files five are bad,
+each in a way of its own. Every request but those of the judge is a line in a log, so that the count
+survives a killed run.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ def content(number: int) -> bytes:
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serves on `HOST` and `port`; what is asked for is appended to `log`. Raises SetupError when the port is taken."""
+    """Serves on `HOST` and `port`; what is asked for is appended to `log`. Raises SetupError when
+    the port is taken."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -95,7 +98,8 @@ class FileServer(ThreadingHTTPServer):
             lines.write(path + "\n")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle, as ours does from an oversized file, is no error of the server's."""
+        """A client that goes away in the middle, as ours does from an oversized file, is no error
+        of the server's."""
 
 
 def requests(log: Path) -> Counter[str]:
@@ -110,7 +114,9 @@ def requests(log: Path) -> Counter[str]:
 def serving(port: int, log: Path) -> Iterator[FileServer]:
     """The server for the length of the block; port 0 takes a free one."""
     with FileServer(port, log) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="files", daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, args=(0.05,), name="files", daemon=True
+        )
         thread.start()
         try:
             yield server
@@ -127,14 +133,19 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers["User-Agent"] != AGENT:
             self.server.heard(self.path)
         stem = self.path.removeprefix("/").partition(".")[0]
-        if not (stem.isdigit() and self.path == f"/{name(int(stem))}") or bad(int(stem)) is Bad.MISSING:
+        if (
+            not (stem.isdigit() and self.path == f"/{name(int(stem))}")
+            or bad(int(stem)) is Bad.MISSING
+        ):
             self.send_error(404)
             return
         number = int(stem)
         body, way = content(number), bad(number)
         self.send_response(200)
         self.send_header("Content-Type", "application/x-ndjson" if number % 2 else "text/csv")
-        self.send_header("Content-Length", str(OVERSIZED_BYTES if way is Bad.OVERSIZED else len(body)))
+        self.send_header(
+            "Content-Length", str(OVERSIZED_BYTES if way is Bad.OVERSIZED else len(body))
+        )
         self.end_headers()
         match way:
             case Bad.HALF_SENT:

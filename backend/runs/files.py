@@ -1,10 +1,13 @@
-"""Files: a source record names a URL; its file is downloaded inside the Spark task and becomes one output a payment.
+"""Files: a source record names a URL; its file is downloaded inside the Spark task and becomes one
+output a payment.
 
-The work stays in the task that holds the row: no shuffle, one row in and one row out. A file that cannot be had or
-read becomes one output to the dead letters, with its reason in a header, so that its source offset is committed with
-it and the pipeline goes on. A file's outputs are those of one input, and so are committed all or none.
+The work stays in the task that holds the row: no shuffle, one row in and one row out. A file that
+cannot be had or read becomes one output to the dead letters, with its reason in a header, so that
+its source offset is committed with it and the pipeline goes on. A file's outputs are those of one
+input, and so are committed all or none.
 
-Downloads are side effects: a task that Spark runs again downloads again. Their output is exactly-once, they are not.
+Downloads are side effects: a task that Spark runs again downloads again. Their output is
+exactly-once, they are not.
 """
 
 from __future__ import annotations
@@ -53,7 +56,10 @@ _ARROW = pa.schema(
                     [
                         ("key", pa.binary()),
                         ("value", pa.binary()),
-                        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+                        (
+                            "headers",
+                            pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+                        ),
                         ("topic", pa.string()),
                     ]
                 )
@@ -77,24 +83,37 @@ def with_payments(rows: DataFrame, limits: Limits, dead_letters: str) -> DataFra
     return wanted.mapInArrow(partial(_rows, limits, dead_letters), ROWS)
 
 
-def _rows(limits: Limits, dead_letters: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _rows(
+    limits: Limits, dead_letters: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     # No proxy of the environment: it would be asked for hosts that are not allowed.
-    with httpx.Client(timeout=limits.timeout_s, trust_env=False) as client, ThreadPoolExecutor(AT_ONCE) as pool:
+    with (
+        httpx.Client(timeout=limits.timeout_s, trust_env=False) as client,
+        ThreadPoolExecutor(AT_ONCE) as pool,
+    ):
         for batch in batches:
             for first in range(0, batch.num_rows, AT_ONCE):
                 some = batch.slice(first, AT_ONCE).to_pylist()
-                made = pool.map(lambda row: outputs(client, limits, dead_letters, row["value"]), some)
+                made = pool.map(
+                    lambda row: outputs(client, limits, dead_letters, row["value"]), some
+                )
                 rows = [{**row, "outputs": one} for row, one in zip(some, made, strict=True)]
                 yield pa.RecordBatch.from_pylist(rows, _ARROW)
 
 
-def outputs(client: httpx.Client, limits: Limits, dead_letters: str, value: bytes | None) -> list[dict[str, Any]]:
+def outputs(
+    client: httpx.Client, limits: Limits, dead_letters: str, value: bytes | None
+) -> list[dict[str, Any]]:
     """One output a payment, keyed by the URL; or one dead letter."""
     try:
         url = (value or b"").decode()
         found = parse(url, download(client, limits, url))
     except (BadFile, UnicodeDecodeError) as error:
-        why = "malformed: the URL is not text" if isinstance(error, UnicodeDecodeError) else str(error)
+        why = (
+            "malformed: the URL is not text"
+            if isinstance(error, UnicodeDecodeError)
+            else str(error)
+        )
         header = {"key": REASON_HEADER, "value": why.encode()}
         return [{"key": value, "value": value, "headers": [header], "topic": dead_letters}]
     return [{"key": value, "value": json.dumps(one).encode()} for one in found]
@@ -152,7 +171,8 @@ def _download(client: httpx.Client, limits: Limits, url: str) -> bytes:
 
 
 def parse(url: str, body: bytes) -> list[dict[str, str]]:
-    """Payments of a CSV file or of JSON lines, told by the end of the URL's path. Raises BadFile."""
+    """Payments of a CSV file or of JSON lines, told by the end of the URL's path. Raises
+    BadFile."""
     path = urlsplit(url).path
     try:
         text = body.decode("utf-8-sig")
@@ -185,9 +205,16 @@ def _json_lines(text: str) -> Iterator[Any]:
 
 
 def _payment(number: int, row: Any) -> dict[str, str]:
-    """A payment's three fields as text. Raises BadFile unless they are there, and nothing else is."""
-    if not isinstance(row, dict) or set(row) != set(FIELDS) or not all(isinstance(one, str) for one in row.values()):
-        raise BadFile(f"malformed: payment {number} has not exactly {', '.join(FIELDS)}, each a text")
+    """A payment's three fields as text. Raises BadFile unless they are there, and nothing else
+    is."""
+    if (
+        not isinstance(row, dict)
+        or set(row) != set(FIELDS)
+        or not all(isinstance(one, str) for one in row.values())
+    ):
+        raise BadFile(
+            f"malformed: payment {number} has not exactly {', '.join(FIELDS)}, each a text"
+        )
     if not _AMOUNT.fullmatch(row["amount"]):
         raise BadFile(f"malformed: the amount of payment {number} is no number")
     if not row["id"] or not row["account"]:

@@ -1,7 +1,8 @@
 """A second look at files, for the judge: how many outputs each should have had.
 
-Shares no code with files.py but the limits: another HTTP client and other parsers, so that the two can contradict each
-other. A file that can be read counts its payments, any other one counts 1, its dead letter.
+Shares no code with files.py but the limits: another HTTP client and other parsers, so that the two
+can contradict each other. A file that can be read counts its payments, any other one counts 1, its
+dead letter.
 """
 
 from __future__ import annotations
@@ -73,10 +74,12 @@ def _read(answer: HTTPResponse, limits: Limits) -> bytes | None:
 
 
 def payments_of(path: str, body: bytes) -> int | None:
-    """How many payments a file holds; None when it is malformed. Raises ArrowException or ValueError for that too."""
+    """How many payments a file holds; None when it is malformed. Raises ArrowException or
+    ValueError for that too."""
     if path.endswith(".csv"):
         table = csv.read_csv(
-            io.BytesIO(body), convert_options=csv.ConvertOptions(column_types=_COLUMNS, strings_can_be_null=False)
+            io.BytesIO(body),
+            convert_options=csv.ConvertOptions(column_types=_COLUMNS, strings_can_be_null=False),
         )
     elif not path.endswith(".jsonl"):
         return None

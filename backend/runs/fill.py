@@ -36,12 +36,14 @@ def fill(
     value: Callable[[int], bytes] | None = None,
     key: Callable[[int], bytes] | None = None,
 ) -> int:
-    """Append the integers that are missing of 0..records-1 (or on and on, when `records` is None) until `stopped`.
+    """Append the integers that are missing of 0..records-1 (or on and on, when `records` is None)
+    until `stopped`.
 
     Key and value are made by `key` and `value`; None: the integer as text.
 
-    `rate` is in records per second; `filled` hears how many are there now; `present` are the integers that an earlier,
-    killed fill already wrote. Gives how many are there at the end. Raises ClusterError when one was not acknowledged.
+    `rate` is in records per second; `filled` hears how many are there now; `present` are the
+    integers that an earlier, killed fill already wrote. Gives how many are there at the end. Raises
+    ClusterError when one was not acknowledged.
     """
     there = set(present)
     numbers: Iterator[int] = iter(range(records)) if records is not None else itertools.count()
@@ -71,13 +73,17 @@ def fill(
     producer.close()
     if failed or left:
         why = failed[0].str() if failed else f"{left} were not acknowledged in time"
-        raise ClusterError(f"Filling {topic} at {cluster.bootstrap} failed: {why}. The rest may be there or not.")
+        raise ClusterError(
+            f"Filling {topic} at {cluster.bootstrap} failed: {why}. The rest may be there or not."
+        )
     filled(count)
     return count
 
 
 def numbers_in(
-    cluster: Cluster, topic: str, number: Callable[[Message], bytes | None] = lambda message: message.key()
+    cluster: Cluster,
+    topic: str,
+    number: Callable[[Message], bytes | None] = lambda message: message.key(),
 ) -> set[int]:
     """The integers that a topic of ours holds: `number` gives the text of one.
 
@@ -85,15 +91,25 @@ def numbers_in(
     """
     bounds = cluster.bounds(topic)
     ends = {p.partition: p.hw for p in bounds.partitions if p.hw > p.start}
-    consumer = Consumer(consumer_config(cluster.bootstrap, cluster.client, f"{topic}-fill", READ_UNCOMMITTED))
-    consumer.assign([TopicPartition(topic, p.partition, p.start) for p in bounds.partitions if p.partition in ends])
+    consumer = Consumer(
+        consumer_config(cluster.bootstrap, cluster.client, f"{topic}-fill", READ_UNCOMMITTED)
+    )
+    consumer.assign(
+        [
+            TopicPartition(topic, p.partition, p.start)
+            for p in bounds.partitions
+            if p.partition in ends
+        ]
+    )
     found: set[int] = set()
     try:
         while ends:
             message = consumer.poll(TIMEOUT_S)
             error = message.error() if message is not None else None
             if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
-                raise ClusterError(f"Topic {topic} could not be read{': ' + error.str() if error else ' in time'}.")
+                raise ClusterError(
+                    f"Topic {topic} could not be read{': ' + error.str() if error else ' in time'}."
+                )
             if error is not None:
                 ends.pop(message.partition() or 0, None)
                 continue
@@ -110,17 +126,25 @@ def _connect(producer: Producer, topic: str) -> None:
     try:
         producer.list_topics(topic, timeout=TIMEOUT_S)
     except KafkaException as error:
-        raise ClusterError(f"Topic {topic} could not be looked up: {error.args[0].str()}.") from error
+        raise ClusterError(
+            f"Topic {topic} could not be looked up: {error.args[0].str()}."
+        ) from error
 
 
 def _number(topic: str, text: bytes | None) -> int:
     if text is None or not text.isdigit():
-        raise TopicError(f"Topic {topic} holds something else than a fill writes. Fill another one.")
+        raise TopicError(
+            f"Topic {topic} holds something else than a fill writes. Fill another one."
+        )
     return int(text)
 
 
 def _produce(
-    producer: Producer, topic: str, key: bytes, value: bytes, delivered: Callable[[KafkaError | None, Message], None]
+    producer: Producer,
+    topic: str,
+    key: bytes,
+    value: bytes,
+    delivered: Callable[[KafkaError | None, Message], None],
 ) -> None:
     while True:
         try:

@@ -1,6 +1,7 @@
 """Runs as detached processes: they outlive whoever started them, and what they say is kept.
 
-A run's process owns its entry in the history, so the entry whose owner is the started process is the run.
+A run's process owns its entry in the history, so the entry whose owner is the started process is
+the run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from topicproof.backend.errors import EvidenceError, SetupError
 from topicproof.backend.history.store import History
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.services.prefork_client import ask
-from topicproof.backend.settings import BROKER_START_TIMEOUT_S, ROOT, SPARK_START_TIMEOUT_S, Settings, socket_path
+from topicproof.backend.settings import (
+    BROKER_START_TIMEOUT_S,
+    ROOT,
+    SPARK_START_TIMEOUT_S,
+    Settings,
+    socket_path,
+)
 
 MODULE = "topicproof.backend.cli"
 PLAN, LOG = "plan.yaml", "process.log"
@@ -33,17 +40,22 @@ _STARTED: list[subprocess.Popen[bytes]] = []
 """Processes this one started. They outlive it, so nobody waits for them; a dropped handle would warn."""
 
 
-def start_run(settings: Settings, plan: RunPlan, say: Callable[[str], None] = lambda _text: None) -> str:
-    """Start a run in a process of its own; gives its id once the history knows it. `say` hears what it says meanwhile.
+def start_run(
+    settings: Settings, plan: RunPlan, say: Callable[[str], None] = lambda _text: None
+) -> str:
+    """Start a run in a process of its own; gives its id once the history knows it. `say` hears what
+    it says meanwhile.
 
-    Raises SetupError with the process's own words when it ended before that, EvidenceError when the home cannot be
-    written.
+    Raises SetupError with the process's own words when it ended before that, EvidenceError when the
+    home cannot be written.
     """
     folder = settings.home / "launches" / secrets.token_hex(6)
     path = folder / PLAN
     try:
         folder.mkdir(parents=True)
-        path.write_text(yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+        path.write_text(
+            yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False), encoding="utf-8"
+        )
     except OSError as error:
         raise EvidenceError(f"The plan {path} cannot be written: {error.strerror}.") from error
     run_id = _start(settings, ["run", str(path)], folder / LOG, say)
@@ -56,14 +68,18 @@ def start_run(settings: Settings, plan: RunPlan, say: Callable[[str], None] = la
     return run_id
 
 
-def start_resume(settings: Settings, run_id: str, say: Callable[[str], None] = lambda _text: None) -> None:
-    """Resume a run in a process of its own; returns once that process owns it. Raises as `start_run` does."""
+def start_resume(
+    settings: Settings, run_id: str, say: Callable[[str], None] = lambda _text: None
+) -> None:
+    """Resume a run in a process of its own; returns once that process owns it. Raises as
+    `start_run` does."""
     (settings.runs / run_id).mkdir(parents=True, exist_ok=True)
     _start(settings, ["resume", run_id], settings.runs / run_id / LOG, say)
 
 
 def start_matrix(settings: Settings, say: Callable[[str], None] = lambda _text: None) -> None:
-    """Start the small matrix in a process of its own; returns once its first cell runs. Raises as `start_run` does."""
+    """Start the small matrix in a process of its own; returns once its first cell runs. Raises as
+    `start_run` does."""
     folder = settings.home / "matrix"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +89,8 @@ def start_matrix(settings: Settings, say: Callable[[str], None] = lambda _text: 
 
 
 def said(settings: Settings, run_id: str) -> str:
-    """The last lines of what a run's process said; empty for a run that was not started from here."""
+    """The last lines of what a run's process said; empty for a run that was not started from
+    here."""
     return _end(settings.runs / run_id / LOG)
 
 
@@ -98,13 +115,19 @@ class _Started:
 
 
 def _fork(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Started | None:
-    """From the process that has done the imports; None where there is none: Spark was given by address."""
+    """From the process that has done the imports; None where there is none: Spark was given by
+    address."""
     environment = {**os.environ, **settings.environment()}
     with Path(os.devnull).open() as nothing:
         streams = [nothing.fileno(), output.fileno(), output.fileno()]
         try:
             connection, pid = ask(
-                str(socket_path(settings.spark)), [MODULE, *arguments], environment, str(ROOT), streams, detached=True
+                str(socket_path(settings.spark)),
+                [MODULE, *arguments],
+                environment,
+                str(ROOT),
+                streams,
+                detached=True,
             )
         except OSError:
             return None
@@ -126,7 +149,9 @@ def _spawn(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Star
     return _Started(process.pid, lambda: process.poll() is not None, lambda: None)
 
 
-def _await_run(history: History, process: _Started, log: Path, said_before: int, say: Callable[[str], None]) -> str:
+def _await_run(
+    history: History, process: _Started, log: Path, said_before: int, say: Callable[[str], None]
+) -> str:
     mark = f"{socket.gethostname()}:{process.pid}:"
     deadline = time.monotonic() + BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S
     heard = ""
@@ -140,7 +165,9 @@ def _await_run(history: History, process: _Started, log: Path, said_before: int,
                 f"The process of the run ended before the run began. It said: {_end(log, said_before) or 'nothing.'}"
             )
         if time.monotonic() > deadline:
-            raise SetupError(f"The run has not begun yet. Its process goes on; what it says is in {log}.")
+            raise SetupError(
+                f"The run has not begun yet. Its process goes on; what it says is in {log}."
+            )
         if (line := _end(log, said_before).rpartition("\n")[2]) != heard:
             heard = line
             say(line)
@@ -153,6 +180,7 @@ def _end(log: Path, since: int = 0) -> str:
         text = log.read_bytes()[since:].decode(errors="replace")
     except FileNotFoundError:
         return ""
-    # What librdkafka logs about its connections (`%3|...`) stays in the file; the error that follows says it better.
+    # What librdkafka logs about its connections (`%3|...`) stays in the file; the error that
+    # follows says it better.
     lines = [line for line in text.splitlines() if not line.startswith("%")]
     return "\n".join(lines[-LINES_SHOWN:])

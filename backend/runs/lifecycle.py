@@ -1,7 +1,8 @@
-"""A run, from plan to verdict: made, filled, processed, judged; watched while it goes on; stopped, resumed, cleaned.
+"""A run, from plan to verdict: made, filled, processed, judged; watched while it goes on; stopped,
+resumed, cleaned.
 
-One operating-system process owns a run (its lease is in the history). The process may be killed at any point: what
-has happened is in Kafka and in the history, and `resume` goes on from there.
+One operating-system process owns a run (its lease is in the history). The process may be killed at
+any point: what has happened is in Kafka and in the history, and `resume` goes on from there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from topicproof.backend.errors import OffsetMissing, OffsetsMoved, SparkError, TopicproofError, UsageError
+from topicproof.backend.errors import (
+    OffsetMissing,
+    OffsetsMoved,
+    SparkError,
+    TopicproofError,
+    UsageError,
+)
 from topicproof.backend.evidence.copy import without_payloads, without_values
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
@@ -41,7 +48,14 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import connect, session_id, spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.stateful import commit_batch_floor
-from topicproof.backend.sink.table import begin, drop_table, drop_tables, make_tables, require_no_table, shown_url
+from topicproof.backend.sink.table import (
+    begin,
+    drop_table,
+    drop_tables,
+    make_tables,
+    require_no_table,
+    shown_url,
+)
 from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.report import Report
 from topicproof.validators.report import exit_code as exit_code_of
@@ -53,7 +67,8 @@ TABLES = "tables.db"
 
 
 def create(settings: Settings, services: Services, history: History, plan: RunPlan) -> Run:
-    """Make the run's topics, commit its floor, and enter it in the history. Raises ClusterError, TopicError."""
+    """Make the run's topics, commit its floor, and enter it in the history. Raises ClusterError,
+    TopicError."""
     cluster = Cluster(services.bootstrap, settings.client)
     cluster.check()
     chosen = scenario(plan.scenario)
@@ -72,10 +87,14 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
         cluster.create_topic(journal, 1)
         stages = [stage_names(run.id, stage, topics, journal) for stage in chosen.stages]
         if chosen.tables:
-            stages = [replace(names, database=_database(settings, run.id, plan)) for names in stages]
+            stages = [
+                replace(names, database=_database(settings, run.id, plan)) for names in stages
+            ]
         for stage, names in zip(chosen.stages, stages, strict=True):
             if stage.stateful:
-                made.append(commit_batch_floor(cluster, names.group, len(cluster.partitions(names.source))))
+                made.append(
+                    commit_batch_floor(cluster, names.group, len(cluster.partitions(names.source)))
+                )
         if plan.sink.dead_letters:
             stages = [_with_dead_letters(cluster, names, made) for names in stages]
         history.remember(
@@ -89,7 +108,9 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
                 "stages": [asdict(names) for names in stages],
                 "made": made,
                 "cluster": {"bootstrap": settings.bootstrap, "brokers": settings.brokers},
-                "floor": {names.stage: _floor(cluster, plan, names, topics, chosen) for names in stages},
+                "floor": {
+                    names.stage: _floor(cluster, plan, names, topics, chosen) for names in stages
+                },
                 "sink_from": {
                     sink: {str(p.partition): p.hw for p in cluster.bounds(sink).partitions}
                     for names in stages
@@ -98,8 +119,11 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
                 },
                 "database": shown_url(_database(settings, run.id, plan)) if chosen.tables else None,
                 "filled": not plan.fills,
-                # The port is chosen once: the URLs in the source must still be right when the run is resumed.
-                "served": f"http://{HOST}:{free_ports(1)[0]}/" if chosen.serves and plan.fills else "",
+                # The port is chosen once: the URLs in the source must still be right when the run
+                # is resumed.
+                "served": f"http://{HOST}:{free_ports(1)[0]}/"
+                if chosen.serves and plan.fills
+                else "",
             },
         )
     except TopicproofError as error:
@@ -109,7 +133,8 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
 
 
 def topics_of(run_id: str, plan: RunPlan, chosen: Scenario) -> dict[str, str]:
-    """What the scenario's topics are called in Kafka. Dead letters are called after the sink they lie beside."""
+    """What the scenario's topics are called in Kafka. Dead letters are called after the sink they
+    lie beside."""
     topics = {topic: f"{run_id}-{topic}" for topic in chosen.topics}
     topics[chosen.sources[0]] = plan.source.topic or topics[chosen.sources[0]]
     sink = chosen.sinks[0]
@@ -146,7 +171,9 @@ def _with_dead_letters(cluster: Cluster, names: Names, made: list[str]) -> Names
     return replace(names, sinks=(*names.sinks, topic))
 
 
-def _make_topics(cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapping[str, str]) -> list[str]:
+def _make_topics(
+    cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapping[str, str]
+) -> list[str]:
     """Make the topics that a run needs and that are not there; gives their names."""
     made = []
     if plan.fills:
@@ -155,7 +182,9 @@ def _make_topics(cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapp
             made.append(topics[source])
     partitions = len(cluster.partitions(topics[chosen.sources[0]]))
     there = cluster.topics() if plan.sink.topic is not None else []
-    for topic in [topics[one] for one in chosen.topics if one not in (*chosen.sources, *chosen.tables)]:
+    for topic in [
+        topics[one] for one in chosen.topics if one not in (*chosen.sources, *chosen.tables)
+    ]:
         if topic not in there:
             cluster.create_topic(topic, plan.sink.partitions or partitions)
             made.append(topic)
@@ -163,10 +192,12 @@ def _make_topics(cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapp
 
 
 def execute(context: Context) -> Report | None:
-    """Fill, process and judge, each as far as it is not done yet. Gives the report, or None where none was asked for.
+    """Fill, process and judge, each as far as it is not done yet. Gives the report, or None where
+    none was asked for.
 
-    Raises TopicproofError for what is refused before a record is written, and for what keeps the run from being judged.
-    A pipeline that fails on its way is judged all the same: the history has its error beside the verdict.
+    Raises TopicproofError for what is refused before a record is written, and for what keeps the
+    run from being judged. A pipeline that fails on its way is judged all the same: the history has
+    its error beside the verdict.
     """
     with _served(context), watched(context), spark_session(context.services.spark_remote) as spark:
         context.remember(session=session_id(spark))
@@ -197,21 +228,27 @@ def _work(context: Context, spark: SparkSession) -> TopicproofError | None:
                 context.stop.set()
 
 
-def _process(context: Context, spark: SparkSession, filling: Future[None] | None) -> TopicproofError | None:
+def _process(
+    context: Context, spark: SparkSession, filling: Future[None] | None
+) -> TopicproofError | None:
     if context.stop.is_set():
         return None
     context.enter(State.PROCESSING)
     cluster, plan = context.cluster, context.plan
     ready = [prepare(spark, cluster, context.work, stage, names) for stage, names in context.stages]
     checkpoints = (
-        f"{plan.checkpoints}/{context.run.id}" if plan.checkpoints else (context.folder / "checkpoint").as_uri()
+        f"{plan.checkpoints}/{context.run.id}"
+        if plan.checkpoints
+        else (context.folder / "checkpoint").as_uri()
     )
     exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
     struck = Struck(context.settings, cluster, context.names, exactly_once)
     try:
         with _reading(context), Director(struck, plan.faults) as director:
             reached = [replace(one, bootstrap=director.bootstrap) for one in ready]
-            process(reached, cluster, plan, checkpoints, context.stop.is_set, lambda: _surface(filling))
+            process(
+                reached, cluster, plan, checkpoints, context.stop.is_set, lambda: _surface(filling)
+            )
     except TopicproofError as error:
         return error
     return None
@@ -225,7 +262,8 @@ def _reading(context: Context) -> AbstractContextManager[object]:
 
 
 def _start_fill(context: Context, pool: ThreadPoolExecutor) -> Future[None] | None:
-    """Fill first, or beside the pipeline when the run goes on until stopped; None when there is nothing to wait for."""
+    """Fill first, or beside the pipeline when the run goes on until stopped; None when there is
+    nothing to wait for."""
     if context.run.facts["filled"]:
         return None
     if context.plan.until_stopped:
@@ -290,12 +328,25 @@ def _fill_twice(context: Context, cause: Cause) -> None:
     there = numbers_in(context.cluster, topic, chosen.number)
     database = context.plan.source.url or f"sqlite:///{context.folder / PAYMENTS}"
     context.folder.mkdir(parents=True, exist_ok=True)
-    fill_twice(cause, Twice(context.cluster, topic, context.plan.records, database, context.stop.is_set, heard, there))
+    fill_twice(
+        cause,
+        Twice(
+            context.cluster,
+            topic,
+            context.plan.records,
+            database,
+            context.stop.is_set,
+            heard,
+            there,
+        ),
+    )
     if not context.stop.is_set():
         context.remember(filled=True)
 
 
-def _conclude(context: Context, spark: SparkSession, failure: TopicproofError | None) -> Report | None:
+def _conclude(
+    context: Context, spark: SparkSession, failure: TopicproofError | None
+) -> Report | None:
     """Judge what there is, and say the last word in the history."""
     stopped = failure is None and (context.stop.is_set() or context.plan.until_stopped)
     state = State.FAILED if failure is not None else State.STOPPED if stopped else State.DONE
@@ -304,7 +355,10 @@ def _conclude(context: Context, spark: SparkSession, failure: TopicproofError | 
         context.enter(State.JUDGING)
         try:
             judged = judge_run(context, spark, _until(context, failure, stopped))
-            stages = {name: {"verdict": one.verdict, "why": one.why} for name, one in judged.stages.items()}
+            stages = {
+                name: {"verdict": one.verdict, "why": one.why}
+                for name, one in judged.stages.items()
+            }
             context.remember(verdicts=stages, values=judged.values)
             if context.plan.scenario == "totals":
                 known = current_totals(context.cluster, context.names.sink)
@@ -333,7 +387,8 @@ def _until(context: Context, failure: TopicproofError | None, stopped: bool) -> 
 
 
 def exit_code(run: Run, report: Report) -> int:
-    """The verdict's, which is the worst of the run's stages'; but a run that failed on its way never passes."""
+    """The verdict's, which is the worst of the run's stages'; but a run that failed on its way
+    never passes."""
     worst = Outcome(run.verdict) if run.verdict else report.verdict
     code = report.exit_code if worst is report.verdict else exit_code_of(worst)
     return code or (3 if run.error else 0)
@@ -348,9 +403,9 @@ def check(
     contract: str | None = None,
     payloads: Payloads = Payloads.ALL,
 ) -> Report:
-    """Judge two topics that no run of ours needs to have written, and keep the verdict in the history. `attachments`:
-    what else goes into the evidence, by file name. `contract`: by what name to find all checks of one. `payloads`: all,
-    or none in the evidence."""
+    """Judge two topics that no run of ours needs to have written, and keep the verdict in the
+    history. `attachments`: what else goes into the evidence, by file name. `contract`: by what name
+    to find all checks of one. `payloads`: all, or none in the evidence."""
     topics = {"source": question.source.topic, "sink": question.sink}
     said = {"identity": question.identity, "guarantee": question.guarantee}
     named = {} if contract is None else {"contract": contract}
@@ -362,7 +417,9 @@ def check(
         with spark_session(services.spark_remote) as spark:
             judged = replace(question, run=entry.id)
             every = {"plan.json": entry.plan, **(attachments or {})}
-            report = judge_topics(spark, services.bootstrap, settings.client, judged, folder, every, payloads)
+            report = judge_topics(
+                spark, services.bootstrap, settings.client, judged, folder, every, payloads
+            )
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)
             report = without_values(report)
@@ -377,7 +434,11 @@ def check(
 
 
 def make_context(
-    settings: Settings, services: Services, history: History, run: Run, stop: threading.Event | None = None
+    settings: Settings,
+    services: Services,
+    history: History,
+    run: Run,
+    stop: threading.Event | None = None,
 ) -> Context:
     cluster = Cluster(services.bootstrap, settings.client)
     plan = RunPlan.model_validate(run.plan)
@@ -392,15 +453,21 @@ def resume(
     stop: threading.Event | None = None,
     offsets_forced: bool = False,
 ) -> Report | None:
-    """Go on with a run whose process was stopped or killed. Raises UsageError when there is nothing to go on with.
+    """Go on with a run whose process was stopped or killed. Raises UsageError when there is nothing
+    to go on with.
 
-    `offsets_forced`: from where its group stands, although the journal says that its offsets were moved.
+    `offsets_forced`: from where its group stands, although the journal says that its offsets were
+    moved.
     """
     found = history.get(run_id)
     if found.kind != "run" or (found.state is State.DONE and not found.alive):
-        raise UsageError(f"Run {run_id} is finished; there is nothing to resume. `topicproof show {run_id}` shows it.")
+        raise UsageError(
+            f"Run {run_id} is finished; there is nothing to resume. `topicproof show {run_id}` shows it."
+        )
     if "floor" not in found.facts:
-        raise UsageError(f"Run {run_id} ended before its topics were made. Start it anew: topicproof clean {run_id}")
+        raise UsageError(
+            f"Run {run_id} ended before its topics were made. Start it anew: topicproof clean {run_id}"
+        )
     run = history.take(run_id)
     stop_orphan(services, run)
     context = make_context(settings, services, history, run, stop)
@@ -411,17 +478,24 @@ def resume(
 
 
 def _extend(context: Context) -> None:
-    """Commit the floor of source partitions that were added since the run began, at their beginning."""
+    """Commit the floor of source partitions that were added since the run began, at their
+    beginning."""
     floor = context.run.facts["floor"]
     for _, names in context.stages:
         for source in names.sources:
             known = floor[names.stage].setdefault(source, {})
             new = {
-                p.partition: p.start for p in context.cluster.bounds(source).partitions if str(p.partition) not in known
+                p.partition: p.start
+                for p in context.cluster.bounds(source).partitions
+                if str(p.partition) not in known
             }
             if new:
                 if names.database is not None:
-                    begin(names.database, names.group, {(source, p): offset for p, offset in new.items()})
+                    begin(
+                        names.database,
+                        names.group,
+                        {(source, p): offset for p, offset in new.items()},
+                    )
                 else:
                     context.cluster.commit_offsets(names.group, source, new)
                 known |= {str(p): offset for p, offset in new.items()}
@@ -445,7 +519,8 @@ def stop_orphan(services: Services, run: Run) -> None:
 
 
 def clean(settings: Settings, services: Services, history: History, run_id: str) -> list[str]:
-    """Delete a run's topics (only those it made), table, group, folder and entry. Gives what was deleted, by name."""
+    """Delete a run's topics (only those it made), table, group, folder and entry. Gives what was
+    deleted, by name."""
     run = history.take(run_id)
     stop_orphan(services, run)
     cluster = Cluster(services.bootstrap, settings.client)
@@ -465,10 +540,11 @@ def clean(settings: Settings, services: Services, history: History, run_id: str)
 def _floor(
     cluster: Cluster, plan: RunPlan, names: Names, topics: Mapping[str, str], chosen: Scenario
 ) -> dict[str, dict[str, int]]:
-    """Commit where a stage begins, so that an absent offset is an error from now on and never a fresh start.
+    """Commit where a stage begins, so that an absent offset is an error from now on and never a
+    fresh start.
 
-    Gives offset by topic and partition. Where a plan says `latest` that is meant of the run's sources: between two
-    stages everything counts from where the run found it.
+    Gives offset by topic and partition. Where a plan says `latest` that is meant of the run's
+    sources: between two stages everything counts from where the run found it.
     """
     floor: dict[str, dict[str, int]] = {}
     outer = {topics[source] for source in chosen.sources}
@@ -480,6 +556,10 @@ def _floor(
             cluster.commit_offsets(names.group, source, offsets)
         floor[source] = {str(p): offset for p, offset in offsets.items()}
     if names.database is not None:
-        begun = {(source, int(p)): offset for source, of_topic in floor.items() for p, offset in of_topic.items()}
+        begun = {
+            (source, int(p)): offset
+            for source, of_topic in floor.items()
+            for p, offset in of_topic.items()
+        }
         make_tables(names.database, names.sink, names.group, begun, Guarantee(plan.guarantee))
     return floor

@@ -1,4 +1,5 @@
-"""What a download of a file may take; apart from files.py, because plans know it and need no HTTP client."""
+"""What a download of a file may take; apart from files.py, because plans know it and need no HTTP
+client."""
 
 from __future__ import annotations
 

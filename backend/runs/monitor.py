@@ -1,6 +1,7 @@
 """A run while it goes on: what its stages share, and who watches it.
 
-The monitor renews the lease, publishes the live figures in the history and hears a requested stop there.
+The monitor renews the lease, publishes the live figures in the history and hears a requested stop
+there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from topicproof.backend.runs.query import Names, committed_of
 from topicproof.backend.runs.scenarios import Stage, Work, scenario
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.journal import Declared, Entry, FaultFired, JournalReader, TransactionEnded
+from topicproof.backend.sink.journal import (
+    Declared,
+    Entry,
+    FaultFired,
+    JournalReader,
+    TransactionEnded,
+)
 
 TICK_S = 0.5
 RATE_WINDOW_S = 5.0
@@ -121,13 +128,16 @@ class Context:
 
 
 class Monitor(threading.Thread):
-    """Renews the lease, publishes the live figures and hears a requested stop, every half second."""
+    """Renews the lease, publishes the live figures and hears a requested stop, every half
+    second."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(name="monitor", daemon=True)
         self.context = context
         self.ended = threading.Event()
-        self.journal = JournalReader(context.cluster.bootstrap, context.settings.client, context.names.journal)
+        self.journal = JournalReader(
+            context.cluster.bootstrap, context.settings.client, context.names.journal
+        )
         self.seen = Progress(stage=State.CREATED)
         self.window: deque[tuple[float, int]] = deque()
         self.error: TopicproofError | None = None
@@ -138,7 +148,8 @@ class Monitor(threading.Thread):
             try:
                 self.seen = self._look()
             except (ClusterError, SinkError) as error:
-                # A broker that is away for a moment must not end the run; the page says what could not be seen.
+                # A broker that is away for a moment must not end the run; the page says what could
+                # not be seen.
                 self.seen = replace(self.seen, stage=self.context.stage, trouble=str(error))
             try:
                 if self.context.history.renew(self.context.run.id, asdict(self.seen)):
@@ -183,7 +194,9 @@ class Monitor(threading.Thread):
             faults=faults,
             records_per_s=round(rate, 1),
             seconds_left=None if left is None else round(max(0.0, left), 1),
-            sink=() if last.database else tuple(asdict(p) for p in context.cluster.bounds(last.sink).partitions),
+            sink=()
+            if last.database
+            else tuple(asdict(p) for p in context.cluster.bounds(last.sink).partitions),
             attempted=attempted,
             kept=kept,
             downloads=asked.total() if asked is not None else None,
@@ -192,7 +205,8 @@ class Monitor(threading.Thread):
         )
 
     def _stage(self, names: Names) -> StageProgress:
-        """Offsets, not records: where a source is transactional its markers count too, on both sides alike."""
+        """Offsets, not records: where a source is transactional its markers count too, on both
+        sides alike."""
         processed = there = 0
         for source, floor in self.context.run.facts["floor"][names.stage].items():
             offsets = committed_of(self.context.cluster, names, source)

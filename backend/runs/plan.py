@@ -1,4 +1,5 @@
-"""A plan: everything needed to repeat a run, seed included. Written by a person as YAML, or by options and forms."""
+"""A plan: everything needed to repeat a run, seed included. Written by a person as YAML, or by
+options and forms."""
 
 from __future__ import annotations
 
@@ -6,7 +7,15 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from topicproof.backend.errors import TopicproofError, UsageError
@@ -42,7 +51,9 @@ def _scenario(name: str) -> str:
 
 def _url(text: str) -> str:
     if not re.match(r"[a-z][a-z0-9+.-]*:/", text):
-        raise ValueError("expected a URL that Spark can write, such as file:///var/checkpoints or s3a://bucket/folder")
+        raise ValueError(
+            "expected a URL that Spark can write, such as file:///var/checkpoints or s3a://bucket/folder"
+        )
     return text.rstrip("/")
 
 
@@ -117,7 +128,9 @@ class SourcePlan(BaseModel):
             if reason is not None:
                 raise ValueError(f"source option {name} is refused: {reason}. Remove it.")
             if name.lower() == "failondataloss" and value.lower() != "true":
-                raise ValueError("source option failOnDataLoss=false is refused: it loses records without a word.")
+                raise ValueError(
+                    "source option failOnDataLoss=false is refused: it loses records without a word."
+                )
         return self
 
 
@@ -204,27 +217,47 @@ class RunPlan(BaseModel):
     def _agree(self) -> RunPlan:
         if self.source.topic is not None and self.source.topic == self.sink.topic:
             raise _disagree(
-                f"source and sink are the same topic, {self.sink.topic}. Choose another sink.", "sink", "topic"
+                f"source and sink are the same topic, {self.sink.topic}. Choose another sink.",
+                "sink",
+                "topic",
             )
         if not self.idempotence and self.guarantee == "exactly_once":
-            raise _disagree("exactly_once needs idempotence. Choose at_least_once to do without it.", "idempotence")
+            raise _disagree(
+                "exactly_once needs idempotence. Choose at_least_once to do without it.",
+                "idempotence",
+            )
         if self.acks == "0" and self.guarantee != "at_most_once":
-            raise _disagree(f"{self.guarantee} needs acks=all. Choose at_most_once to do without it.", "acks")
+            raise _disagree(
+                f"{self.guarantee} needs acks=all. Choose at_most_once to do without it.", "acks"
+            )
         chosen = scenario(self.scenario)
         for given, field in ((self.key, "key"), (self.value, "value")):
             if given is not None and not chosen.expressions:
-                raise _disagree(f"{chosen.name} takes no expression. Choose the scenario yours, or remove it.", field)
+                raise _disagree(
+                    f"{chosen.name} takes no expression. Choose the scenario yours, or remove it.",
+                    field,
+                )
         if chosen.expressions and self.value is None:
-            raise _disagree("yours needs a value: a Spark SQL expression, such as `value: upper(value)`.", "scenario")
+            raise _disagree(
+                "yours needs a value: a Spark SQL expression, such as `value: upper(value)`.",
+                "scenario",
+            )
         if chosen.value is None and self.source.topic is None:
-            raise _disagree(f"{chosen.name} fills no topic: name an existing one as source.topic.", "scenario")
+            raise _disagree(
+                f"{chosen.name} fills no topic: name an existing one as source.topic.", "scenario"
+            )
         if self.deduplicate_s is not None and chosen.name != "totals":
             raise _disagree(
-                f"{chosen.name} has no deduplication. Choose the scenario totals, or remove it.", "deduplicate_s"
+                f"{chosen.name} has no deduplication. Choose the scenario totals, or remove it.",
+                "deduplicate_s",
             )
         self._agree_on_duplicates(chosen)
         if len(chosen.sources) > 1 and self.source.topic is not None:
-            raise _disagree(f"{chosen.name} reads several topics of its own. Remove source.topic.", "source", "topic")
+            raise _disagree(
+                f"{chosen.name} reads several topics of its own. Remove source.topic.",
+                "source",
+                "topic",
+            )
         self._agree_on_tables(chosen)
         self._agree_on_lineage(chosen)
         for number, fault in enumerate(map(parse_fault, self.faults)):
@@ -238,15 +271,29 @@ class RunPlan(BaseModel):
     def _agree_on_duplicates(self, chosen: Scenario) -> None:
         if self.source.url is not None and self.duplicates is not Cause.TRANSFER:
             raise _disagree(
-                "only a transfer reads a database. Say duplicates: transfer, or remove it.", "source", "url"
+                "only a transfer reads a database. Say duplicates: transfer, or remove it.",
+                "source",
+                "url",
             )
         if self.duplicates is None:
             return
         if chosen.name != "totals":
-            raise _disagree(f"{chosen.name} has no payments. Choose the scenario totals, or remove it.", "duplicates")
+            raise _disagree(
+                f"{chosen.name} has no payments. Choose the scenario totals, or remove it.",
+                "duplicates",
+            )
         if not self.fills or self.until_stopped or self.rate is not None:
-            given = "source.topic" if not self.fills else "until_stopped" if self.until_stopped else "rate"
-            raise _disagree(f"a fill that repeats payments goes to its end by itself. Remove {given}.", "duplicates")
+            given = (
+                "source.topic"
+                if not self.fills
+                else "until_stopped"
+                if self.until_stopped
+                else "rate"
+            )
+            raise _disagree(
+                f"a fill that repeats payments goes to its end by itself. Remove {given}.",
+                "duplicates",
+            )
 
     def _agree_on_lineage(self, chosen: Scenario) -> None:
         """What needs the headers of lineage, or a judge who has them."""
@@ -255,9 +302,16 @@ class RunPlan(BaseModel):
         if self.lineage == "packed":
             self._agree_on_packs(chosen)
             return
-        needy = {"faults": self.faults, "sink.dead_letters": self.sink.dead_letters, "table": chosen.tables}
+        needy = {
+            "faults": self.faults,
+            "sink.dead_letters": self.sink.dead_letters,
+            "table": chosen.tables,
+        }
         for given in (name for name, value in needy.items() if value):
-            raise _disagree(f"{given} needs lineage: what becomes of its records is told by it. Remove one.", "lineage")
+            raise _disagree(
+                f"{given} needs lineage: what becomes of its records is told by it. Remove one.",
+                "lineage",
+            )
         if self.judged and not (chosen.keyed and self.fills):
             raise _disagree(
                 "without lineage a run is judged by key, which needs one output for each input, and keys that differ. "
@@ -273,7 +327,11 @@ class RunPlan(BaseModel):
                 "lineage",
             )
         if chosen.tables or any(stage.stateful for stage in chosen.stages):
-            what = "a table has a column for it in every row" if chosen.tables else "a stateful stage cannot pack it"
+            what = (
+                "a table has a column for it in every row"
+                if chosen.tables
+                else "a stateful stage cannot pack it"
+            )
             raise _disagree(f"{what}. Choose record, or another scenario.", "lineage")
 
     def _agree_on_tables(self, chosen: Scenario) -> None:
@@ -281,11 +339,16 @@ class RunPlan(BaseModel):
         if not chosen.tables:
             if self.sink.url is not None:
                 raise _disagree(
-                    f"{chosen.name} writes topics. Choose the scenario table, or remove sink.url.", "sink", "url"
+                    f"{chosen.name} writes topics. Choose the scenario table, or remove sink.url.",
+                    "sink",
+                    "url",
                 )
             return
         if self.guarantee == "at_most_once":
-            raise _disagree("a table is written exactly_once or at_least_once. Choose one of these.", "guarantee")
+            raise _disagree(
+                "a table is written exactly_once or at_least_once. Choose one of these.",
+                "guarantee",
+            )
         if self.sink.dead_letters or self.sink.partitions is not None:
             given = "dead_letters" if self.sink.dead_letters else "partitions"
             raise _disagree(f"a table has no {given.replace('_', ' ')}. Remove it.", "sink", given)
@@ -306,13 +369,16 @@ class RunPlan(BaseModel):
 
 
 def make_plan(fields: dict[str, Any]) -> RunPlan:
-    """A plan from plain fields, or from a file's. Raises UsageError naming the line, the field and the remedy."""
+    """A plan from plain fields, or from a file's. Raises UsageError naming the line, the field and
+    the remedy."""
     try:
         plan = RunPlan.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         place: Place = tuple((first.get("ctx") or {}).get("place") or first["loc"])
-        raise UsageError(_sentence(where(fields, place), place, first["msg"].removeprefix("Value error, "))) from error
+        raise UsageError(
+            _sentence(where(fields, place), place, first["msg"].removeprefix("Value error, "))
+        ) from error
     plan._file = fields if isinstance(fields, YamlFields) else None
     return plan
 

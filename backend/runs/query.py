@@ -1,4 +1,5 @@
-"""Process: the streaming queries of a scenario's stages, from their sources through their expressions into the sink."""
+"""Process: the streaming queries of a scenario's stages, from their sources through their
+expressions into the sink."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from topicproof.backend import errors
 from topicproof.backend.errors import Fenced, OffsetMissing, SourceGap, SparkError, TopicproofError
-from topicproof.backend.faults.injecting import InjectingDatabaseSink, InjectingSink, InjectingStatefulSink
+from topicproof.backend.faults.injecting import (
+    InjectingDatabaseSink,
+    InjectingSink,
+    InjectingStatefulSink,
+)
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
@@ -55,7 +60,9 @@ class Names:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Names:
-        return cls(**{**fields, "sources": tuple(fields["sources"]), "sinks": tuple(fields["sinks"])})
+        return cls(
+            **{**fields, "sources": tuple(fields["sources"]), "sinks": tuple(fields["sinks"])}
+        )
 
     @property
     def source(self) -> str:
@@ -86,10 +93,14 @@ class Prepared:
         if names.database is not None:
             return []
         counted = (batches_topic(names.group),) if self.stage.stateful else names.sources
-        return [f"{names.prefix}-{topic}-{p}" for topic in counted for p in cluster.partitions(topic)]
+        return [
+            f"{names.prefix}-{topic}-{p}" for topic in counted for p in cluster.partitions(topic)
+        ]
 
 
-def prepare(spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, names: Names) -> Prepared:
+def prepare(
+    spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, names: Names
+) -> Prepared:
     """The stage's rows, after everything that must be refused before a record is written.
 
     Raises SinkError for a refusal, SparkError for a Spark that is set up unsoundly.
@@ -98,12 +109,19 @@ def prepare(spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, nam
     require_no_speculation(spark)
     offsets = require_offsets(cluster, names, plan.offsets_forced)
     spark.dataSource.register(
-        InjectingStatefulSink if stage.stateful else InjectingDatabaseSink if stage.table else InjectingSink
+        InjectingStatefulSink
+        if stage.stateful
+        else InjectingDatabaseSink
+        if stage.table
+        else InjectingSink
     )
     rows = transform(read_source(spark, cluster, plan, stage, names, offsets), stage, work)
     if stage.stateful:
-        # What the checkpoint says goes before this once there is one; the sink refuses where the two differ.
-        spark.conf.set("spark.sql.shuffle.partitions", str(len(cluster.partitions(batches_topic(names.group)))))
+        # What the checkpoint says goes before this once there is one; the sink refuses where the
+        # two differ.
+        spark.conf.set(
+            "spark.sql.shuffle.partitions", str(len(cluster.partitions(batches_topic(names.group))))
+        )
     else:
         require_no_shuffle(rows)
     return Prepared(stage, names, rows)
@@ -117,11 +135,11 @@ def process(
     stopped: Callable[[], bool],
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the queries until their sources are exhausted, one after the other; with `until_stopped`, all at the same
-    time until `stopped`. Each has its checkpoint below the URL `checkpoints`.
+    """Run the queries until their sources are exhausted, one after the other; with `until_stopped`,
+    all at the same time until `stopped`. Each has its checkpoint below the URL `checkpoints`.
 
-    However they end, no transaction of this run is left open. Raises SinkError for a refusal of the sink, SparkError
-    for a failure of Spark's own.
+    However they end, no transaction of this run is left open. Raises SinkError for a refusal of the
+    sink, SparkError for a failure of Spark's own.
     """
     for together in [stages] if plan.until_stopped else [[one] for one in stages]:
         if not stopped():
@@ -155,26 +173,32 @@ def _process(
         exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
         fenced = [one for one in stages if exactly_once or one.stage.table]
         if fenced and not settled:
-            # First the generation: Spark does not wait for the workers of a query that it stops, and one that takes its
-            # transactional id after we have settled it must find that its time is over.
+            # First the generation: Spark does not wait for the workers of a query that it stops,
+            # and one that takes its transactional id after we have settled it must find that its
+            # time is over.
             for one in fenced:
                 begin_generation(cluster, one.names)
             cluster.settle([name for one in fenced for name in one.transactional_ids(cluster)])
 
 
 def begin_generation(cluster: Cluster, names: Names) -> int:
-    """From now on, workers of an earlier start of the stage end. Gives the number that those of the next one carry."""
+    """From now on, workers of an earlier start of the stage end. Gives the number that those of the
+    next one carry."""
     generation = next_generation(cluster, names.group, names.journal)
     if generation > 1:
-        # Before any lock is asked for: who stands still on purpose may hold it, and goes on when this is said.
-        append_to_journal(cluster.bootstrap, cluster.client, names.journal, GenerationBegun(generation))
+        # Before any lock is asked for: who stands still on purpose may hold it, and goes on when
+        # this is said.
+        append_to_journal(
+            cluster.bootstrap, cluster.client, names.journal, GenerationBegun(generation)
+        )
     if names.database is not None:
         set_generation(names.database, names.group, generation)
     return generation
 
 
 def committed_of(cluster: Cluster, names: Names, source: str) -> dict[int, int]:
-    """The offset of a stage's next input, by partition of a source topic: from where its sink commits it.
+    """The offset of a stage's next input, by partition of a source topic: from where its sink
+    commits it.
 
     Raises ClusterError, SinkError.
     """
@@ -194,7 +218,8 @@ def read_source(
     options = {
         **spark_source_options(cluster.bootstrap, cluster.client, plan.source.isolation),
         "includeHeaders": str(stage.headers).lower(),
-        # There a batch is a transaction of each shuffle partition, of which there are as many as of the source.
+        # There a batch is a transaction of each shuffle partition, of which there are as many as of
+        # the source.
         **(
             {"maxOffsetsPerTrigger": str(plan.per_transaction * sum(map(len, offsets.values())))}
             if stage.stateful
@@ -202,9 +227,13 @@ def read_source(
         ),
         **plan.source.options,
         "subscribe": ",".join(names.sources),
-        # Used only while there is no checkpoint: a lost one starts again where the sink really stands.
+        # Used only while there is no checkpoint: a lost one starts again where the sink really
+        # stands.
         "startingOffsets": json.dumps(
-            {topic: {str(p): offset for p, offset in of_topic.items()} for topic, of_topic in offsets.items()}
+            {
+                topic: {str(p): offset for p, offset in of_topic.items()}
+                for topic, of_topic in offsets.items()
+            }
         ),
     }
     return spark.readStream.format("kafka").options(**options).load()
@@ -215,7 +244,9 @@ def transform(source: DataFrame, stage: Stage, work: Work) -> DataFrame:
     return stage.transform(source, work)
 
 
-def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str) -> StreamingQuery:
+def start_query(
+    prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str
+) -> StreamingQuery:
     names = prepared.names
     options = {
         **{f"kafka.{name}": value for name, value in cluster.client.items()},
@@ -249,12 +280,15 @@ def start_query(prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint:
     return writer.trigger(availableNow=True).start()
 
 
-def require_offsets(cluster: Cluster, names: Names, forced: bool = False) -> dict[str, dict[int, int]]:
+def require_offsets(
+    cluster: Cluster, names: Names, forced: bool = False
+) -> dict[str, dict[int, int]]:
     """The committed offset of every source partition, by topic; each must still be in the log.
 
-    Raises OffsetMissing for an absent one, OffsetsMoved for one that lies below where the journal says that the last
-    transaction left it, SourceGap where the source was trimmed past it: before anything is written. `forced`: an absent
-    one is where the journal says, and one that was moved is right.
+    Raises OffsetMissing for an absent one, OffsetsMoved for one that lies below where the journal
+    says that the last transaction left it, SourceGap where the source was trimmed past it: before
+    anything is written. `forced`: an absent one is where the journal says, and one that was moved
+    is right.
     """
     entries = read_journal(cluster.bootstrap, cluster.client, names.journal)
     found = {}
@@ -294,7 +328,8 @@ SOURCE_COLUMNS = (
 
 
 def require_expressions(spark: SparkSession, plan: RunPlan) -> None:
-    """Raises UsageError for an expression of the plan that Spark does not take, or that gives nothing like a text."""
+    """Raises UsageError for an expression of the plan that Spark does not take, or that gives
+    nothing like a text."""
     rows = as_text(spark.createDataFrame([], SOURCE_COLUMNS))
     for field, text in (("key", plan.key), ("value", plan.value)):
         if text is None:
@@ -302,7 +337,9 @@ def require_expressions(spark: SparkSession, plan: RunPlan) -> None:
         try:
             kind = rows.select("offset", F.expr(text).alias(field)).schema[field].dataType
         except PySparkException as error:
-            said = re.sub(r"^\w+: |\[[\w.]+\] | ?SQLSTATE: \w+.*", "", first_line(error)).rstrip(".")
+            said = re.sub(r"^\w+: |\[[\w.]+\] | ?SQLSTATE: \w+.*", "", first_line(error)).rstrip(
+                "."
+            )
             raise refused(
                 plan,
                 field,
@@ -311,7 +348,9 @@ def require_expressions(spark: SparkSession, plan: RunPlan) -> None:
             ) from error
         if isinstance(kind, ArrayType | MapType | StructType):
             raise refused(
-                plan, field, f"the expression {text!r} gives {kind.simpleString()}, not a text. Say to_json(...)."
+                plan,
+                field,
+                f"the expression {text!r} gives {kind.simpleString()}, not a text. Say to_json(...).",
             )
 
 
@@ -323,7 +362,8 @@ def require_no_speculation(spark: SparkSession) -> None:
 
 
 def require_no_shuffle(rows: DataFrame) -> None:
-    """Raises ShuffledInput when rows of one source partition would be spread over tasks: seen to lose records."""
+    """Raises ShuffledInput when rows of one source partition would be spread over tasks: seen to
+    lose records."""
     plan = io.StringIO()
     # Spark gives its plan to standard output only, of which there is one for all threads.
     with _EXPLAINING, contextlib.redirect_stdout(plan):
@@ -333,28 +373,36 @@ def require_no_shuffle(rows: DataFrame) -> None:
 
 
 def explained(error: PySparkException) -> TopicproofError:
-    """The sink's own error when Spark's text carries one (a worker's exception reaches us as text), else SparkError."""
+    """The sink's own error when Spark's text carries one (a worker's exception reaches us as text),
+    else SparkError."""
     text = str(error)
     for match in re.finditer(r"backend\.errors\.(\w+): (.+)", text):
         kind = getattr(errors, match.group(1), None)
         if isinstance(kind, type) and issubclass(kind, TopicproofError):
             return kind(match.group(2).strip())
     if "StatusCode.UNAVAILABLE" in text:
-        return SparkError("The Spark server has ended, or cannot be reached any more. Start it, and resume the run.")
+        return SparkError(
+            "The Spark server has ended, or cannot be reached any more. Start it, and resume the run."
+        )
     if OVERFLOW in text:
         return SparkError(
             "Spark cannot hold a number that it met while it read the source: most likely a record's timestamp beyond "
             "the year 294,246. `topicproof check` judges such a topic, and Spark cannot process it: remove the record."
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # The last line of a worker's traceback says what happened; Spark's own first line only that something did.
+    # The last line of a worker's traceback says what happened; Spark's own first line only that
+    # something did.
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if "PYTHON_EXCEPTION" in text and raised:
         return SparkError(f"The Spark query failed in a Python worker: {raised[0][:500]}")
-    return SparkError(f"The Spark query failed: {lines[0][:500] if lines else type(error).__name__}")
+    return SparkError(
+        f"The Spark query failed: {lines[0][:500] if lines else type(error).__name__}"
+    )
 
 
-def _await(going: list[StreamingQuery], stopped: Callable[[], bool], tick: Callable[[], None]) -> None:
+def _await(
+    going: list[StreamingQuery], stopped: Callable[[], bool], tick: Callable[[], None]
+) -> None:
     """Until all of them have ended, or `stopped`. Takes those that have ended out of the list."""
     while True:
         # awaitTermination, because it keeps the Connect session alive as well.

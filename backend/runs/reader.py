@@ -1,8 +1,10 @@
-"""A read_committed reader that runs beside the pipeline and writes down what it polled: the witness of reads in time.
+"""A read_committed reader that runs beside the pipeline and writes down what it polled: the witness
+of reads in time.
 
-It belongs to no group, begins where the run found the sinks, and moves by polling alone. After each poll it asks for
-the last stable offsets of what it received. Its account goes into the run's folder as Parquet, every few seconds, so
-that a killed run loses little of it; a run that is resumed reads anew, in a session of its own.
+It belongs to no group, begins where the run found the sinks, and moves by polling alone. After each
+poll it asks for the last stable offsets of what it received. Its account goes into the run's folder
+as Parquet, every few seconds, so that a killed run loses little of it; a run that is resumed reads
+anew, in a session of its own.
 """
 
 from __future__ import annotations
@@ -50,18 +52,25 @@ class Polled(NamedTuple):
     lso: int
 
 
-SCHEMA = pa.schema([(name, pa.string() if name in ("topic", "session") else pa.int64()) for name in Polled._fields])
+SCHEMA = pa.schema(
+    [(name, pa.string() if name in ("topic", "session") else pa.int64()) for name in Polled._fields]
+)
 
 Place = tuple[str, int]
 """(topic, partition)"""
 
 
 @contextmanager
-def reading(cluster: Cluster, begin: Mapping[str, Mapping[str, int]], folder: Path) -> Iterator[None]:
-    """Read the topics of `begin` (offsets by topic and partition) for as long as the block lasts."""
+def reading(
+    cluster: Cluster, begin: Mapping[str, Mapping[str, int]], folder: Path
+) -> Iterator[None]:
+    """Read the topics of `begin` (offsets by topic and partition) for as long as the block
+    lasts."""
     stop = threading.Event()
     reader = Reader(
-        cluster, {(topic, int(p)): offset for topic, at in begin.items() for p, offset in at.items()}, folder
+        cluster,
+        {(topic, int(p)): offset for topic, at in begin.items() for p, offset in at.items()},
+        folder,
     )
     with ThreadPoolExecutor(1) as pool:
         work = pool.submit(reader.read, stop)
@@ -85,11 +94,13 @@ class Reader:
         self.kept = 0
 
     def read(self, stop: threading.Event) -> None:
-        """Until `stop`, and then until everything stable is received. What goes wrong ends the session, not the run:
-        what was received until then is its account."""
+        """Until `stop`, and then until everything stable is received. What goes wrong ends the
+        session, not the run: what was received until then is its account."""
         self.folder.mkdir(parents=True, exist_ok=True)
         group = f"{self.session}-reader"
-        consumer = Consumer(consumer_config(self.cluster.bootstrap, self.cluster.client, group, READ_COMMITTED))
+        consumer = Consumer(
+            consumer_config(self.cluster.bootstrap, self.cluster.client, group, READ_COMMITTED)
+        )
         try:
             self._read(consumer, stop)
         except (KafkaException, TopicproofError):
@@ -99,7 +110,12 @@ class Reader:
             self._keep()
 
     def _read(self, consumer: Consumer, stop: threading.Event) -> None:
-        consumer.assign([TopicPartition(topic, partition, offset) for (topic, partition), offset in self.begin.items()])
+        consumer.assign(
+            [
+                TopicPartition(topic, partition, offset)
+                for (topic, partition), offset in self.begin.items()
+            ]
+        )
         stable = self._stable(self.begin)
         for (topic, partition), offset in self.begin.items():
             self._add(0, (topic, partition), offset, offset - 1, stable[topic, partition])
@@ -150,7 +166,9 @@ class Reader:
 
     def _add(self, poll: int, place: Place, first: int, last: int, lso: int) -> None:
         at_ms = int(time.time() * 1000)
-        self.rows.append(Polled(place[0], self.session, poll, self.count, at_ms, place[1], first, last, lso))
+        self.rows.append(
+            Polled(place[0], self.session, poll, self.count, at_ms, place[1], first, last, lso)
+        )
         self.count += 1
 
     def _keep(self) -> None:
@@ -176,8 +194,8 @@ def runs(offsets: list[int]) -> list[tuple[int, int]]:
 
 
 def read_account(folder: Path, sinks: Bounds) -> pa.Table | None:
-    """What was polled of the sinks, their partitions numbered through (validators/merged_topics.py); None without a
-    reader."""
+    """What was polled of the sinks, their partitions numbered through
+    (validators/merged_topics.py); None without a reader."""
     files = sorted(folder.glob("*.parquet"))
     if not files:
         return None

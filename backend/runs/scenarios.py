@@ -1,8 +1,8 @@
 """Scenarios: topics, and stages between them. Adding one is adding one definition to SCENARIOS.
 
-A stage is one streaming query with a consumer group, transactional ids and a checkpoint of its own. A scenario's
-topics follow from its stages: a source is read and never written, a sink is written and never read, and what is both
-lies between two stages.
+A stage is one streaming query with a consumer group, transactional ids and a checkpoint of its own.
+A scenario's topics follow from its stages: a source is read and never written, a sink is written
+and never read, and what is both lies between two stages.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Stage:
 
     @property
     def stateful(self) -> bool:
-        """Whether it shuffles and keeps a state in its checkpoint, so that batches are its fence."""
+        """Whether it shuffles and keeps a state in its checkpoint, so that batches are its
+        fence."""
         return self.format == STATEFUL_FORMAT
 
     @property
@@ -111,7 +112,11 @@ class Scenario:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(topic for stage in self.stages for topic in (*stage.sources, *stage.sinks)))
+        return tuple(
+            dict.fromkeys(
+                topic for stage in self.stages for topic in (*stage.sources, *stage.sinks)
+            )
+        )
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -140,7 +145,8 @@ def output(key: Column, value: Column) -> Column:
 
 
 def single(key: Column, value: Column) -> tuple[Column, Column]:
-    """The columns of the one output that every input has: they cost less than a list of one. Strings or bytes."""
+    """The columns of the one output that every input has: they cost less than a list of one.
+    Strings or bytes."""
     return key.cast("binary").alias("key"), value.cast("binary").alias("value")
 
 
@@ -152,9 +158,12 @@ def place() -> tuple[str, str, str]:
 def _squared(rows: DataFrame, _work: Work) -> DataFrame:
     text = F.col("value").cast("string")
     number, wide = text.try_cast("bigint"), text.cast("decimal(19,0)")
-    # decimal: the square of a 19-digit number still fits, where bigint would overflow. Much slower, so only there.
+    # decimal: the square of a 19-digit number still fits, where bigint would overflow. Much slower,
+    # so only there.
     square = F.when(number.between(-BIGINT_ROOT, BIGINT_ROOT), (number * number).cast("string"))
-    return rows.select(*place(), *single(F.col("key"), square.otherwise((wide * wide).cast("string"))))
+    return rows.select(
+        *place(), *single(F.col("key"), square.otherwise((wide * wide).cast("string")))
+    )
 
 
 SQUARES = Scenario(
@@ -168,7 +177,15 @@ SQUARES = Scenario(
 TABLE = Scenario(
     name="table",
     title="Square every number into a table of a database, together with the source offset",
-    stages=(Stage("square", sources=("numbers",), sinks=("squares",), transform=_squared, format=DATABASE_FORMAT),),
+    stages=(
+        Stage(
+            "square",
+            sources=("numbers",),
+            sinks=("squares",),
+            transform=_squared,
+            format=DATABASE_FORMAT,
+        ),
+    ),
 )
 
 
@@ -179,7 +196,9 @@ def as_text(rows: DataFrame) -> DataFrame:
 
 def _evaluated(rows: DataFrame, work: Work) -> DataFrame:
     # As text first: a number has no bytes of its own.
-    made = (F.expr(text).cast("string") for text in (work.plan.key or "key", work.plan.value or "value"))
+    made = (
+        F.expr(text).cast("string") for text in (work.plan.key or "key", work.plan.value or "value")
+    )
     return as_text(rows).select(*place(), *single(*made))
 
 
@@ -196,7 +215,9 @@ def _counted_again(reading: DataFrame, work: Work) -> DataFrame:
 
     inputs = reading.select("partition", "offset", "value").collect()
     found = counts(work.plan.files.limits, [row["value"] for row in inputs])
-    counted = [(row["partition"], row["offset"], count) for row, count in zip(inputs, found, strict=True)]
+    counted = [
+        (row["partition"], row["offset"], count) for row, count in zip(inputs, found, strict=True)
+    ]
     return reading.sparkSession.createDataFrame(counted, "partition int, offset long, count long")
 
 
@@ -287,13 +308,17 @@ _EVEN = "cast(value as decimal(19,0)) % 2 = 0"
 def _kept(rows: DataFrame, _work: Work) -> DataFrame:
     seen = as_text(rows)
     one = output(F.col("key"), F.col("value"))
-    # Not a filter of rows: an input without outputs is still an input, whose offset is to be committed.
+    # Not a filter of rows: an input without outputs is still an input, whose offset is to be
+    # committed.
     return seen.select(*place(), F.filter(F.array(one), lambda _: F.expr(_EVEN)).alias("outputs"))
 
 
 def _labelled(rows: DataFrame, _work: Work) -> DataFrame:
     label = F.to_json(
-        F.struct(F.col("key").cast("string").alias("number"), F.col("value").cast("string").alias("square"))
+        F.struct(
+            F.col("key").cast("string").alias("number"),
+            F.col("value").cast("string").alias("square"),
+        )
     )
     return rows.select(*place(), outputs(output(F.col("key"), label)))
 
@@ -345,12 +370,17 @@ MERGE = Scenario(
 YOURS = Scenario(
     name="yours",
     title="Your own topics, with Spark SQL expressions from a plan file",
-    stages=(Stage("yours", sources=("source",), sinks=("sink",), transform=_evaluated, headers=True),),
+    stages=(
+        Stage("yours", sources=("source",), sinks=("sink",), transform=_evaluated, headers=True),
+    ),
     value=None,
     expressions=True,
 )
 
-SCENARIOS = {scenario.name: scenario for scenario in (SQUARES, FILES, TOTALS, WINDOWS, CHAIN, MERGE, TABLE, YOURS)}
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (SQUARES, FILES, TOTALS, WINDOWS, CHAIN, MERGE, TABLE, YOURS)
+}
 
 
 def scenario(name: str) -> Scenario:

@@ -1,4 +1,5 @@
-"""Judging a run: each stage's sinks against its sources, all the sinks of a stage as one; and end to end."""
+"""Judging a run: each stage's sinks against its sources, all the sinks of a stage as one; and end
+to end."""
 
 from __future__ import annotations
 
@@ -84,13 +85,16 @@ class Judged:
 
     @property
     def why(self) -> str:
-        """One sentence for the verdict; where it is not that of the report, of the stage whose it is."""
+        """One sentence for the verdict; where it is not that of the report, of the stage whose it
+        is."""
         if self.report.verdict is self.verdict:
             return self.report.why
         if not any(one.verdict is self.verdict for one in self.stages.values()):
             sink = self._wrong()[0]
             return f"Values of {sink}: {self.values[sink]['why']}"
-        name, worst = next((name, one) for name, one in self.stages.items() if one.verdict is self.verdict)
+        name, worst = next(
+            (name, one) for name, one in self.stages.items() if one.verdict is self.verdict
+        )
         return f"Stage {name}: {worst.why}"
 
 
@@ -100,9 +104,13 @@ def judge_run(context: Context, spark: SparkSession, until: Until) -> Judged:
     if len(stages) == 1:
         report = judge_stage(context, spark, *stages[0], until, context.folder)
         check = scenario(context.plan.scenario).values
-        return Judged(report, values=check(context.cluster, context.run.facts["topics"]) if check else {})
+        return Judged(
+            report, values=check(context.cluster, context.run.facts["topics"]) if check else {}
+        )
     of_stage = {
-        names.stage: judge_stage(context, spark, stage, names, until, stage_folder(context.folder, names.stage))
+        names.stage: judge_stage(
+            context, spark, stage, names, until, stage_folder(context.folder, names.stage)
+        )
         for stage, names in stages
     }
     return Judged(_judge_end_to_end(context, spark, until), of_stage)
@@ -114,7 +122,8 @@ def stage_folder(folder: Path, stage: str) -> Path:
 
 
 def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Report:
-    """The last sink against the first source. Rests on what the stages were judged by: nothing is read twice."""
+    """The last sink against the first source. Rests on what the stages were judged by: nothing is
+    read twice."""
     empty(context.folder / EVIDENCE)
     with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
         whole = _joined(context, spark, until, Path(scratch))
@@ -125,7 +134,10 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
     """What the last sink and the first source are judged by, in the run's evidence."""
     evidence = context.folder / EVIDENCE
     taken = [
-        with_headers(read_capture(spark, stage_folder(context.folder, names.stage) / EVIDENCE), scratch / names.stage)
+        with_headers(
+            read_capture(spark, stage_folder(context.folder, names.stage) / EVIDENCE),
+            scratch / names.stage,
+        )
         for _, names in context.stages
     ]
     first, last = taken[0], taken[-1]
@@ -140,7 +152,9 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
     source, not_processed = first.question.source, first.question.not_processed
     if until is not Until.END:
         cut = carried_through(context, spark, source, until)
-        not_processed += sum(p.lso - q.lso for p, q in zip(source.partitions, cut.partitions, strict=True))
+        not_processed += sum(
+            p.lso - q.lso for p, q in zip(source.partitions, cut.partitions, strict=True)
+        )
         source = cut
     question = replace(
         last.question,
@@ -157,10 +171,14 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
             inputs=keep(first.inputs, (evidence / INPUTS).as_uri(), first.offsets),
         ),
         source_batches=first.source_batches,
-        circumstances=replace(last.circumstances, source_removed=first.circumstances.source_removed),
+        circumstances=replace(
+            last.circumstances, source_removed=first.circumstances.source_removed
+        ),
         origin=_ends(first, last),
         notes=tuple(dict.fromkeys(note for one in taken for note in one.notes)),
-        aborted=None if first.aborted is None else keep(first.aborted, (evidence / ABORTED).as_uri(), first.offsets),
+        aborted=None
+        if first.aborted is None
+        else keep(first.aborted, (evidence / ABORTED).as_uri(), first.offsets),
     )
 
 
@@ -169,33 +187,54 @@ def _ends(first: Capture, last: Capture) -> Origin | None:
     if first.origin is None or last.origin is None:
         return None
     every = {**first.origin.topics, **last.origin.topics}
-    return Origin(last.origin.cluster, {name: every[name] for name in topic_names(first.question.source, last.sink)})
+    return Origin(
+        last.origin.cluster,
+        {name: every[name] for name in topic_names(first.question.source, last.sink)},
+    )
 
 
-def carried_through(context: Context, spark: SparkSession, source: Bounds, until: Until = Until.COMMITTED) -> Bounds:
-    """The inputs of the first source that every stage is done with: up to the first one of which a topic between holds
-    something that its stage has not processed."""
+def carried_through(
+    context: Context, spark: SparkSession, source: Bounds, until: Until = Until.COMMITTED
+) -> Bounds:
+    """The inputs of the first source that every stage is done with: up to the first one of which a
+    topic between holds something that its stage has not processed."""
     ends = {p.partition: p.lso for p in source.partitions}
     with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
         for number, (_, names) in enumerate(context.stages[1:], 1):
             there = context.cluster.bounds(names.source)
             reached = _reached(context, names, there, until)
-            begins = tuple(replace(p, start=max(p.start, reached[p.partition])) for p in there.partitions)
-            reading = _with_lineage(context, spark, there, Path(scratch), replace(there, partitions=begins))
+            begins = tuple(
+                replace(p, start=max(p.start, reached[p.partition])) for p in there.partitions
+            )
+            reading = _with_lineage(
+                context, spark, there, Path(scratch), replace(there, partitions=begins)
+            )
             for _, upper in reversed(context.stages[1:number]):
-                whole = _with_lineage(context, spark, context.cluster.bounds(upper.source), Path(scratch))
+                whole = _with_lineage(
+                    context, spark, context.cluster.bounds(upper.source), Path(scratch)
+                )
                 reading = through(reading, whole, upper.source)
             named = with_lineage(reading).where(F.col("source_topic") == source.topic)
-            firsts = named.groupBy("source_partition").agg(F.min("source_offset").alias("first")).collect()
+            firsts = (
+                named.groupBy("source_partition")
+                .agg(F.min("source_offset").alias("first"))
+                .collect()
+            )
             for row in firsts:
                 ends[row["source_partition"]] = min(ends[row["source_partition"]], row["first"])
-    return replace(source, partitions=tuple(replace(p, lso=max(p.start, ends[p.partition])) for p in source.partitions))
+    return replace(
+        source,
+        partitions=tuple(
+            replace(p, lso=max(p.start, ends[p.partition])) for p in source.partitions
+        ),
+    )
 
 
 def _with_lineage(
     context: Context, spark: SparkSession, bounds: Bounds, scratch: Path, part: Bounds | None = None
 ) -> DataFrame:
-    """What a topic between two stages holds for read_committed, or a `part` of it, which may begin inside a pack."""
+    """What a topic between two stages holds for read_committed, or a `part` of it, which may begin
+    inside a pack."""
     bootstrap, client = context.cluster.bootstrap, context.settings.client
     options = spark_source_options(bootstrap, client, READ_COMMITTED)
     if context.plan.lineage != PACKED:
@@ -244,7 +283,12 @@ def judge_stage(
         not_processed=not_processed,
     )
     return judge_topics(
-        spark, context.services.bootstrap, context.settings.client, question, folder, _attachments(context)
+        spark,
+        context.services.bootstrap,
+        context.settings.client,
+        question,
+        folder,
+        _attachments(context),
     )
 
 
@@ -254,7 +298,10 @@ def judged_range(context: Context, names: Names, until: Until) -> tuple[Bounds, 
     for topic in names.sources:
         floor: Mapping[str, int] = context.run.facts["floor"][names.stage][topic]
         source = context.cluster.bounds(topic)
-        begun = tuple(replace(p, start=max(p.start, floor.get(str(p.partition), p.start))) for p in source.partitions)
+        begun = tuple(
+            replace(p, start=max(p.start, floor.get(str(p.partition), p.start)))
+            for p in source.partitions
+        )
         if until is not Until.END:
             reached = _reached(context, names, replace(source, partitions=begun), until)
             cut = tuple(replace(p, lso=min(p.lso, reached[p.partition])) for p in begun)
@@ -265,18 +312,27 @@ def judged_range(context: Context, names: Names, until: Until) -> tuple[Bounds, 
 
 
 def _reached(context: Context, names: Names, source: Bounds, until: Until) -> Mapping[int, int]:
-    """The offset of a stage's next input, by partition of a source topic that it began at the start of these bounds."""
+    """The offset of a stage's next input, by partition of a source topic that it began at the start
+    of these bounds."""
     if until is Until.COMMITTED:
         return committed_of(context.cluster, names, source.topic)
     entries = read_journal(context.cluster.bootstrap, context.settings.client, names.journal)
-    known = {p: journalled(entries, f"{names.prefix}-{source.topic}-{p.partition}") for p in source.partitions}
-    return {p.partition: p.start if position is None else position.offset for p, position in known.items()}
+    known = {
+        p: journalled(entries, f"{names.prefix}-{source.topic}-{p.partition}")
+        for p in source.partitions
+    }
+    return {
+        p.partition: p.start if position is None else position.offset
+        for p, position in known.items()
+    }
 
 
 def _expected(context: Context, spark: SparkSession, stage: Stage, source: Bounds) -> Expected:
     if stage.count is None or isinstance(stage.count, str):
         return Expected(stage.expect, stage.count)
-    options = spark_source_options(context.cluster.bootstrap, context.settings.client, READ_COMMITTED)
+    options = spark_source_options(
+        context.cluster.bootstrap, context.settings.client, READ_COMMITTED
+    )
     reading = read(spark, options, source, Witness.READ_COMMITTED)
     counted = stage.count(reading, context.work)
     return Expected() if counted is None else Expected(stage.expect, counted)

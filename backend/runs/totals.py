@@ -1,10 +1,13 @@
-"""Totals: a running total per account, the stateful stage. One output per payment: the account's total after it.
+"""Totals: a running total per account, the stateful stage. One output per payment: the account's
+total after it.
 
-An account's payments lie in one source partition (they are keyed by it), and are added in the order of their offsets,
-so each output depends on the input alone and not on how Spark cuts the stream into batches.
+An account's payments lie in one source partition (they are keyed by it), and are added in the order
+of their offsets, so each output depends on the input alone and not on how Spark cuts the stream
+into batches.
 
-A payment is JSON: `{"id": "p17", "account": "a3", "cents": 250, "at": "2026-01-01T00:00:17Z"}`. What is none (a field
-is missing or of another type) moves no total and has no output; a verdict shows it as a gap.
+A payment is JSON: `{"id": "p17", "account": "a3", "cents": 250, "at": "2026-01-01T00:00:17Z"}`.
+What is none (a field is missing or of another type) moves no total and has no output; a verdict
+shows it as a gap.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, cons
 
 PAYMENT = "id string, account string, cents bigint, at timestamp"
 PLACE = ["topic", "partition", "offset"]
-# Not as text: PySpark 4 parses text with its default session, and has none left once its server was restarted.
+# Not as text: PySpark 4 parses text with its default session, and has none left once its server was
+# restarted.
 OUTPUT = StructType(
     [
         StructField("topic", StringType()),
@@ -46,19 +50,24 @@ CENTS_MAX = 1_000
 def totals(rows: DataFrame, deduplicate_s: int | None = None) -> DataFrame:
     """Rows of Spark's Kafka source -> rows for the stateful sink.
 
-    `deduplicate_s`: a payment whose id came before, at most so many seconds of its own time ago, is dropped. Then one
-    that is later than that is dropped too: nobody could say whether it came before.
+    `deduplicate_s`: a payment whose id came before, at most so many seconds of its own time ago, is
+    dropped. Then one that is later than that is dropped too: nobody could say whether it came
+    before.
     """
     parsed = F.from_json(F.col("value").cast("string"), PAYMENT).alias("payment")
     payments = rows.select(*PLACE, parsed).select(*PLACE, "payment.*").dropna()
     if deduplicate_s is not None:
-        payments = payments.withWatermark("at", f"{deduplicate_s} seconds").dropDuplicatesWithinWatermark(["id"])
+        payments = payments.withWatermark(
+            "at", f"{deduplicate_s} seconds"
+        ).dropDuplicatesWithinWatermark(["id"])
     return payments.groupBy("account").applyInPandasWithState(
         add_up, OUTPUT, STATE, "append", GroupStateTimeout.NoTimeout
     )
 
 
-def add_up(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+def add_up(
+    key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
     """One account's new payments, and its total so far -> an output for each."""
     # Sorted: a shuffle delivers the blocks of a batch in any order.
     payments = pd.concat(list(frames)).sort_values(PLACE)
@@ -74,7 +83,9 @@ def add_up(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -
 
 def total_text(identity: str, account: str, cents: int, total: int) -> bytes:
     """An output's value."""
-    return json.dumps({"id": identity, "account": account, "cents": int(cents), "total": int(total)}).encode()
+    return json.dumps(
+        {"id": identity, "account": account, "cents": int(cents), "total": int(total)}
+    ).encode()
 
 
 def account(number: int) -> bytes:
@@ -86,7 +97,12 @@ def payment(number: int) -> bytes:
     """Payment N of a fill; one a second, in amounts that repeat."""
     at = FIRST_PAYMENT_AT + timedelta(seconds=number)
     cents = number * 37 % CENTS_MAX + 1
-    text = {"id": str(number), "account": account(number).decode(), "cents": cents, "at": f"{at:%Y-%m-%dT%H:%M:%SZ}"}
+    text = {
+        "id": str(number),
+        "account": account(number).decode(),
+        "cents": cents,
+        "at": f"{at:%Y-%m-%dT%H:%M:%SZ}",
+    }
     return json.dumps(text).encode()
 
 
@@ -115,12 +131,15 @@ class Balance:
 
 
 def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
-    """The last total of every account in a sink of ours, by account, beside what its distinct payments come to.
+    """The last total of every account in a sink of ours, by account, beside what its distinct
+    payments come to.
 
     Raises ClusterError, TopicError.
     """
     left = {p.partition for p in cluster.bounds(sink).partitions}
-    consumer = Consumer(consumer_config(cluster.bootstrap, cluster.client, f"{sink}-totals", READ_COMMITTED))
+    consumer = Consumer(
+        consumer_config(cluster.bootstrap, cluster.client, f"{sink}-totals", READ_COMMITTED)
+    )
     consumer.assign([TopicPartition(sink, partition, OFFSET_BEGINNING) for partition in left])
     found: dict[str, Balance] = {}
     seen: set[tuple[str, str]] = set()
@@ -129,7 +148,9 @@ def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
             message = consumer.poll(REQUEST_TIMEOUT_MS / 1000)
             error = message.error() if message is not None else None
             if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
-                raise ClusterError(f"Topic {sink} could not be read{': ' + error.str() if error else ' in time'}.")
+                raise ClusterError(
+                    f"Topic {sink} could not be read{': ' + error.str() if error else ' in time'}."
+                )
             if error is not None:
                 left.discard(message.partition() or 0)
                 continue
@@ -140,7 +161,9 @@ def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
             seen.add(identity)
             found[name] = Balance(name, told["total"], before.payments + 1, due)
     except (KafkaException, ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"Topic {sink} holds something else than totals, or cannot be read: {error}.") from error
+        raise ClusterError(
+            f"Topic {sink} holds something else than totals, or cannot be read: {error}."
+        ) from error
     finally:
         consumer.close()
     return [found[account] for account in sorted(found)]
@@ -152,7 +175,8 @@ def wrong_by(balances: Iterable[Balance]) -> dict[str, int]:
 
 
 def counts(reading: DataFrame, deduplicate_s: int | None) -> DataFrame | None:
-    """How many outputs each payment must have, for the judge: partition, offset, count. None: each has one."""
+    """How many outputs each payment must have, for the judge: partition, offset, count. None: each
+    has one."""
     if deduplicate_s is None:
         return None
     identity = F.from_json(F.col("value").cast("string"), PAYMENT)["id"]

@@ -1,9 +1,11 @@
-"""Windows: how many payments an account has made in each minute, by the payments' own time and by the clock.
+"""Windows: how many payments an account has made in each minute, by the payments' own time and by
+the clock.
 
-One stateful stage with two outputs per payment, each the count after it. By event time (`at`, the payment's own) a
-count follows from the payments before it in its source partition, and is counted anew for the verdict. By processing
-time it follows from when Spark's batch began, which no topic tells: nobody can say afterwards whether it is right, and
-its value check is UNKNOWN. (A replayed batch has the time it had before, so the outputs are exactly-once all the same.)
+One stateful stage with two outputs per payment, each the count after it. By event time (`at`, the
+payment's own) a count follows from the payments before it in its source partition, and is counted
+anew for the verdict. By processing time it follows from when Spark's batch began, which no topic
+tells: nobody can say afterwards whether it is right, and its value check is UNKNOWN. (A replayed
+batch has the time it had before, so the outputs are exactly-once all the same.)
 
 The state holds one number per account and minute of event time, and is never given up.
 """
@@ -17,7 +19,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
@@ -47,7 +56,8 @@ STATE = StructType([StructField("counts", StringType())])
 
 
 def counts(rows: DataFrame) -> DataFrame:
-    """Rows of Spark's Kafka source -> one row per payment: its place, its account, and the two outputs' values."""
+    """Rows of Spark's Kafka source -> one row per payment: its place, its account, and the two
+    outputs' values."""
     parsed = F.from_json(F.col("value").cast("string"), PAYMENT).alias("payment")
     seconds = F.col("at").cast("timestamp").cast("long").alias("event_s")
     # The same for a batch that is run again: Spark keeps it with the batch.
@@ -60,17 +70,22 @@ def counts(rows: DataFrame) -> DataFrame:
     )
 
 
-def count_up(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+def count_up(
+    key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
     """One account's new payments, and its counts so far -> two values for each."""
     payments = pd.concat(list(frames)).sort_values(PLACE)
-    known: dict[str, dict[str, int]] = json.loads(state.get[0]) if state.exists else {"event": {}, "clock": {}}
+    known: dict[str, dict[str, int]] = (
+        json.loads(state.get[0]) if state.exists else {"event": {}, "clock": {}}
+    )
     values: dict[str, list[bytes]] = {"event": [], "clock": []}
     for event_s, clock_s in zip(payments["event_s"], payments["clock_s"], strict=True):
         for name, seconds in (("event", int(event_s)), ("clock", int(clock_s))):
             window = window_of(seconds)
             count = known[name].get(window, 0) + 1
             if name == "clock" and count == 1:
-                # Batches begin one after the other: a minute that is over on the clock does not come back.
+                # Batches begin one after the other: a minute that is over on the clock does not
+                # come back.
                 known[name].clear()
             known[name][window] = count
             values[name].append(count_text(key[0], window, count))
@@ -91,7 +106,8 @@ def count_text(account: str, window: str, count: int) -> bytes:
 def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Whether the counts are right, by the scenario's name of a sink: `verdict` and `why`.
 
-    Counted anew by this process from what a read_committed consumer gets. Raises ClusterError, TopicError.
+    Counted anew by this process from what a read_committed consumer gets. Raises ClusterError,
+    TopicError.
     """
     due: dict[str, bytes] = {}
     seen: Counter[tuple[str, str]] = Counter()
@@ -124,7 +140,9 @@ def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, dict[
 def _read(cluster: Cluster, topic: str) -> Iterator[Message]:
     """What a topic holds, partition by partition in the order of offsets."""
     for partition in [p.partition for p in cluster.bounds(topic).partitions]:
-        consumer = Consumer(consumer_config(cluster.bootstrap, cluster.client, f"{topic}-values", READ_COMMITTED))
+        consumer = Consumer(
+            consumer_config(cluster.bootstrap, cluster.client, f"{topic}-values", READ_COMMITTED)
+        )
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         try:
             while True:
@@ -133,7 +151,9 @@ def _read(cluster: Cluster, topic: str) -> Iterator[Message]:
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
                     break
                 if message is None or error is not None:
-                    raise ClusterError(f"Topic {topic} could not be read{': ' + error.str() if error else ' in time'}.")
+                    raise ClusterError(
+                        f"Topic {topic} could not be read{': ' + error.str() if error else ' in time'}."
+                    )
                 yield message
         except KafkaException as error:
             raise ClusterError(f"Topic {topic} could not be read: {error}.") from error

@@ -22,7 +22,15 @@ START_TIMEOUT_S = 60.0
 def dashboard(settings: Settings, port: int) -> Iterator[str]:
     """The dashboard as a child process, ready when the block starts, gone when it ends."""
     log = settings.home / "dashboard.log"
-    command = [sys.executable, "-m", "streamlit", "run", "app/server.py", "--server.port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "streamlit",
+        "run",
+        "app/server.py",
+        "--server.port",
+        str(port),
+    ]
     command += ["--server.headless", "true", "--server.address", DASHBOARD_ADDRESS]
     with log.open("wb") as output:
         child = subprocess.Popen(
@@ -59,4 +67,6 @@ def _answers(port: int) -> bool:
 
 def require_port(port: int) -> None:
     if _answers(port):
-        raise SetupError(f"Port {port} is taken by another program. Choose another: topicproof up --port {port + 1}")
+        raise SetupError(
+            f"Port {port} is taken by another program. Choose another: topicproof up --port {port + 1}"
+        )

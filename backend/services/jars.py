@@ -26,7 +26,8 @@ CONFIGURATIONS = (BROKER, SPARK, TOOLS, STREAMS)
 
 
 def ensure_jars(settings: Settings) -> None:
-    """Fetch what ivy.xml names unless it is there already; safe when several processes call it at once.
+    """Fetch what ivy.xml names unless it is there already; safe when several processes call it at
+    once.
 
     Raises SetupError when Ivy fails, with its own last lines.
     """
@@ -60,10 +61,20 @@ def _retrieve(definition: Path, folder: Path) -> None:
         raise SetupError("PySpark is not installed. Run: pip install -r requirements.txt")
     ivy = next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     with tempfile.TemporaryDirectory(prefix=".fetched-", dir=folder) as fetched:
-        command = [java(), "-jar", str(ivy), "-ivy", str(definition), "-cache", str(Path(fetched) / ".ivy")]
+        command = [
+            java(),
+            "-jar",
+            str(ivy),
+            "-ivy",
+            str(definition),
+            "-cache",
+            str(Path(fetched) / ".ivy"),
+        ]
         command += ["-confs", *CONFIGURATIONS, "-types", "jar", "bundle"]
         command += ["-retrieve", str(Path(fetched) / "[conf]" / "[artifact]-[revision].[ext]")]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=os.environ
+        )
         if answer.returncode != 0:
             lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
             tail = "\n".join(lines[-15:])
@@ -76,8 +87,8 @@ def _retrieve(definition: Path, folder: Path) -> None:
 
 
 def _put(fetched: Path, folder: Path) -> None:
-    """Bring a folder of jars up to date. One that is there stays as it is: a running process may have it open, and its
-    name holds its version."""
+    """Bring a folder of jars up to date. One that is there stays as it is: a running process may
+    have it open, and its name holds its version."""
     folder.mkdir(exist_ok=True)
     wanted = {jar.name for jar in fetched.iterdir()}
     for jar in folder.iterdir():

@@ -28,5 +28,7 @@ def java() -> str:
     if found is None:
         raise SetupError(f"{command} does not say its version. {REMEDY}")
     if int(found.group(1)) < JAVA_VERSION_MIN:
-        raise SetupError(f"Java {found.group(1)} is too old for Apache Kafka 4 and Spark 4. {REMEDY}")
+        raise SetupError(
+            f"Java {found.group(1)} is too old for Apache Kafka 4 and Spark 4. {REMEDY}"
+        )
     return command

@@ -1,6 +1,8 @@
-"""A real Apache Kafka as child processes: KRaft, combined roles, one broker by default, three on request.
+"""A real Apache Kafka as child processes: KRaft, combined roles, one broker by default, three on
+request.
 
-It listens on loopback only and keeps its data in the folder it is given, so that a restart finds every topic again.
+It listens on loopback only and keeps its data in the folder it is given, so that a restart finds
+every topic again.
 """
 
 from __future__ import annotations
@@ -85,14 +87,21 @@ class EmbeddedKafka:
         return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def start(self) -> None:
-        """Raises SetupError: no Java, no disk space, or a broker that does not come up (with the end of its log)."""
+        """Raises SetupError: no Java, no disk space, or a broker that does not come up (with the
+        end of its log)."""
         command = java()
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
         cluster_id = self._cluster_id()
         ports = free_ports(3 * self.brokers)
         self.nodes = [
-            EmbeddedBroker(n + 1, self.folder / f"broker-{n + 1}", ports[3 * n], ports[3 * n + 1], ports[3 * n + 2])
+            EmbeddedBroker(
+                n + 1,
+                self.folder / f"broker-{n + 1}",
+                ports[3 * n],
+                ports[3 * n + 1],
+                ports[3 * n + 2],
+            )
             for n in range(self.brokers)
         ]
         if self.brokers > 1:
@@ -132,7 +141,9 @@ class EmbeddedKafka:
             if node.log.exists() and READY in node.log.read_text(errors="replace"):
                 return
             if node.process is None or node.process.poll() is not None:
-                raise SetupError(f"The embedded Kafka broker {node.node} ended while starting. {self._log_end(node)}")
+                raise SetupError(
+                    f"The embedded Kafka broker {node.node} ended while starting. {self._log_end(node)}"
+                )
             if time.monotonic() > deadline:
                 raise SetupError(
                     f"The embedded Kafka broker {node.node} was not ready after {BROKER_START_TIMEOUT_S} s. "
@@ -141,8 +152,8 @@ class EmbeddedKafka:
             time.sleep(0.05)
 
     def handle(self, node: EmbeddedBroker, do: str) -> str:
-        """Kill (SIGKILL) a broker, pause it (SIGSTOP), isolate it from its peers, or heal it, which waits until it
-        serves; gives what was done.
+        """Kill (SIGKILL) a broker, pause it (SIGSTOP), isolate it from its peers, or heal it, which
+        waits until it serves; gives what was done.
 
         Raises SetupError when it does not come back.
         """
@@ -167,7 +178,9 @@ class EmbeddedKafka:
             return f"broker {node.node} (process {process.pid}) goes on"
         self.start_node(node)
         self.wait_ready(node)
-        return f"broker {node.node} is back" + (f" (process {node.process.pid})" if node.process else "")
+        return f"broker {node.node} is back" + (
+            f" (process {node.process.pid})" if node.process else ""
+        )
 
     def stop(self) -> None:
         """Ask every broker to stop, then make sure of it."""
@@ -210,7 +223,9 @@ class EmbeddedKafka:
         node.data.mkdir(parents=True, exist_ok=True)
         (node.folder / "log4j2.properties").write_text(_LOG4J.format(log=node.log))
         path = node.folder / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in self._properties(node).items()))
+        path.write_text(
+            "".join(f"{name}={value}\n" for name, value in self._properties(node).items())
+        )
         answer = subprocess.run(
             [*self._java(command, node), "kafka.tools.StorageTool", "format"]  # noqa: RUF005
             # With the equals sign: an id may begin with a dash, and would be taken for an option.
@@ -220,17 +235,24 @@ class EmbeddedKafka:
             check=False,
         )
         if answer.returncode != 0:
-            told = [line for line in (answer.stdout + answer.stderr).splitlines() if not line.startswith("\tat ")]
+            told = [
+                line
+                for line in (answer.stdout + answer.stderr).splitlines()
+                if not line.startswith("\tat ")
+            ]
             raise SetupError(
                 f"The storage of the embedded Kafka in {self.folder} cannot be used. If it is of another version or "
                 f"size of cluster, delete that folder. Kafka said: {' '.join(told)[:800]}"
             )
 
     def _properties(self, node: EmbeddedBroker) -> dict[str, str]:
-        voters = ",".join(f"{other.node}@127.0.0.1:{self.fronts[other.controller_port]}" for other in self.nodes)
+        voters = ",".join(
+            f"{other.node}@127.0.0.1:{self.fronts[other.controller_port]}" for other in self.nodes
+        )
         replicas, in_sync = str(min(3, self.brokers)), str(min(2, self.brokers))
         clients = f"PLAINTEXT://127.0.0.1:{node.port}"
-        # Controllers tell each other where they listen, besides the voters' list: they go there once they know.
+        # Controllers tell each other where they listen, besides the voters' list: they go there
+        # once they know.
         controller = f"CONTROLLER://127.0.0.1:{self.fronts[node.controller_port]}"
         peers, fronts = (
             [f"PEERS://127.0.0.1:{port}"] if self.brokers > 1 else []
@@ -241,7 +263,9 @@ class EmbeddedKafka:
             "node.id": str(node.node),
             "controller.quorum.voters": voters,
             "controller.listener.names": "CONTROLLER",
-            "listeners": ",".join([clients, *peers, f"CONTROLLER://127.0.0.1:{node.controller_port}"]),
+            "listeners": ",".join(
+                [clients, *peers, f"CONTROLLER://127.0.0.1:{node.controller_port}"]
+            ),
             "advertised.listeners": ",".join([clients, *fronts, controller]),
             "inter.broker.listener.name": "PEERS" if peers else "PLAINTEXT",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -257,11 +281,13 @@ class EmbeddedKafka:
             "transaction.state.log.num.partitions": "8",
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": in_sync,
-            # Kafka looks every 10 s which transactions have outlived their time-out; here somebody waits for it.
+            # Kafka looks every 10 s which transactions have outlived their time-out; here somebody
+            # waits for it.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             "group.initial.rebalance.delay.ms": "0",
             "log.retention.ms": "-1",
-            # As large as the kernel makes them: with Kafka's 100 kB a request of a megabyte wakes the broker ten times.
+            # As large as the kernel makes them: with Kafka's 100 kB a request of a megabyte wakes
+            # the broker ten times.
             "socket.receive.buffer.bytes": "-1",
             "socket.send.buffer.bytes": "-1",
             "num.network.threads": "2",
@@ -272,7 +298,8 @@ class EmbeddedKafka:
     def _log_end(self, node: EmbeddedBroker) -> str:
         for path in (node.log, node.folder / "stdout.log"):
             text = path.read_text(errors="replace") if path.exists() else ""
-            # Where Java threw, the frames of the stack say nothing to a user and would push out what does.
+            # Where Java threw, the frames of the stack say nothing to a user and would push out
+            # what does.
             lines = [line for line in text.splitlines() if not line.startswith(("\tat ", "\t..."))]
             if lines:
                 shown = "\n".join(lines[-LOG_LINES_SHOWN:])
@@ -303,8 +330,8 @@ def free_ports(count: int) -> list[int]:
 
 
 def connects(pid: int, port: int, to: int) -> bool:
-    """Whether a process has a connection from this local port to that one. Its own port alone does not tell: several
-    connections, to different ports, may have the same."""
+    """Whether a process has a connection from this local port to that one. Its own port alone does
+    not tell: several connections, to different ports, may have the same."""
     with suppress(psutil.Error):
         for one in psutil.Process(pid).net_connections("tcp"):
             if one.laddr and one.raddr and (one.laddr.port, one.raddr.port) == (port, to):
@@ -314,16 +341,18 @@ def connects(pid: int, port: int, to: int) -> bool:
 
 @contextmanager
 def giving_way() -> Iterator[None]:
-    """A process that is started within does not push others off their core whenever one of its threads is woken, and
-    still gets its share (Linux's SCHED_BATCH; elsewhere, and where that is forbidden, nothing changes).
+    """A process that is started within does not push others off their core whenever one of its
+    threads is woken, and still gets its share (Linux's SCHED_BATCH; elsewhere, and where that is
+    forbidden, nothing changes).
 
-    A transaction is some 15 requests, of which each wakes two or three threads of the broker: on a machine that it
-    shares with Spark, that takes a fifth fewer switches of threads this way."""
+    A transaction is some 15 requests, of which each wakes two or three threads of the broker: on a
+    machine that it shares with Spark, that takes a fifth fewer switches of threads this way."""
     if not hasattr(os, "SCHED_BATCH"):
         yield
         return
     policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
-    # Of this thread, from which the process inherits it: a running Java has threads that would have to be found.
+    # Of this thread, from which the process inherits it: a running Java has threads that would have
+    # to be found.
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:

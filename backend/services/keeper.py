@@ -1,8 +1,9 @@
 """Kafka and Spark for as long as somebody needs them: given by address, or embedded and shared.
 
-The embedded ones belong to one keeper process per home. Every command that needs them holds a connection to the
-keeper; the kernel closes it however the command ends, and when the last one is closed the keeper stops Kafka and Spark
-and ends. So nothing is left behind by a kill -9, and two commands at once share one warm Spark.
+The embedded ones belong to one keeper process per home. Every command that needs them holds a
+connection to the keeper; the kernel closes it however the command ends, and when the last one is
+closed the keeper stops Kafka and Spark and ends. So nothing is left behind by a kill -9, and two
+commands at once share one warm Spark.
 """
 
 from __future__ import annotations
@@ -58,9 +59,13 @@ class Services:
 
 @contextmanager
 def services(
-    settings: Settings, kafka: bool = True, spark: bool = True, say: Callable[[str], None] = lambda _text: None
+    settings: Settings,
+    kafka: bool = True,
+    spark: bool = True,
+    say: Callable[[str], None] = lambda _text: None,
 ) -> Iterator[Services]:
-    """Kafka and Spark, started if they are embedded and not running yet. `say` hears what is being waited for.
+    """Kafka and Spark, started if they are embedded and not running yet. `say` hears what is being
+    waited for.
 
     Raises SetupError when something cannot be started.
     """
@@ -73,20 +78,25 @@ def services(
     connection = _connect(settings, say)
     try:
         found = _ask(connection, {"kafka": want_kafka, "spark": want_spark}, settings, say)
-        yield Services(settings.bootstrap or found["bootstrap"], settings.spark_remote or found["spark_remote"])
+        yield Services(
+            settings.bootstrap or found["bootstrap"], settings.spark_remote or found["spark_remote"]
+        )
     finally:
         connection.close()
 
 
 @contextmanager
 def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
-    """A way to hurt single brokers of this home's embedded Kafka: `handle(node, do)` gives what was done;
-    `do` is kill, pause, isolate or heal. What is still hurt at the end of the block, or of this process, is healed.
+    """A way to hurt single brokers of this home's embedded Kafka: `handle(node, do)` gives what was
+    done; `do` is kill, pause, isolate or heal. What is still hurt at the end of the block, or of
+    this process, is healed.
 
     Raises UsageError for a given Kafka, SetupError when a broker does not come back.
     """
     if settings.bootstrap is not None:
-        raise UsageError("Only brokers of the embedded Kafka can be struck. Leave --bootstrap away.")
+        raise UsageError(
+            "Only brokers of the embedded Kafka can be struck. Leave --bootstrap away."
+        )
     connection = _connect(settings, lambda _text: None)
     try:
         _ask(connection, {"kafka": True, "spark": False}, settings, lambda _text: None)
@@ -101,7 +111,9 @@ def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
         def ask_keeper(node: int, do: str) -> str:
             connection.sendall(json.dumps({"node": node, "do": do}).encode() + b"\n")
             with connection.makefile() as stream:
-                answer = json.loads(stream.readline() or '{"error": "The keeper of Kafka and Spark ended."}')
+                answer = json.loads(
+                    stream.readline() or '{"error": "The keeper of Kafka and Spark ended."}'
+                )
             if "error" in answer:
                 raise SetupError(answer["error"])
             return str(answer["done"])
@@ -126,7 +138,9 @@ def _ask(
                 raise SetupError(answer["error"])
             else:
                 return answer
-    raise SetupError(f"The keeper of Kafka and Spark ended. Its log: {settings.services / 'keeper.log'}")
+    raise SetupError(
+        f"The keeper of Kafka and Spark ended. Its log: {settings.services / 'keeper.log'}"
+    )
 
 
 def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
@@ -148,7 +162,8 @@ def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
             if code not in (0, BUSY):
                 raise _no_keeper(settings)
             if code == BUSY:
-                # There is one, which lets nobody in: at its very beginning, or, when it is so again, at its end.
+                # There is one, which lets nobody in: at its very beginning, or, when it is so
+                # again, at its end.
                 busy += 1
                 if busy == 1:
                     deadline += KEEPER_STOP_TIMEOUT_S
@@ -160,18 +175,25 @@ def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
 
 
 def _no_keeper(settings: Settings) -> SetupError:
-    return SetupError(f"The keeper of Kafka and Spark does not answer. Its log: {settings.services / 'keeper.log'}")
+    return SetupError(
+        f"The keeper of Kafka and Spark does not answer. Its log: {settings.services / 'keeper.log'}"
+    )
 
 
 def _start_keeper(settings: Settings) -> int:
     """Start a keeper that outlives this process; gives its process id."""
     settings.services.mkdir(parents=True, exist_ok=True)
     log = str(settings.services / "keeper.log")
-    # Not subprocess: its handle complains when it is dropped while the process lives, which is the point here.
+    # Not subprocess: its handle complains when it is dropped while the process lives, which is the
+    # point here.
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", "topicproof.backend.services.keeper"],
-        {**os.environ, **settings.environment(), "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        {
+            **os.environ,
+            **settings.environment(),
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        },
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
@@ -247,7 +269,8 @@ class Keeper:
                     tell(**self._provide(want, lambda text: tell(say=text)))
                 except TopicproofError as error:
                     tell(error=str(error))
-                # What else is said concerns single brokers. The end of this read is the end of the user.
+                # What else is said concerns single brokers. The end of this read is the end of the
+                # user.
                 hurt: set[int] = set()
                 try:
                     for line in stream:
@@ -269,9 +292,13 @@ class Keeper:
         with self.lock, ThreadPoolExecutor() as pool:
             waiting = []
             if want["kafka"] and not self.hurt and not _alive(self.kafka):
-                say(f"starting Apache Kafka ({want['brokers']} broker{'s' if want['brokers'] > 1 else ''})")
+                say(
+                    f"starting Apache Kafka ({want['brokers']} broker{'s' if want['brokers'] > 1 else ''})"
+                )
                 folder = self.settings.services / f"kafka-{want['brokers']}"
-                self.kafka = EmbeddedKafka(folder, jar_files(self.settings, BROKER), want["brokers"])
+                self.kafka = EmbeddedKafka(
+                    folder, jar_files(self.settings, BROKER), want["brokers"]
+                )
                 waiting.append(pool.submit(self.kafka.start))
             if want["spark"] and not _alive(self.spark):
                 say("starting Spark")
@@ -288,7 +315,8 @@ class Keeper:
         }
 
     def _handle(self, node: int, do: str, hurt: set[int]) -> str:
-        """Kill, pause, isolate or heal a broker of the embedded Kafka; gives what was done. `hurt` are this user's."""
+        """Kill, pause, isolate or heal a broker of the embedded Kafka; gives what was done. `hurt`
+        are this user's."""
         with self.lock:
             if self.kafka is None or not 1 <= node <= len(self.kafka.nodes):
                 raise SetupError(f"The embedded Kafka has no broker {node}.")
@@ -309,12 +337,18 @@ class Keeper:
         return self.settings.services / "running.json"
 
     def _write_record(self) -> None:
-        pids = [pid for service in (self.kafka, self.spark) if service is not None for pid in service.pids()]
+        pids = [
+            pid
+            for service in (self.kafka, self.spark)
+            if service is not None
+            for pid in service.pids()
+        ]
         started = {pid: psutil.Process(pid).create_time() for pid in pids if psutil.pid_exists(pid)}
         self._record().write_text(json.dumps(started))
 
     def end_leftovers(self) -> None:
-        """End what a keeper that was itself killed -9 left running; a reused process id is left alone."""
+        """End what a keeper that was itself killed -9 left running; a reused process id is left
+        alone."""
         if not self._record().exists():
             return
         for pid, created in json.loads(self._record().read_text()).items():
@@ -329,7 +363,9 @@ class Keeper:
 
 
 def _alive(service: EmbeddedKafka | EmbeddedSpark | None) -> bool:
-    return service is not None and bool(service.pids()) and all(_runs(pid) for pid in service.pids())
+    return (
+        service is not None and bool(service.pids()) and all(_runs(pid) for pid in service.pids())
+    )
 
 
 def _runs(pid: int) -> bool:
@@ -346,7 +382,9 @@ def main() -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            sys.exit(BUSY)  # Another keeper was quicker; whoever started this one will find that one.
+            sys.exit(
+                BUSY
+            )  # Another keeper was quicker; whoever started this one will find that one.
         keeper = Keeper(settings)
         keeper.end_leftovers()
 

@@ -1,8 +1,8 @@
-"""What the brokers of an embedded cluster send each other goes through here, so that one of them can be cut off from
-its peers while its clients still reach it.
+"""What the brokers of an embedded cluster send each other goes through here, so that one of them
+can be cut off from its peers while its clients still reach it.
 
-Each broker says to the others that it listens on a port of this process, which hands everything on to the broker's own
-port, unread. Clients are told the broker's own port, and do not pass here.
+Each broker says to the others that it listens on a port of this process, which hands everything on
+to the broker's own port, unread. Clients are told the broker's own port, and do not pass here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Ends = tuple[int | None, int]
 
 
 class Links(threading.Thread):
-    """The links of one cluster, in a thread of their own. `node_of` says whose process has the connection from a local
-    port to another, None for one that is no broker's."""
+    """The links of one cluster, in a thread of their own. `node_of` says whose process has the
+    connection from a local port to another, None for one that is no broker's."""
 
     def __init__(self, node_of: Callable[[int, int], int | None]) -> None:
         super().__init__(name="links", daemon=True)
@@ -70,7 +70,9 @@ class Links(threading.Thread):
         self.servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
-    async def _serve(self, node: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, node: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Hand a connection's bytes on until either side ends it, or it is cut."""
         task = asyncio.current_task()
         assert task is not None
@@ -92,7 +94,10 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def _join(one: Stream, other: Stream) -> None:
-    pumps = [asyncio.create_task(_pump(one[0], other[1])), asyncio.create_task(_pump(other[0], one[1]))]
+    pumps = [
+        asyncio.create_task(_pump(one[0], other[1])),
+        asyncio.create_task(_pump(other[0], one[1])),
+    ]
     try:
         await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -1,4 +1,5 @@
-"""Asks for a fork (see forks.py). As a program it is what Spark starts as its Python, and lives as long as the fork.
+"""Asks for a fork (see forks.py). As a program it is what Spark starts as its Python, and lives as
+long as the fork.
 
 It knows the standard library alone, so that it starts in a few milliseconds.
 """
@@ -22,15 +23,21 @@ def ask(
     streams: Sequence[int],
     detached: bool = False,
 ) -> tuple[socket.socket, int]:
-    """Have `arguments` (a module and what it is told) run in a fork; gives a connection that ends with it, and its pid.
+    """Have `arguments` (a module and what it is told) run in a fork; gives a connection that ends
+    with it, and its pid.
 
-    `streams`: the descriptors of its standard streams. `detached`: it outlives the process that forks it.
-    Raises OSError when nobody forks at `address`.
+    `streams`: the descriptors of its standard streams. `detached`: it outlives the process that
+    forks it. Raises OSError when nobody forks at `address`.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(address)
-        asked = {"arguments": [*arguments], "environment": {**environment}, "folder": folder, "detached": detached}
+        asked = {
+            "arguments": [*arguments],
+            "environment": {**environment},
+            "folder": folder,
+            "detached": detached,
+        }
         text = json.dumps(asked).encode()
         socket.send_fds(connection, [len(text).to_bytes(LENGTH_BYTES, "big")], [*streams])
         connection.sendall(text)

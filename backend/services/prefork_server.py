@@ -1,13 +1,14 @@
 """Spark's Python processes, and those of runs, forked from one that has done the imports already.
 
-A streaming query starts two Python daemons of its own, one to plan the sink and one to commit each batch, and each
-imports PySpark, Arrow and the sink anew: 3.4 s of a run of 10,000 records that took 3.8 s. Here one process, started
-with the Spark server, imports them once. What Spark starts as its Python executable (`EXECUTABLE`) hands its
-arguments, environment and standard streams to that process, which forks and runs the module in them. So does the
-dashboard when it starts a run (launch.py), which took 1.2 s to import.
+A streaming query starts two Python daemons of its own, one to plan the sink and one to commit each
+batch, and each imports PySpark, Arrow and the sink anew: 3.4 s of a run of 10,000 records that took
+3.8 s. Here one process, started with the Spark server, imports them once. What Spark starts as its
+Python executable (`EXECUTABLE`) hands its arguments, environment and standard streams to that
+process, which forks and runs the module in them. So does the dashboard when it starts a run
+(launch.py), which took 1.2 s to import.
 
-Nothing here starts a thread or opens a client before the fork, so forking is safe. Where the process does not answer,
-the executable becomes an ordinary Python: slower, and otherwise the same.
+Nothing here starts a thread or opens a client before the fork, so forking is safe. Where the
+process does not answer, the executable becomes an ordinary Python: slower, and otherwise the same.
 """
 
 from __future__ import annotations
@@ -52,18 +53,20 @@ exec "{python}" -I -S "{client}" "{address}" "{python}" "$@"
 
 
 def write_executable(path: Path, address: Path) -> None:
-    """Write the file to be named as PYSPARK_PYTHON of a server whose forks are served at `address`."""
+    """Write the file to be named as PYSPARK_PYTHON of a server whose forks are served at
+    `address`."""
     client = Path(__file__).with_name("prefork_client.py")
     path.write_text(EXECUTABLE.format(python=sys.executable, client=client, address=address))
     path.chmod(0o700)
 
 
 def serve(address: str) -> None:
-    """Fork for whoever asks, until standard input ends: its writer is the one who started this process."""
+    """Fork for whoever asks, until standard input ends: its writer is the one who started this
+    process."""
     for module in MODULES:
         importlib.import_module(module)
-    # Spark's workers collect garbage after every task. What was imported is none: looking it through again took 100 ms
-    # of each task, more than a small one's work.
+    # Spark's workers collect garbage after every task. What was imported is none: looking it
+    # through again took 100 ms of each task, more than a small one's work.
     gc.collect()
     gc.freeze()
     # Nobody waits for the children; whoever asked for one sees the end of its connection.
@@ -114,8 +117,8 @@ def _become(connection: socket.socket) -> Never:
 def _end_when_idle() -> None:
     """End this process when it has had no child for two ticks in a row.
 
-    Spark keeps the daemons of every query for ever, two of each. Their workers it ends after a minute; a daemon that
-    is gone it starts anew.
+    Spark keeps the daemons of every query for ever, two of each. Their workers it ends after a
+    minute; a daemon that is gone it starts anew.
     """
     owner, was_idle = os.getpid(), False
 

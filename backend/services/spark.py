@@ -1,6 +1,7 @@
 """The Spark Connect server, as a child process or given by address, and the sessions on it.
 
-One long-lived server serves many short-lived clients: a warm JVM runs the same pipeline twice as fast as a cold one.
+One long-lived server serves many short-lived clients: a warm JVM runs the same pipeline twice as
+fast as a cold one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from topicproof.backend.errors import SetupError, SparkError
 from topicproof.backend.services.java import java
-from topicproof.backend.services.kafka import LOG_LINES_SHOWN, end_process, free_ports, require_disk_space
+from topicproof.backend.services.kafka import (
+    LOG_LINES_SHOWN,
+    end_process,
+    free_ports,
+    require_disk_space,
+)
 from topicproof.backend.services.prefork_server import write_executable
 from topicproof.backend.settings import ROOT, SPARK_START_TIMEOUT_S, socket_path
 
@@ -72,7 +78,8 @@ class EmbeddedSpark:
         return self.folder / "server.log"
 
     def start(self) -> None:
-        """Raises SetupError: no Java, no disk space, or a server that does not come up (with the end of its log)."""
+        """Raises SetupError: no Java, no disk space, or a server that does not come up (with the
+        end of its log)."""
         java()
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
@@ -86,7 +93,11 @@ class EmbeddedSpark:
         command += ["--driver-memory", "4g", "--driver-java-options", COMPILER]
         command += ["--jars", ",".join(str(jar) for jar in self.jars)]
         self._start_forks()
-        command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+        command += [
+            "--class",
+            "org.apache.spark.sql.connect.service.SparkConnectServer",
+            "spark-internal",
+        ]
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,
@@ -122,8 +133,14 @@ class EmbeddedSpark:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,
-                # As Spark sets it for its workers, whose hashes must agree; and no thread before the fork.
-                env={**os.environ, **_python_path(), "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
+                # As Spark sets it for its workers, whose hashes must agree; and no thread before
+                # the fork.
+                env={
+                    **os.environ,
+                    **_python_path(),
+                    "PYTHONHASHSEED": "0",
+                    "OPENBLAS_NUM_THREADS": "1",
+                },
             )
 
     def _stop_forks(self) -> None:
@@ -133,8 +150,8 @@ class EmbeddedSpark:
 
     def _conf(self) -> dict[str, str]:
         return {
-            # Two tasks a core: one that ends a transaction waits for brokers most of that time. Eight tries a task: a
-            # fault that kills a Python worker must not end the query.
+            # Two tasks a core: one that ends a transaction waits for brokers most of that time.
+            # Eight tries a task: a fault that kills a Python worker must not end the query.
             "spark.master": f"local[{2 * self.cores},8]",
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(self.port),
@@ -146,15 +163,17 @@ class EmbeddedSpark:
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": str(2 * self.cores),
-            # Spark broadcasts Parquet by its compressed size, which is far from what it takes in memory.
+            # Spark broadcasts Parquet by its compressed size, which is far from what it takes in
+            # memory.
             "spark.sql.autoBroadcastJoinThreshold": "-1",
             "spark.sql.streaming.stopTimeout": "30s",
             # For each file of a checkpoint, two a batch, Spark's default starts `stat` and `chmod`.
             "spark.sql.streaming.checkpointFileManagerClass": (
                 "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
             ),
-            # A task's consumer is kept for the next batch, with all that it has fetched: by default for five minutes,
-            # in which the runs of a busy server fill its memory with what nobody asks for again.
+            # A task's consumer is kept for the next batch, with all that it has fetched: by default
+            # for five minutes, in which the runs of a busy server fill its memory with what nobody
+            # asks for again.
             **{
                 f"spark.kafka.consumer.{kept}.{setting}": value
                 for kept in ("cache", "fetchedData.cache")
@@ -162,7 +181,8 @@ class EmbeddedSpark:
             },
             "spark.speculation": "false",
             "spark.log.level": "WARN",
-            # A verdict takes a good hundred generated classes; the default of 100 would compile them anew each time.
+            # A verdict takes a good hundred generated classes; the default of 100 would compile
+            # them anew each time.
             "spark.sql.codegen.cache.maxEntries": "2000",
         }
 
@@ -184,9 +204,17 @@ class EmbeddedSpark:
             ended = self.process.poll() is not None
             if ended or time.monotonic() > deadline:
                 self.stop()
-                what = "ended while starting" if ended else f"was not ready after {SPARK_START_TIMEOUT_S} s"
-                lines = "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
-                raise SetupError(f"The embedded Spark server {what}. The end of its log ({self.log}):\n{lines}")
+                what = (
+                    "ended while starting"
+                    if ended
+                    else f"was not ready after {SPARK_START_TIMEOUT_S} s"
+                )
+                lines = "\n".join(
+                    self.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+                )
+                raise SetupError(
+                    f"The embedded Spark server {what}. The end of its log ({self.log}):\n{lines}"
+                )
             time.sleep(0.05)
 
 
@@ -197,14 +225,19 @@ def connect(remote: str) -> SparkSession:
     try:
         channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
     except PySparkException as error:
-        raise SparkError(f"{remote} is no address of a Spark Connect server. Check SPARK_REMOTE.") from error
-    # As `SparkSession.builder.remote` does, which takes no channel: what `pyspark.sql.functions` build is for Connect.
+        raise SparkError(
+            f"{remote} is no address of a Spark Connect server. Check SPARK_REMOTE."
+        ) from error
+    # As `SparkSession.builder.remote` does, which takes no channel: what `pyspark.sql.functions`
+    # build is for Connect.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     session = ConnectSession.builder.channelBuilder(channel).create()
     client = session.client
     patience = client.get_retry_policies()
     try:
-        client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=CONNECT_BACKOFF_MS)])
+        client.set_retry_policies(
+            [DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=CONNECT_BACKOFF_MS)]
+        )
         # The error that follows says it; for the whole session, whose server may go away later.
         warnings.filterwarnings("ignore", ".*RETRIES_EXCEEDED")
         session.version  # noqa: B018  the first question to the server; creating a session asks nothing
@@ -214,13 +247,16 @@ def connect(remote: str) -> SparkSession:
         client.close()
         said = re.search(r'details = "([^"]+)"', str(error))
         why = said[1] if said else first_line(error)
-        raise SparkError(f"Spark does not answer at {remote}. Check SPARK_REMOTE. ({why})") from error
+        raise SparkError(
+            f"Spark does not answer at {remote}. Check SPARK_REMOTE. ({why})"
+        ) from error
     return cast("SparkSession", session)
 
 
 @contextmanager
 def spark_session(remote: str) -> Iterator[SparkSession]:
-    """A session of its own for the length of the block. Raises SparkError when nothing answers there."""
+    """A session of its own for the length of the block. Raises SparkError when nothing answers
+    there."""
     session = connect(remote)
     try:
         yield session
@@ -229,7 +265,8 @@ def spark_session(remote: str) -> Iterator[SparkSession]:
 
 
 def session_id(session: SparkSession) -> str:
-    """Names the session on its server, so that somebody else can find what a killed client left running in it."""
+    """Names the session on its server, so that somebody else can find what a killed client left
+    running in it."""
     return str(session.session_id)  # type: ignore[attr-defined]
 
 

@@ -1,11 +1,11 @@
-"""The exactly-once sink: `df.writeStream.format("kafka-transactional")`, a PySpark Python Data Source.
+"""The exactly-once sink: `df.writeStream.format("kafka-transactional")`, a PySpark Python Data
+Source.
 
-Why it is exactly-once
-----------------------
-Spark may run a task twice, replay a batch, lose an executor, the driver or the checkpoint. So nothing here relies on
-Spark to remember what was written. Each source partition has a transactional id and a committed offset in a consumer
-group, and each transaction holds the outputs of some inputs *and* the source offset that follows them. Kafka commits
-both or neither. Per Spark task and source partition:
+Why it is exactly-once ---------------------- Spark may run a task twice, replay a batch, lose an
+executor, the driver or the checkpoint. So nothing here relies on Spark to remember what was
+written. Each source partition has a transactional id and a committed offset in a consumer group,
+and each transaction holds the outputs of some inputs *and* the source offset that follows them.
+Kafka commits both or neither. Per Spark task and source partition:
 
 0. Creating a run commits a floor for every source partition, so an absent offset is an error, never a fresh start.
 1. `init_transactions()` fences whoever held the transactional id and settles its transaction. A worker that comes late,
@@ -26,17 +26,21 @@ both or neither. Per Spark task and source partition:
    after a few tries; without those the task ends.
 5. `commit()` on the driver is a receipt. It fails if two tasks report one source partition.
 
-SPARK-28908 asked for one commit over all tasks, which Kafka cannot give. Here no task needs another.
+SPARK-28908 asked for one commit over all tasks, which Kafka cannot give. Here no task needs
+another.
 
-The other two guarantees are real modes of the same sink, so that their damage can be shown; nothing fences their
-zombies. `at_least_once` produces, flushes, then commits the source offset: what dies between is produced again.
-`at_most_once` commits the source offset, then produces: what dies between is lost. Both skip what is committed.
+The other two guarantees are real modes of the same sink, so that their damage can be shown; nothing
+fences their zombies. `at_least_once` produces, flushes, then commits the source offset: what dies
+between is produced again. `at_most_once` commits the source offset, then produces: what dies
+between is lost. Both skip what is committed.
 
-Lineage may be packed for exactly_once (validators/lineage/packs.py), into a sink topic that is not compacted.
+Lineage may be packed for exactly_once (validators/lineage/packs.py), into a sink topic that is not
+compacted.
 
-What exactly-once cannot promise: the outputs of one Spark batch become visible partition by partition; the
-transformation must be deterministic; its side effects may happen more than once; duplicates in the source are
-duplicates; a source that was trimmed past the committed offset is lost, and SourceGap says so.
+What exactly-once cannot promise: the outputs of one Spark batch become visible partition by
+partition; the transformation must be deterministic; its side effects may happen more than once;
+duplicates in the source are duplicates; a source that was trimmed past the committed offset is
+lost, and SourceGap says so.
 
 Use
 ---
@@ -44,8 +48,8 @@ Use
     rows.writeStream.format("kafka-transactional").options(**{...}).option("checkpointLocation", ...).start()
 
 Input: one row per *input record*: `topic string, partition int, offset bigint` and either `outputs
-array<struct<key binary, value binary, headers array<struct<key, value>>, topic string>>` (an empty array: filtered out;
-headers and topic optional) or, for one-to-one, `key binary, value binary`.
+array<struct<key binary, value binary, headers array<struct<key, value>>, topic string>>` (an empty
+array: filtered out; headers and topic optional) or, for one-to-one, `key binary, value binary`.
 
 | option | meaning | default |
 | --- | --- | --- |
@@ -80,7 +84,14 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -101,7 +112,12 @@ from topicproof.backend.errors import (
 )
 from topicproof.backend.kafka.partitioner import partitions_of
 from topicproof.backend.kafka.plain import PlainProducer
-from topicproof.backend.kafka.transaction import Delivered, Record, TransactionalProducer, is_refused
+from topicproof.backend.kafka.transaction import (
+    Delivered,
+    Record,
+    TransactionalProducer,
+    is_refused,
+)
 from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
 from topicproof.backend.sink.hooks import MakeHooks, NoHooks, Step
 from topicproof.backend.sink.journal import (
@@ -123,7 +139,13 @@ from topicproof.backend.sink.outputs import (
     packs_of,
     require_columns,
 )
-from topicproof.backend.sink.position import Position, agree, generation_partition, journalled, moved
+from topicproof.backend.sink.position import (
+    Position,
+    agree,
+    generation_partition,
+    journalled,
+    moved,
+)
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.lineage.headers import (
     LINEAGE_HEADER,
@@ -143,7 +165,8 @@ TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 
 
 class KafkaTransactionalSink(DataSource):
-    """Registered with `spark.dataSource.register`; the module's docstring has the options and an example."""
+    """Registered with `spark.dataSource.register`; the module's docstring has the options and an
+    example."""
 
     @classmethod
     def name(cls) -> str:
@@ -197,7 +220,9 @@ class KafkaTransactionalWriter(DataSourceStreamArrowWriter):
         sources = [m.source for m in messages if isinstance(m, Receipt) and m.source is not None]
         twice = sorted({f"{topic}-{p}" for topic, p in sources if sources.count((topic, p)) > 1})
         if twice:
-            raise ShuffledInput(f"Batch {batchId}: two tasks wrote {', '.join(twice)}. {REMEDY_SHUFFLED}")
+            raise ShuffledInput(
+                f"Batch {batchId}: two tasks wrote {', '.join(twice)}. {REMEDY_SHUFFLED}"
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to undo: every transaction was settled by its own task."""
@@ -206,7 +231,9 @@ class KafkaTransactionalWriter(DataSourceStreamArrowWriter):
 class PartitionWriter:
     """One source partition within one Spark task: steps 1 to 4 of the protocol."""
 
-    def __init__(self, sink: SinkOptions, hooks: MakeHooks, source_topic: str, source_partition: int) -> None:
+    def __init__(
+        self, sink: SinkOptions, hooks: MakeHooks, source_topic: str, source_partition: int
+    ) -> None:
         self.sink = sink
         self.source = (source_topic, source_partition)
         self.task = uuid.uuid4().hex[:8]
@@ -226,7 +253,9 @@ class PartitionWriter:
             self.producer = self._transactional()
         else:
             self.producer = PlainProducer(sink.bootstrap, sink.client, sink.idempotence, sink.acks)
-        self.consumer = Consumer(consumer_config(sink.bootstrap, sink.client, sink.group, READ_COMMITTED))
+        self.consumer = Consumer(
+            consumer_config(sink.bootstrap, sink.client, sink.group, READ_COMMITTED)
+        )
         self.next_offset = self.sequence = self.expected = 0
         self.places_begin = f"{source_topic}/{source_partition}/".encode()
         self.refused: set[int] = set()
@@ -252,7 +281,10 @@ class PartitionWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.opened.__exit__(kind, error, trace)
 
@@ -276,14 +308,21 @@ class PartitionWriter:
         while begin < offsets.size:
             heavy = weight + self.sink.records_per_transaction - self.weight
             large = size + self.sink.bytes_per_transaction - self.size
-            full = min(int(np.searchsorted(new.weights, heavy)), int(np.searchsorted(new.sizes, large)))
+            full = min(
+                int(np.searchsorted(new.weights, heavy)), int(np.searchsorted(new.sizes, large))
+            )
             last = min(full, offsets.size - 1)
             self.buffer += new.records[record : int(new.ends[last])]
             self.inputs += last + 1 - begin
             self.last = int(offsets[last])
             self.weight += int(new.weights[last]) - weight
             self.size += int(new.sizes[last]) - size
-            begin, record, weight, size = last + 1, int(new.ends[last]), int(new.weights[last]), int(new.sizes[last])
+            begin, record, weight, size = (
+                last + 1,
+                int(new.ends[last]),
+                int(new.weights[last]),
+                int(new.sizes[last]),
+            )
             if full == last:
                 self._commit_buffer()
 
@@ -295,7 +334,8 @@ class PartitionWriter:
         return self.receipt
 
     def _committed(self) -> tuple[int, int]:
-        """The next offset to process and the sequence of the last committed transaction (0 for a floor)."""
+        """The next offset to process and the sequence of the last committed transaction (0 for a
+        floor)."""
         try:
             answer = self._ask_committed()
         except OffsetMissing:
@@ -317,11 +357,14 @@ class PartitionWriter:
         if sink.journal is None:
             return None
         return journalled(
-            self.hooks.entries or read_journal(sink.bootstrap, sink.client, sink.journal, JOURNAL_TAIL), self.name
+            self.hooks.entries
+            or read_journal(sink.bootstrap, sink.client, sink.journal, JOURNAL_TAIL),
+            self.name,
         )
 
     def _moved(self, found: Position) -> bool:
-        """Whether the group's offset is not where the journal says. Raises OffsetsMoved unless told to go on so."""
+        """Whether the group's offset is not where the journal says. Raises OffsetsMoved unless told
+        to go on so."""
         if self.known is None or agree(found, self.known):
             return False
         if not self.sink.offsets_forced:
@@ -335,9 +378,13 @@ class PartitionWriter:
             asked.append(generation_partition(self.sink.journal))
         answer, *generations = self.consumer.committed(asked, timeout=TIMEOUT_S)
         if answer.error is not None:
-            raise SinkError(f"The offset of group {self.sink.group} for {self.where}: {answer.error.str()}.")
+            raise SinkError(
+                f"The offset of group {self.sink.group} for {self.where}: {answer.error.str()}."
+            )
         if any(one.offset > self.sink.generation for one in generations):
-            raise Fenced(f"{self.name} is a worker of a query that was stopped or started anew meanwhile.")
+            raise Fenced(
+                f"{self.name} is a worker of a query that was stopped or started anew meanwhile."
+            )
         if answer.offset == OFFSET_INVALID:
             raise OffsetMissing(
                 f"Group {self.sink.group} has no committed offset for {self.where}: it was deleted or has expired, so "
@@ -346,12 +393,15 @@ class PartitionWriter:
         return answer
 
     def _check_continuity(self, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        """Every row must follow the one before it, with nothing between them that read_committed would deliver."""
+        """Every row must follow the one before it, with nothing between them that read_committed
+        would deliver."""
         if offsets.size == 0:
             return
         expected = np.concatenate(([self.expected], offsets[:-1] + 1))
         if (offsets < expected).any():
-            raise ShuffledInput(f"Offsets of {self.where} do not rise within one task. {REMEDY_SHUFFLED}")
+            raise ShuffledInput(
+                f"Offsets of {self.where} do not rise within one task. {REMEDY_SHUFFLED}"
+            )
         for hole in np.flatnonzero(offsets > expected):
             try:
                 self._confirm_hole(int(expected[hole]), int(offsets[hole]))
@@ -364,11 +414,14 @@ class PartitionWriter:
 
     @cached_property
     def reader(self) -> Consumer:
-        """Reads the source as the rows were read. The group's offsets are always asked for read_committed."""
+        """Reads the source as the rows were read. The group's offsets are always asked for
+        read_committed."""
         sink = self.sink
         if sink.source_isolation == READ_COMMITTED:
             return self.consumer
-        reader = Consumer(consumer_config(sink.bootstrap, sink.client, sink.group, sink.source_isolation))
+        reader = Consumer(
+            consumer_config(sink.bootstrap, sink.client, sink.group, sink.source_isolation)
+        )
         self.opened.callback(reader.close)
         return reader
 
@@ -377,13 +430,22 @@ class PartitionWriter:
         self.reader.assign([TopicPartition(*self.source, first)])
         message = self.reader.poll(TIMEOUT_S)
         error = message.error() if message is not None else None
-        if error is not None and error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
+        if error is not None and error.code() in {
+            KafkaError._AUTO_OFFSET_RESET,
+            KafkaError.OFFSET_OUT_OF_RANGE,
+        }:
             raise SourceGap(
                 f"{self.where}: offset {first} is next, but the source was trimmed past it, so those records are lost. "
                 "Start a new run from what is left."
             )
         if message is None or error is not None or message.offset() != row:
-            found = "nothing" if message is None else error.str() if error is not None else f"offset {message.offset()}"
+            found = (
+                "nothing"
+                if message is None
+                else error.str()
+                if error is not None
+                else f"offset {message.offset()}"
+            )
             raise SourceGap(
                 f"{self.where}: offset {first} is next, a {self.sink.source_isolation} consumer finds {found} there, "
                 f"but the row that arrived has offset {row}. {REMEDY_SHUFFLED}"
@@ -464,13 +526,17 @@ class PartitionWriter:
     def _transactional(self) -> TransactionalProducer:
         sink, special = self.sink, dict(self.hooks.client_settings())
         if self.one_by_one:
-            # One in flight: those behind a refused record would be out of sequence, and hide why it was refused.
+            # One in flight: those behind a refused record would be out of sequence, and hide why it
+            # was refused.
             special |= {"batch_num_messages": 1, "max_in_flight_requests_per_connection": 1}
-        return TransactionalProducer(sink.bootstrap, sink.client, self.name, sink.transaction_timeout_ms, **special)
+        return TransactionalProducer(
+            sink.bootstrap, sink.client, self.name, sink.transaction_timeout_ms, **special
+        )
 
     def _start_one_by_one(self) -> None:
-        """Go on with another producer whose batches hold one record each: of one that was refused a record the client
-        goes on counting behind the gap, which the brokers then refuse as well. Raises Fenced."""
+        """Go on with another producer whose batches hold one record each: of one that was refused a
+        record the client goes on counting behind the gap, which the brokers then refuse as well.
+        Raises Fenced."""
         self.producer.__exit__(None, None, None)
         self.one_by_one = True
         self.producer = self._transactional()
@@ -480,13 +546,19 @@ class PartitionWriter:
             raise Fenced(f"{self.name} was taken over by another producer, which went on.")
 
     def _send_dead_letters(self, error: RecordRefused) -> None:
-        """Put a dead letter in the place of every input of which an output was refused. Raises RecordRefused when that
-        cannot be done."""
+        """Put a dead letter in the place of every input of which an output was refused. Raises
+        RecordRefused when that cannot be done."""
         topic = self.sink.dead_letters
         of = ", ".join(self._place(one).decode() for one in sorted(self.refused)) or "unknown"
         if topic is None or any(one[2] == topic for one in self.buffer if one[0] in self.refused):
-            remedy = "Set deadLetters to a topic for such inputs" if topic is None else "It is a dead letter already"
-            raise RecordRefused(f"{error} The input is {of}. {remedy}; nothing was skipped.") from error
+            remedy = (
+                "Set deadLetters to a topic for such inputs"
+                if topic is None
+                else "It is a dead letter already"
+            )
+            raise RecordRefused(
+                f"{error} The input is {of}. {remedy}; nothing was skipped."
+            ) from error
         if not self.refused:
             raise error
         self.buffer = [one for one in self.buffer if one[0] not in self.refused]
@@ -497,7 +569,9 @@ class PartitionWriter:
         self.hooks.drop_extra_value()
 
     def _transact(self, producer: TransactionalProducer, sequence: int, attempt: int) -> None:
-        transaction = format_transaction(Transaction(self.name, sequence, attempt, self.task, len(self.buffer)))
+        transaction = format_transaction(
+            Transaction(self.name, sequence, attempt, self.task, len(self.buffer))
+        )
         with producer.transaction():
             self._step(Step.BEGUN, sequence)
             self._produce(sequence, [(TRANSACTION_HEADER, transaction)])
@@ -516,11 +590,12 @@ class PartitionWriter:
             self._step(Step.PRODUCING, sequence)
             self._send(self.buffer[half:], more)
         except RecordRefused:
-            # By the client itself, unless the brokers were heard to refuse one that was sent before it.
+            # By the client itself, unless the brokers were heard to refuse one that was sent before
+            # it.
             if self.one_by_one and self.producer.failed is None:
                 self.refused.add(self.sending)
-            # Those before it go first: aborted while its partitions are being added, a transaction is unknown to the
-            # brokers, which is fatal to the client.
+            # Those before it go first: aborted while its partitions are being added, a transaction
+            # is unknown to the brokers, which is fatal to the client.
             self.producer.flush()
             raise
         if self.one_by_one:
@@ -529,7 +604,11 @@ class PartitionWriter:
     def _send(self, outputs: Sequence[Output], more: list[tuple[str, bytes]]) -> None:
         if self.sink.lineage == OFF:
             more = []
-        if self.sink.lineage == PACKED and not self.one_by_one and isinstance(self.producer, TransactionalProducer):
+        if (
+            self.sink.lineage == PACKED
+            and not self.one_by_one
+            and isinstance(self.producer, TransactionalProducer)
+        ):
             self._send_packed(self.producer, outputs, more)
             return
         records = self._records(outputs, more)
@@ -546,7 +625,10 @@ class PartitionWriter:
             self.producer.produce(records)
 
     def _send_packed(
-        self, producer: TransactionalProducer, outputs: Sequence[Output], more: list[tuple[str, bytes]]
+        self,
+        producer: TransactionalProducer,
+        outputs: Sequence[Output],
+        more: list[tuple[str, bytes]],
     ) -> None:
         """Send outputs of which the first of a pack has the lineage of all of it."""
         producer.produce(self._padding(outputs, more))
@@ -559,7 +641,11 @@ class PartitionWriter:
                 continue
             self.packs += 1
             # Column by column: zip(*own) takes twice as long.
-            keys, values, headers = [one[3] for one in own], [one[4] for one in own], [one[5] for one in own]
+            keys, values, headers = (
+                [one[3] for one in own],
+                [one[4] for one in own],
+                [one[5] for one in own],
+            )
             offsets, indices = [one[0] for one in own], [one[1] for one in own]
             partitions = partitions_of(keys, count, self.packs % count)
             for position, packed in packs_of(*self.source, offsets, indices, partitions):
@@ -573,7 +659,9 @@ class PartitionWriter:
         value = self.hooks.take_extra_value()
         return [] if value is None else [(self.sink.topic, None, value, more)]
 
-    def _records(self, outputs: Iterable[Output], more: list[tuple[str, bytes]]) -> Iterator[Record]:
+    def _records(
+        self, outputs: Iterable[Output], more: list[tuple[str, bytes]]
+    ) -> Iterator[Record]:
         """What is sent for outputs, each made when it is asked for."""
         if self.sink.lineage == OFF:
             return ((topic, key, value, headers) for _, _, topic, key, value, headers in outputs)
@@ -601,8 +689,8 @@ class PartitionWriter:
 
     @cached_property
     def group(self) -> Any:
-        """Names the group to the broker. The consumer never joins it, so what it says of itself does not change, and
-        another of its threads has to be woken to say it."""
+        """Names the group to the broker. The consumer never joins it, so what it says of itself
+        does not change, and another of its threads has to be woken to say it."""
         return self.consumer.consumer_group_metadata()
 
     @property
@@ -618,7 +706,9 @@ class PartitionWriter:
         try:
             self.consumer.commit(offsets=[self._following(sequence)], asynchronous=False)
         except KafkaException as error:
-            raise NotDelivered(f"{self.where}: its offset was not committed: {error.args[0].str()}.") from error
+            raise NotDelivered(
+                f"{self.where}: its offset was not committed: {error.args[0].str()}."
+            ) from error
 
     def _pass_on(self, sequence: int) -> None:
         """The buffer is dealt with."""

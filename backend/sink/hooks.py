@@ -1,6 +1,8 @@
-"""Where somebody else may act in a transaction of a sink: at each of its steps. In a sink as it is, nobody does.
+"""Where somebody else may act in a transaction of a sink: at each of its steps. In a sink as it is,
+nobody does.
 
-`backend/faults/injecting.py` brings sinks whose hooks strike on purpose. Nothing here knows of them.
+`backend/faults/injecting.py` brings sinks whose hooks strike on purpose. Nothing here knows of
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from topicproof.backend.sink.options import SinkOptions
 
 
 class Step(StrEnum):
-    """Where a worker stands in a transaction, or in what stands for one under the other guarantees."""
+    """Where a worker stands in a transaction, or in what stands for one under the other
+    guarantees."""
 
     BEGUN = "begun"
     PRODUCING = "producing"
@@ -41,7 +44,8 @@ class Hooks(Protocol):
         """Called once, before the committed offset is read."""
 
     def client_settings(self) -> Mapping[str, int]:
-        """Settings of the transactional producer that the hooks need, in librdkafka's names with underscores."""
+        """Settings of the transactional producer that the hooks need, in librdkafka's names with
+        underscores."""
 
     def is_due(self, step: Step, sequence: int) -> bool:
         """Whether the hooks want to act at this step of this transaction."""
@@ -54,14 +58,15 @@ class Hooks(Protocol):
         journal: JournalWriter | None,
         flush: Callable[[], None],
     ) -> None:
-        """A step was reached. `inputs` of the transaction are from the first offset to below the second; `flush` sends
-        what is queued."""
+        """A step was reached. `inputs` of the transaction are from the first offset to below the
+        second; `flush` sends what is queued."""
 
     def before_commit(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
         """The outputs are sent. Raises TransactionAborted to abort this attempt."""
 
     def take_extra_value(self) -> bytes | None:
-        """The value of one more record for the first input of this attempt; None for no such record."""
+        """The value of one more record for the first input of this attempt; None for no such
+        record."""
 
     def drop_extra_value(self) -> None:
         """The input was replaced by a dead letter: there are no more such records."""

@@ -1,9 +1,11 @@
-"""The journal: a topic per run in which the sink declares what it is about to do and what became of it.
+"""The journal: a topic per run in which the sink declares what it is about to do and what became of
+it.
 
-It is not transactional, so it survives what it describes. One acknowledged record per task before its first produce,
-one per transaction sent without waiting and flushed at the task's end: the cost is per task. A transaction without an
-outcome is unknown, and is settled from the log. A fault claims itself here before it fires, because the process it
-strikes is the one that would have remembered.
+It is not transactional, so it survives what it describes. One acknowledged record per task before
+its first produce, one per transaction sent without waiting and flushed at the task's end: the cost
+is per task. A transaction without an outcome is unknown, and is settled from the log. A fault
+claims itself here before it fires, because the process it strikes is the one that would have
+remembered.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from topicproof.backend.errors import ClusterError
-from topicproof.backend.settings import READ_UNCOMMITTED, REQUEST_TIMEOUT_MS, consumer_config, journal_producer_config
+from topicproof.backend.settings import (
+    READ_UNCOMMITTED,
+    REQUEST_TIMEOUT_MS,
+    consumer_config,
+    journal_producer_config,
+)
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 
@@ -95,7 +102,8 @@ class FaultTold:
 
 @dataclass(frozen=True)
 class GenerationBegun:
-    """The query was stopped or started anew: workers of earlier generations are not to write any more."""
+    """The query was stopped or started anew: workers of earlier generations are not to write any
+    more."""
 
     generation: int
 
@@ -126,7 +134,8 @@ def decode(value: bytes) -> Entry:
 
 
 class JournalWriter:
-    """Appends to a run's journal. Raises ClusterError when an entry that must be acknowledged is not."""
+    """Appends to a run's journal. Raises ClusterError when an entry that must be acknowledged is
+    not."""
 
     def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str) -> None:
         self.topic = topic
@@ -167,22 +176,29 @@ def append_to_journal(bootstrap: str, client: Mapping[str, str], topic: str, ent
 
 
 class JournalReader:
-    """Reads a run's journal from its beginning, or from its last `tail` entries; `news` gives what has come since the
-    last call."""
+    """Reads a run's journal from its beginning, or from its last `tail` entries; `news` gives what
+    has come since the last call."""
 
-    def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str, tail: int | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, client: Mapping[str, str], topic: str, tail: int | None = None
+    ) -> None:
         self.topic = topic
         self.tail = tail
-        self.consumer = Consumer(consumer_config(bootstrap, client, f"{topic}-reader", READ_UNCOMMITTED))
+        self.consumer = Consumer(
+            consumer_config(bootstrap, client, f"{topic}-reader", READ_UNCOMMITTED)
+        )
         self.place = TopicPartition(topic, 0)
         self.next_offset: int | None = None
 
     def news(self) -> Iterator[Entry]:
-        """Entries up to the end of the topic at this moment. Raises ClusterError when the journal cannot be read."""
-        # Up to the high watermark: the client says "end of partition" once, and not again while nothing new arrives.
+        """Entries up to the end of the topic at this moment. Raises ClusterError when the journal
+        cannot be read."""
+        # Up to the high watermark: the client says "end of partition" once, and not again while
+        # nothing new arrives.
         start, end = self._bounds()
         if self.next_offset is None:
-            # By number: looking the beginning up by itself, a client that has just started waits 0.5 s first.
+            # By number: looking the beginning up by itself, a client that has just started waits
+            # 0.5 s first.
             self.next_offset = start if self.tail is None else max(start, end - self.tail)
             self.consumer.assign([TopicPartition(self.topic, 0, self.next_offset)])
         while self.next_offset < end:
@@ -201,13 +217,17 @@ class JournalReader:
             start, end = self.consumer.get_watermark_offsets(self.place, TIMEOUT_S)
             return int(start), int(end)
         except KafkaException as error:
-            raise ClusterError(f"The journal {self.topic} could not be read: {error.args[0].str()}.") from error
+            raise ClusterError(
+                f"The journal {self.topic} could not be read: {error.args[0].str()}."
+            ) from error
 
     def close(self) -> None:
         self.consumer.close()
 
 
-def read_journal(bootstrap: str, client: Mapping[str, str], topic: str, tail: int | None = None) -> list[Entry]:
+def read_journal(
+    bootstrap: str, client: Mapping[str, str], topic: str, tail: int | None = None
+) -> list[Entry]:
     """Everything in the journal now, or its last `tail` entries."""
     reader = JournalReader(bootstrap, client, topic, tail)
     try:
@@ -216,7 +236,9 @@ def read_journal(bootstrap: str, client: Mapping[str, str], topic: str, tail: in
         reader.close()
 
 
-def last_attempt(entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int) -> int:
+def last_attempt(
+    entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int
+) -> int:
     """How often the journal says that this transaction was tried; 0 when never."""
     return max(
         (

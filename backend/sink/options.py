@@ -1,4 +1,5 @@
-"""What the sinks are told: their options, checked. backend/sink/exactly_once.py has the table of them."""
+"""What the sinks are told: their options, checked. backend/sink/exactly_once.py has the table of
+them."""
 
 from __future__ import annotations
 
@@ -50,9 +51,13 @@ class SinkOptions:
         known = {name.lower() for name in _OPTIONS}
         unknown = [n for n in given if n not in known and not n.startswith("kafka.")]
         if unknown:
-            raise UsageError(f"{FORMAT}: unknown option {unknown[0]}. Known: {', '.join(_OPTIONS)}, kafka.*")
+            raise UsageError(
+                f"{FORMAT}: unknown option {unknown[0]}. Known: {', '.join(_OPTIONS)}, kafka.*"
+            )
         if "generation" in given and "journal" not in given:
-            raise UsageError(f"{FORMAT}: generation needs the option journal, as whose offset the group keeps it.")
+            raise UsageError(
+                f"{FORMAT}: generation needs the option journal, as whose offset the group keeps it."
+            )
         guarantee = Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE))
         lineage = _one_of(given, "lineage", [RECORD, PACKED, OFF], RECORD)
         if lineage == PACKED and guarantee is not Guarantee.EXACTLY_ONCE:
@@ -60,14 +65,22 @@ class SinkOptions:
                 f"{FORMAT}: lineage is {PACKED}, which lies in transactions, and {guarantee} has none. Choose {RECORD}."
             )
         if "/" in given.get("transactionalidprefix", ""):
-            raise UsageError(f"{FORMAT}: transactionalIdPrefix holds a slash, which separates the parts of a header.")
+            raise UsageError(
+                f"{FORMAT}: transactionalIdPrefix holds a slash, which separates the parts of a header."
+            )
         return cls(
             bootstrap=_required(given, "kafka.bootstrap.servers"),
-            client={n[6:]: v for n, v in given.items() if n.startswith("kafka.") and n != "kafka.bootstrap.servers"},
+            client={
+                n[6:]: v
+                for n, v in given.items()
+                if n.startswith("kafka.") and n != "kafka.bootstrap.servers"
+            },
             topic=given.get("topic"),
             group=_required(given, "group"),
             prefix=_required(given, "transactionalIdPrefix"),
-            source_isolation=_one_of(given, "sourceIsolation", [READ_COMMITTED, READ_UNCOMMITTED], READ_COMMITTED),
+            source_isolation=_one_of(
+                given, "sourceIsolation", [READ_COMMITTED, READ_UNCOMMITTED], READ_COMMITTED
+            ),
             guarantee=guarantee,
             idempotence=_one_of(given, "idempotence", ["true", "false"], "true") == "true",
             acks=_one_of(given, "acks", ["all", "0"], "all"),

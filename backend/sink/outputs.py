@@ -1,5 +1,5 @@
-"""What input rows are to become: their outputs, taken from Arrow's columns in whole, and the packs in which lineage
-goes with them."""
+"""What input rows are to become: their outputs, taken from Arrow's columns in whole, and the packs
+in which lineage goes with them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[s
     topics, partitions = pc.unique(batch.column("topic")), pc.unique(batch.column("partition"))
     found = (topics[0].as_py(), partitions[0].as_py())
     if len(topics) > 1 or len(partitions) > 1 or (known is not None and found != known):
-        raise ShuffledInput(f"One task holds rows of several source partitions ({found[0]}). {REMEDY_SHUFFLED}")
+        raise ShuffledInput(
+            f"One task holds rows of several source partitions ({found[0]}). {REMEDY_SHUFFLED}"
+        )
     return found
 
 
@@ -87,7 +89,9 @@ def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
     )
     sizes = _numbers(pc.binary_length(keys)) + _numbers(pc.binary_length(values))
     upto_record = np.concatenate(([0], np.cumsum(sizes)))
-    return Outputs(list(zip(*columns, strict=True)), ends, np.cumsum(np.maximum(counts, 1)), upto_record[ends])
+    return Outputs(
+        list(zip(*columns, strict=True)), ends, np.cumsum(np.maximum(counts, 1)), upto_record[ends]
+    )
 
 
 def by_topic(outputs: Sequence[Output]) -> Iterable[tuple[str, Sequence[Output]]]:
@@ -108,13 +112,15 @@ def packs_of(
     indices: Sequence[int],
     sink_partitions: np.ndarray[Any, np.dtype[np.int64]],
 ) -> Iterator[tuple[int, bytes]]:
-    """The packs of records that go to these partitions of one topic: the position of the first record of each, and
-    what its header is to say."""
+    """The packs of records that go to these partitions of one topic: the position of the first
+    record of each, and what its header is to say."""
     order = np.argsort(sink_partitions, kind="stable")
     places, outputs = np.asarray(offsets, np.int64)[order], np.asarray(indices, np.int64)[order]
     borders = np.flatnonzero(np.diff(sink_partitions[order])) + 1
     for first, end in pairwise([0, *borders.tolist(), order.size]):
-        for position, packed in formatted(Pack(topic, partition, places[first:end], outputs[first:end])):
+        for position, packed in formatted(
+            Pack(topic, partition, places[first:end], outputs[first:end])
+        ):
             yield int(order[first + position]), packed
 
 
@@ -135,4 +141,7 @@ def _headers(own: pa.Array | None, total: int) -> list[Headers]:
     """The outputs' own headers."""
     if own is None or own.null_count == total:
         return [()] * total
-    return [[(header["key"], header["value"]) for header in headers or []] for headers in own.to_pylist()]
+    return [
+        [(header["key"], header["value"]) for header in headers or []]
+        for headers in own.to_pylist()
+    ]

@@ -1,7 +1,8 @@
 """How far a writer has come: as the group's committed offset says, and as the journal says.
 
-The two are written by different means. Where they differ, somebody has moved the group's offset: by hand, or by putting
-back an old copy of the brokers' data. Going on from there would repeat inputs or skip them.
+The two are written by different means. Where they differ, somebody has moved the group's offset: by
+hand, or by putting back an old copy of the brokers' data. Going on from there would repeat inputs
+or skip them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Position:
 
 
 def journalled(entries: Iterable[Entry], name: str) -> Position | None:
-    """The furthest position that the journal knows of a writer, by its transactional id; None where it says nothing."""
+    """The furthest position that the journal knows of a writer, by its transactional id; None where
+    it says nothing."""
     known: Position | None = None
     for entry in entries:
         if isinstance(entry, TaskStarted) and entry.transactional_id == name:
@@ -44,8 +46,8 @@ def journalled(entries: Iterable[Entry], name: str) -> Position | None:
 
 
 def agree(found: Position, known: Position | None) -> bool:
-    """Whether the group's offset is where the journal says, or where transactions led that could not declare themselves
-    (their worker was killed, and its last entries with it)."""
+    """Whether the group's offset is where the journal says, or where transactions led that could
+    not declare themselves (their worker was killed, and its last entries with it)."""
     if known is None or found.offset == known.offset:
         return True
     return found.sequence > known.sequence and found.offset > known.offset
@@ -64,13 +66,14 @@ def moved(group: str, where: str, found: int, known: Position) -> OffsetsMoved:
 
 
 def generation_partition(journal: str) -> TopicPartition:
-    """Where a group keeps its generation: as the offset of a partition whose records no group ever processes."""
+    """Where a group keeps its generation: as the offset of a partition whose records no group ever
+    processes."""
     return TopicPartition(journal, 0)
 
 
 def next_generation(cluster: Cluster, group: str, journal: str) -> int:
-    """Begin a new generation of a group: from now on every worker of an earlier one ends before it writes. Gives its
-    number, from 1. Raises ClusterError."""
+    """Begin a new generation of a group: from now on every worker of an earlier one ends before it
+    writes. Gives its number, from 1. Raises ClusterError."""
     partition = generation_partition(journal).partition
     generation = cluster.committed(group, journal).get(partition, 0) + 1
     cluster.commit_offsets(group, journal, {partition: generation})

@@ -1,12 +1,12 @@
-"""The exactly-once sink behind a stateful stage: `df.writeStream.format("kafka-transactional-stateful")`.
+"""The exactly-once sink behind a stateful stage:
+`df.writeStream.format("kafka-transactional-stateful")`.
 
-Why it is exactly-once
-----------------------
-A stateful stage shuffles, so a task holds outputs of many source partitions, and what it makes of a batch depends on
-state that lies in the checkpoint. Here the checkpoint *is* the truth about what was processed, and the batch is the
-fence. Each shuffle partition has a transactional id and, in the consumer group, a committed offset that counts
-batches: each transaction holds all outputs of one batch in one shuffle partition *and* the offset batch id + 1, with
-the query's id. Per Spark task:
+Why it is exactly-once ---------------------- A stateful stage shuffles, so a task holds outputs of
+many source partitions, and what it makes of a batch depends on state that lies in the checkpoint.
+Here the checkpoint *is* the truth about what was processed, and the batch is the fence. Each
+shuffle partition has a transactional id and, in the consumer group, a committed offset that counts
+batches: each transaction holds all outputs of one batch in one shuffle partition *and* the offset
+batch id + 1, with the query's id. Per Spark task:
 
 1. `init_transactions()` fences whoever held the transactional id and settles its transaction.
 2. Only then is the committed offset read. Equal to the batch's id: write. One above: the batch is in the sink, this is
@@ -16,20 +16,23 @@ the query's id. Per Spark task:
    says another.
 3. Begin, produce, send the offset, commit. A partition without outputs commits its offset all the same.
 
-The offsets belong to the topic of the option `batches`, which holds no record: only its partitions count, as many as
-Spark's shuffle has. Making a run commits offset 0 for each, so an absent one is an error, never a fresh start.
+The offsets belong to the topic of the option `batches`, which holds no record: only its partitions
+count, as many as Spark's shuffle has. Making a run commits offset 0 for each, so an absent one is
+an error, never a fresh start.
 
-A checkpoint that was put back by exactly one batch looks like a replay. So the offset's metadata also holds a sum over
-the batch's outputs: a replay that makes others is refused. What remains outside of the guarantee: a state that was put
-back by one batch and makes, from other inputs, the very same outputs; and transformations that are not deterministic,
-whose replays are refused although nothing is wrong.
+A checkpoint that was put back by exactly one batch looks like a replay. So the offset's metadata
+also holds a sum over the batch's outputs: a replay that makes others is refused. What remains
+outside of the guarantee: a state that was put back by one batch and makes, from other inputs, the
+very same outputs; and transformations that are not deterministic, whose replays are refused
+although nothing is wrong.
 
-The driver's `commit()` notes in the group how far each source partition is processed: information for people and
-tools, read by nobody here.
+The driver's `commit()` notes in the group how far each source partition is processed: information
+for people and tools, read by nobody here.
 
-Input: the rows of backend/sink/exactly_once.py, in any order and of any source partition; an output keeps the place of
-the input that it stems from as its lineage. Options: those of that sink, where recordsPerTransaction and
-bytesPerTransaction have no meaning (a batch is a transaction: bound it with the source's maxOffsetsPerTrigger), and
+Input: the rows of backend/sink/exactly_once.py, in any order and of any source partition; an output
+keeps the place of the input that it stems from as its lineage. Options: those of that sink, where
+recordsPerTransaction and bytesPerTransaction have no meaning (a batch is a transaction: bound it
+with the source's maxOffsetsPerTrigger), and
 
 | option | meaning | default |
 | --- | --- | --- |
@@ -67,7 +70,8 @@ def batches_topic(group: str) -> str:
 
 
 def commit_batch_floor(cluster: Cluster, group: str, partitions: int) -> str:
-    """Make the topic that counts the group's batches, and commit 0 for each partition. Gives its name."""
+    """Make the topic that counts the group's batches, and commit 0 for each partition. Gives its
+    name."""
     topic = batches_topic(group)
     cluster.create_topic(topic, partitions)
     cluster.commit_offsets(group, topic, dict.fromkeys(range(partitions), 0))
@@ -83,10 +87,16 @@ class KafkaStatefulSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStatefulWriter:  # noqa: ARG002
         require_columns(schema)
-        given: Mapping[str, str] = {name: value for name, value in self.given().items() if name.lower() != "batches"}
+        given: Mapping[str, str] = {
+            name: value for name, value in self.given().items() if name.lower() != "batches"
+        }
         sink = SinkOptions.parse(given)
-        sink.refuse_packed("a task behind a shuffle holds outputs of many source partitions, which no pack can name")
-        own = next((value for name, value in self.options.items() if name.lower() == "batches"), None)
+        sink.refuse_packed(
+            "a task behind a shuffle holds outputs of many source partitions, which no pack can name"
+        )
+        own = next(
+            (value for name, value in self.options.items() if name.lower() == "batches"), None
+        )
         return KafkaStatefulWriter(sink, own or batches_topic(sink.group), self.hooks())
 
     def given(self) -> Mapping[str, str]:
@@ -99,7 +109,8 @@ class KafkaStatefulSink(DataSource):
 
 @dataclass
 class BatchReceipt(Receipt):
-    """What one task did with one batch. `source` is the batches' topic and the shuffle partition."""
+    """What one task did with one batch. `source` is the batches' topic and the shuffle
+    partition."""
 
     reached: dict[str, dict[int, int]] = field(default_factory=dict)
     """By source topic and partition: the offset that follows the last input that these outputs stem from."""
@@ -113,10 +124,16 @@ class KafkaStatefulWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
         task = TaskContext.get()
-        batch, query = (None, None) if task is None else map(task.getLocalProperty, (BATCH_ID, QUERY_ID))
+        batch, query = (
+            (None, None) if task is None else map(task.getLocalProperty, (BATCH_ID, QUERY_ID))
+        )
         if task is None or batch is None or query is None:
-            raise SparkError("Spark did not say which batch of which query a task writes; this needs Spark 4.2.")
-        with BatchWriter(self.sink, self.hooks, self.batches, task.partitionId(), query, int(batch)) as writer:
+            raise SparkError(
+                "Spark did not say which batch of which query a task writes; this needs Spark 4.2."
+            )
+        with BatchWriter(
+            self.sink, self.hooks, self.batches, task.partitionId(), query, int(batch)
+        ) as writer:
             for rows in iterator:
                 writer.accept(rows)
             return writer.finish()
@@ -124,7 +141,9 @@ class KafkaStatefulWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
         reached: dict[str, dict[int, int]] = {}
         for message in messages:
-            for topic, offsets in message.reached.items() if isinstance(message, BatchReceipt) else ():
+            for topic, offsets in (
+                message.reached.items() if isinstance(message, BatchReceipt) else ()
+            ):
                 known = reached.setdefault(topic, {})
                 known.update({p: max(offset, known.get(p, 0)) for p, offset in offsets.items()})
         if reached:
@@ -137,10 +156,17 @@ class KafkaStatefulWriter(DataSourceStreamArrowWriter):
 
 
 class BatchWriter(PartitionWriter):
-    """One batch of one shuffle partition: the protocol above. Its "source partition" counts batches."""
+    """One batch of one shuffle partition: the protocol above. Its "source partition" counts
+    batches."""
 
     def __init__(
-        self, sink: SinkOptions, hooks: MakeHooks, batches: str, partition: int, query: str, batch: int
+        self,
+        sink: SinkOptions,
+        hooks: MakeHooks,
+        batches: str,
+        partition: int,
+        query: str,
+        batch: int,
     ) -> None:
         super().__init__(sink, hooks, batches, partition)
         self.query, self.batch = query, batch
@@ -152,7 +178,10 @@ class BatchWriter(PartitionWriter):
         self.sum_committed = ""
 
     def accept(self, batch: pa.RecordBatch) -> None:
-        places = zip(*(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+        places = zip(
+            *(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")),
+            strict=True,
+        )
         first = len(self.places)
         for topic, partition, offset in places:
             self.places.append(f"{topic}/{partition}/{offset}".encode())
@@ -163,7 +192,12 @@ class BatchWriter(PartitionWriter):
         for one in outputs_of(batch, self.sink.topic).records:
             number, index, sink, key, value, _headers = one
             self.buffer.append(one)
-            parts = (b"%b/%d" % (self._place(number), index), sink.encode(), key or b"", value or b"")
+            parts = (
+                b"%b/%d" % (self._place(number), index),
+                sink.encode(),
+                key or b"",
+                value or b"",
+            )
             text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
             self.sum += int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
         self.inputs = len(self.places)
@@ -187,7 +221,8 @@ class BatchWriter(PartitionWriter):
         return self.batch + 1
 
     def _committed(self) -> tuple[int, int]:
-        """The batch that the sink waits for, which is also the number of the last committed transaction."""
+        """The batch that the sink waits for, which is also the number of the last committed
+        transaction."""
         answer = self._ask_committed()
         query, _, self.sum_committed = (answer.metadata or "").partition(" ")
         if not query:
@@ -199,7 +234,11 @@ class BatchWriter(PartitionWriter):
                 f"{self.query}: its checkpoint, which holds the state, was deleted or replaced. {REMEDY}"
             )
         if not self.batch <= answer.offset <= self.batch + 1:
-            moved = "an older one was put in its place" if answer.offset > self.batch else "the sink's was put back"
+            moved = (
+                "an older one was put in its place"
+                if answer.offset > self.batch
+                else "the sink's was put back"
+            )
             raise CheckpointMismatch(
                 f"{self.where}: the sink waits for batch {answer.offset} of query {self.query}, but the checkpoint is "
                 f"at batch {self.batch}: {moved}. {REMEDY}"

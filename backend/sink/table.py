@@ -1,19 +1,21 @@
-"""A database table as the sink: `df.writeStream.format("database-transactional")`, through SQLAlchemy.
+"""A database table as the sink: `df.writeStream.format("database-transactional")`, through
+SQLAlchemy.
 
-The argument of backend/sink/exactly_once.py, with a database in Kafka's place: each transaction holds the outputs of
-some inputs *and* the source offset that follows them. The offset lies in the table `topicproof_offsets` of the same
-database, and is compared and set: where it is no longer what this task read, somebody else has gone on, and nothing of
-this task's transaction stays. So a killed worker, a repeated task or batch and a lost checkpoint leave each input's
-outputs there once. Rows are checked for continuity as there, and faults and the journal are that sink's too. The
-generation lies beside the offset and is compared with it, so that a worker of a query that was stopped or started anew
-meanwhile commits nothing more.
+The argument of backend/sink/exactly_once.py, with a database in Kafka's place: each transaction
+holds the outputs of some inputs *and* the source offset that follows them. The offset lies in the
+table `topicproof_offsets` of the same database, and is compared and set: where it is no longer what
+this task read, somebody else has gone on, and nothing of this task's transaction stays. So a killed
+worker, a repeated task or batch and a lost checkpoint leave each input's outputs there once. Rows
+are checked for continuity as there, and faults and the journal are that sink's too. The generation
+lies beside the offset and is compared with it, so that a worker of a query that was stopped or
+started anew meanwhile commits nothing more.
 
-`exactly_once` appends. `at_least_once` writes by lineage, a row that is there already anew, and commits the offset
-afterwards: inputs are processed again, and their rows still are there once (an idempotent upsert), as long as the
-transformation is deterministic.
+`exactly_once` appends. `at_least_once` writes by lineage, a row that is there already anew, and
+commits the offset afterwards: inputs are processed again, and their rows still are there once (an
+idempotent upsert), as long as the transformation is deterministic.
 
-Options: those of backend/sink/exactly_once.py (the brokers are asked about holes in the source, and for the journal),
-and
+Options: those of backend/sink/exactly_once.py (the brokers are asked about holes in the source, and
+for the journal), and
 
 | option | meaning | default |
 | --- | --- | --- |
@@ -110,10 +112,11 @@ def make_tables(
     floor: Mapping[tuple[str, int], int],
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
 ) -> None:
-    """Make the table of outputs, and say where the group begins: offset by source topic and partition.
+    """Make the table of outputs, and say where the group begins: offset by source topic and
+    partition.
 
-    Said once, before the first start. Raises SinkError, and changes nothing, when the group has begun already, or when
-    the database does not answer.
+    Said once, before the first start. Raises SinkError, and changes nothing, when the group has
+    begun already, or when the database does not answer.
     """
     outputs = rows_of(table)
     if guarantee is not Guarantee.EXACTLY_ONCE:
@@ -128,7 +131,8 @@ def make_tables(
 
 
 def begin(url: str, group: str, floor: Mapping[tuple[str, int], int]) -> None:
-    """Say where the group begins in these source partitions. Raises SinkError as `make_tables` does."""
+    """Say where the group begins in these source partitions. Raises SinkError as `make_tables`
+    does."""
     engine = connect_database(url)
     begun = [
         dict(zip(OFFSETS.columns.keys(), (group, topic, partition, offset, 0, 0), strict=True))
@@ -146,14 +150,17 @@ def begin(url: str, group: str, floor: Mapping[tuple[str, int], int]) -> None:
 
 
 def require_no_table(url: str, table: str) -> None:
-    """Raises SinkError when the database does not answer, or has such a table: a verdict is about all of its rows."""
+    """Raises SinkError when the database does not answer, or has such a table: a verdict is about
+    all of its rows."""
     engine = connect_database(url)
     try:
         there = inspect(engine).has_table(table)
     except DBAPIError as error:
         raise SinkError(f"{shown(engine)}: {said(error)}.") from error
     if there:
-        raise SinkError(f"{shown(engine)} has a table {table} already. Choose another name, or drop it.")
+        raise SinkError(
+            f"{shown(engine)} has a table {table} already. Choose another name, or drop it."
+        )
 
 
 def committed_offsets(url: str, group: str, topic: str) -> dict[int, int]:
@@ -174,7 +181,9 @@ def set_generation(url: str, group: str, generation: int) -> None:
     engine = connect_database(url)
     try:
         with engine.begin() as connection:
-            connection.execute(update(OFFSETS).where(OFFSETS.c.group_id == group).values(generation=generation))
+            connection.execute(
+                update(OFFSETS).where(OFFSETS.c.group_id == group).values(generation=generation)
+            )
     except DBAPIError as error:
         raise SinkError(f"{shown(engine)}: {said(error)}.") from error
 
@@ -226,7 +235,9 @@ class DatabaseSink(DataSource):
         sink = SinkOptions.parse(given)
         sink.refuse_packed("a table has a column for it in every row")
         if sink.topic is None:
-            raise UsageError(f"{DATABASE_FORMAT}: the option topic is required: it names the table.")
+            raise UsageError(
+                f"{DATABASE_FORMAT}: the option topic is required: it names the table."
+            )
         if sink.guarantee is Guarantee.AT_MOST_ONCE:
             raise UsageError(f"{DATABASE_FORMAT}: guarantee is exactly_once or at_least_once.")
         return DatabaseWriter(sink, url, self.hooks())
@@ -251,9 +262,18 @@ class DatabaseWriter(KafkaTransactionalWriter):
 class TableWriter(PartitionWriter):
     """One source partition within one Spark task."""
 
-    def __init__(self, sink: SinkOptions, hooks: MakeHooks, url: str, source_topic: str, source_partition: int) -> None:
+    def __init__(
+        self,
+        sink: SinkOptions,
+        hooks: MakeHooks,
+        url: str,
+        source_topic: str,
+        source_partition: int,
+    ) -> None:
         # Nothing is produced to Kafka, so no transactional id is taken over there.
-        super().__init__(replace(sink, guarantee=Guarantee.AT_LEAST_ONCE), hooks, source_topic, source_partition)
+        super().__init__(
+            replace(sink, guarantee=Guarantee.AT_LEAST_ONCE), hooks, source_topic, source_partition
+        )
         self.appends = sink.guarantee is Guarantee.EXACTLY_ONCE
         self.engine = connect_database(url)
         self.table = rows_of(str(sink.topic))
@@ -264,7 +284,9 @@ class TableWriter(PartitionWriter):
         return receipt
 
     def _committed(self) -> tuple[int, int]:
-        asked = select(OFFSETS.c.next_offset, OFFSETS.c.sequence, OFFSETS.c.generation).where(*self._own())
+        asked = select(OFFSETS.c.next_offset, OFFSETS.c.sequence, OFFSETS.c.generation).where(
+            *self._own()
+        )
         try:
             with self.engine.connect() as connection:
                 found = connection.execute(asked).one_or_none()
@@ -276,7 +298,9 @@ class TableWriter(PartitionWriter):
                 "was processed. Say where it begins (make_tables) and start into an empty table."
             )
         if found.generation > self.sink.generation > 0:
-            raise Fenced(f"{self.name} is a worker of a query that was stopped or started anew meanwhile.")
+            raise Fenced(
+                f"{self.name} is a worker of a query that was stopped or started anew meanwhile."
+            )
         return found.next_offset, found.sequence
 
     def _attempt(self, sequence: int, attempt: int) -> None:
@@ -295,7 +319,8 @@ class TableWriter(PartitionWriter):
                     self._set_offset(connection, sequence)
                 self._step(Step.OFFSET_SENT, sequence)
         except DBAPIError as error:
-            # Whether a commit was lost on its way or its answer was, the comparison of the next attempt tells.
+            # Whether a commit was lost on its way or its answer was, the comparison of the next
+            # attempt tells.
             raise NotDelivered(f"{shown(self.engine)}: {said(error)}.") from error
         self._step(Step.COMMITTED, sequence)
 
@@ -306,7 +331,8 @@ class TableWriter(PartitionWriter):
 
     def _write(self, connection: Connection, sequence: int) -> None:
         rows = [
-            dict(zip(LINEAGE, (*self.source, offset, index), strict=True)) | {"key": key, "value": value}
+            dict(zip(LINEAGE, (*self.source, offset, index), strict=True))
+            | {"key": key, "value": value}
             for offset, index, _topic, key, value, _headers in self.buffer
         ]
         half = len(rows) // 2
@@ -340,7 +366,11 @@ class TableWriter(PartitionWriter):
     def _own(self) -> tuple[Any, ...]:
         columns = OFFSETS.c
         topic, partition = self.source
-        return columns.group_id == self.sink.group, columns.topic == topic, columns.partition == partition
+        return (
+            columns.group_id == self.sink.group,
+            columns.topic == topic,
+            columns.partition == partition,
+        )
 
     def _generation(self) -> tuple[Any, ...]:
         return (OFFSETS.c.generation == self.sink.generation,) if self.sink.generation else ()

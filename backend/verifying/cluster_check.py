@@ -1,7 +1,9 @@
-"""Evidence held against the cluster that it names: only this finds readings that were taken from other topics.
+"""Evidence held against the cluster that it names: only this finds readings that were taken from
+other topics.
 
-The cluster's id, each topic's id, and the batches that the topics still hold within the judged bounds are compared with
-those in the evidence. Batches name no topic, but two topics hardly ever hold the same ones.
+The cluster's id, each topic's id, and the batches that the topics still hold within the judged
+bounds are compared with those in the evidence. Batches name no topic, but two topics hardly ever
+hold the same ones.
 """
 
 from __future__ import annotations
@@ -20,14 +22,23 @@ from topicproof.backend.kafka.origin import fetch_origin
 from topicproof.validators.finding import Bounds, Origin
 from topicproof.validators.merged_topics import split
 
-LASTING = ("base_offset", "last_offset", "producer_id", "producer_epoch", "base_sequence", "transactional", "control")
+LASTING = (
+    "base_offset",
+    "last_offset",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "transactional",
+    "control",
+)
 """What compaction leaves of a batch as it was."""
 
 
 def compare_with_cluster(
     bootstrap: str, client: Mapping[str, str], taken: Capture
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the cluster contradicts, and what cannot be compared with it, in sentences. Raises ClusterError."""
+    """What the cluster contradicts, and what cannot be compared with it, in sentences. Raises
+    ClusterError."""
     contradicted: list[str] = []
     unsettled: list[str] = []
     if taken.origin is None:
@@ -56,23 +67,37 @@ def compare_with_cluster(
 
 
 def _logs(
-    bootstrap: str, client: Mapping[str, str], bounds: Bounds, batches: pa.Table, origin: Origin | None
+    bootstrap: str,
+    client: Mapping[str, str],
+    bounds: Bounds,
+    batches: pa.Table,
+    origin: Origin | None,
 ) -> Iterator[tuple[bool, str]]:
-    """For each topic, whether the cluster contradicts its raw log or cannot tell, with a sentence."""
+    """For each topic, whether the cluster contradicts its raw log or cannot tell, with a
+    sentence."""
     for own, first in split(bounds):
         if origin is not None and own.topic not in origin.topics:
             yield True, f"the topic {own.topic} is not among those of {TAKEN}."
         try:
-            now = {p.partition: p for p in rawlog.fetch_bounds(bootstrap, client, own.topic).partitions}
+            now = {
+                p.partition: p for p in rawlog.fetch_bounds(bootstrap, client, own.topic).partitions
+            }
         except TopicError as error:
             yield False, str(error)
             continue
-        shorter = [p.partition for p in own.partitions if p.partition not in now or now[p.partition].hw < p.hw]
+        shorter = [
+            p.partition
+            for p in own.partitions
+            if p.partition not in now or now[p.partition].hw < p.hw
+        ]
         if shorter:
             yield True, f"partition {shorter[0]} of {own.topic} ends earlier at {bootstrap}."
             continue
         left = replace(
-            own, partitions=tuple(replace(p, start=max(p.start, now[p.partition].start)) for p in own.partitions)
+            own,
+            partitions=tuple(
+                replace(p, start=max(p.start, now[p.partition].start)) for p in own.partitions
+            ),
         )
         there = tuple(p for p in left.partitions if p.start < p.hw)
         if not there:
@@ -80,11 +105,15 @@ def _logs(
             continue
         found = rawlog.scan(bootstrap, client, own.topic, replace(left, partitions=there))
         for partition in there:
-            # A log start that moved may lie within a batch, which is cut there; the evidence has it whole.
+            # A log start that moved may lie within a batch, which is cut there; the evidence has it
+            # whole.
             moved = partition not in own.partitions
             held, kept = (
                 _rows(table, number, partition.start + moved)
-                for table, number in ((found, partition.partition), (batches, first + partition.partition))
+                for table, number in (
+                    (found, partition.partition),
+                    (batches, first + partition.partition),
+                )
             )
             other = sorted(held - kept, key=lambda row: row[0])
             if other:
@@ -94,6 +123,8 @@ def _logs(
 
 def _rows(batches: pa.Table, partition: int, start: int) -> set[tuple[Any, ...]]:
     """What lasts of each batch of a partition that begins at `start` or behind it."""
-    here = pc.and_(pc.equal(batches["partition"], partition), pc.greater_equal(batches["base_offset"], start))
+    here = pc.and_(
+        pc.equal(batches["partition"], partition), pc.greater_equal(batches["base_offset"], start)
+    )
     rows = batches.filter(here).select(LASTING)
     return set(zip(*(rows[name].to_pylist() for name in LASTING), strict=True))

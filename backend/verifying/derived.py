@@ -1,8 +1,9 @@
 """What a folder of evidence says beside its readings, derived again from them.
 
-`verify` judges the readings again, and then holds against that: the report field by field, the page, the JUnit file and
-the findings byte by byte or row by row, and the contract and the plan by what was asked. The time of judging comes from
-the manifest, how long it took and the versions from the kept report: nothing in the folder proves these three.
+`verify` judges the readings again, and then holds against that: the report field by field, the
+page, the JUnit file and the findings byte by byte or row by row, and the contract and the plan by
+what was asked. The time of judging comes from the manifest, how long it took and the versions from
+the kept report: nothing in the folder proves these three.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ SHOWN_MAX = 80
 
 
 def report_contradictions(text: str, said: Report, found: Report) -> list[str]:
-    """Where report.json, of this text, does not say what judging again finds; a sentence each, in the report's order.
+    """Where report.json, of this text, does not say what judging again finds; a sentence each, in
+    the report's order.
 
-    Of another version's report, only the kinds that it names are compared, as its catalogue may have been shorter, and
-    none of its sentences, as another version words them otherwise. Nor is what another version has come to add.
+    Of another version's report, only the kinds that it names are compared, as its catalogue may
+    have been shorter, and none of its sentences, as another version words them otherwise. Nor is
+    what another version has come to add.
     """
     again = replace(found, took_s=said.took_s, versions=said.versions)
     if not same_version(said):
@@ -76,23 +79,39 @@ def other_versions(said: Report) -> list[str]:
 
 
 def known_kinds(said: Report) -> frozenset[str]:
-    return frozenset(one.kind for each in (said.findings, said.checked, said.not_checked) for one in each)
+    return frozenset(
+        one.kind for each in (said.findings, said.checked, said.not_checked) for one in each
+    )
 
 
 def manifest_contradictions(manifest: Manifest, found: Report) -> list[str]:
     pairs = (("run", manifest.run, found.run), ("verdict", manifest.verdict, str(found.verdict)))
-    return [f"{MANIFEST}: {name} is {was}; judged again it is {now}." for name, was, now in pairs if was != now]
+    return [
+        f"{MANIFEST}: {name} is {was}; judged again it is {now}."
+        for name, was, now in pairs
+        if was != now
+    ]
 
 
 def asked_contradictions(evidence: Path, question: Question) -> list[str]:
     """Where the contract or the plan in the evidence does not ask the question that was judged."""
     sentences = []
-    for name, read in ((CONTRACT, partial(_asked_by_contract, sink=question.sink)), (PLAN, _asked_by_plan)):
+    for name, read in (
+        (CONTRACT, partial(_asked_by_contract, sink=question.sink)),
+        (PLAN, _asked_by_plan),
+    ):
         if not (evidence / name).is_file():
             continue
         try:
             asked = read(evidence / name)
-        except (TopicproofError, ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            TopicproofError,
+            ValidationError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ) as error:
             sentences.append(f"{name}: it cannot be read: {str(error).splitlines()[0]}")
             continue
         judged = _judged(question)
@@ -106,12 +125,18 @@ def asked_contradictions(evidence: Path, question: Question) -> list[str]:
 
 def _judged(question: Question) -> dict[str, Any]:
     sinks = (question.sink, *question.also)
-    terms = _terms(question.guarantee, question.identity, question.expected, question.order, question.agreed)
+    terms = _terms(
+        question.guarantee, question.identity, question.expected, question.order, question.agreed
+    )
     return {"source": _names(question.source), "sink": sinks, "first sink": question.sink, **terms}
 
 
 def _terms(
-    guarantee: Guarantee, identity: Identity, expected: Expected, order: Order, agreed: ContractTerms
+    guarantee: Guarantee,
+    identity: Identity,
+    expected: Expected,
+    order: Order,
+    agreed: ContractTerms,
 ) -> dict[str, Any]:
     """What is asked of two topics, in values that can be compared."""
     return {
@@ -136,7 +161,8 @@ def _names(bounds: Bounds) -> tuple[str, ...]:
 
 
 def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
-    """Of a contract for several sinks, what it asks of the first one that is `sink`, or of the first of all."""
+    """Of a contract for several sinks, what it asks of the first one that is `sink`, or of the
+    first of all."""
     from topicproof.backend.judging.contract import (
         read_contract,  # late: it imports what judges, which completes evidence
     )
@@ -198,7 +224,11 @@ def file_contradictions(
         write_csv(evidence / PARQUET, scratch / CSV)
         write_junit(scratch / JUNIT, said, here, judged_at)
         write_page(scratch / PAGE, said, f"{judged_at.replace('T', ' ')} UTC")
-        for name, source in ((CSV, PARQUET), (JUNIT, f"{REPORT} with the rows found again"), (PAGE, REPORT)):
+        for name, source in (
+            (CSV, PARQUET),
+            (JUNIT, f"{REPORT} with the rows found again"),
+            (PAGE, REPORT),
+        ):
             if not (evidence / name).is_file():
                 sentences.append(f"{name}: it is missing.")
             elif (evidence / name).read_bytes() != (scratch / name).read_bytes():
@@ -208,9 +238,11 @@ def file_contradictions(
     return sentences
 
 
-def _same_rows(spark: SparkSession, kept: Path, found: Path, kinds: frozenset[str], sentences: bool) -> bool:
-    """Whether both hold the same rows, in whatever order; of those found, the ones of the kinds. `sentences`: in the
-    same words, too."""
+def _same_rows(
+    spark: SparkSession, kept: Path, found: Path, kinds: frozenset[str], sentences: bool
+) -> bool:
+    """Whether both hold the same rows, in whatever order; of those found, the ones of the kinds.
+    `sentences`: in the same words, too."""
     try:
         if not pq.read_schema(kept).equals(SCHEMA):
             return False

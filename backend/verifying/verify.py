@@ -62,13 +62,14 @@ class Verified:
 
     @property
     def masked(self) -> bool:
-        """Whether the copy lacks what records said, so that a contradiction may come from that alone."""
+        """Whether the copy lacks what records said, so that a contradiction may come from that
+        alone."""
         return self.manifest.payloads is not Payloads.ALL
 
     @property
     def exit_code(self) -> int:
-        """The verdict's, warnings included, if the evidence is what it says; 4 if it is not. 3 if a masked copy does
-        not suffice, or if a file cannot be compared."""
+        """The verdict's, warnings included, if the evidence is what it says; 4 if it is not. 3 if a
+        masked copy does not suffice, or if a file cannot be compared."""
         if self.differences or self.found is None or self.forged:
             return FORGED
         if self.contradictions:
@@ -79,14 +80,20 @@ class Verified:
 def unchanged(evidence: Path) -> Verified:
     """Only the files are looked at: see `verify`."""
     found = tuple(differences(evidence))
-    return Verified(evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ())
+    return Verified(
+        evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ()
+    )
 
 
 def verify(
-    spark: SparkSession, evidence: Path, bootstrap: str | None = None, client: Mapping[str, str] | None = None
+    spark: SparkSession,
+    evidence: Path,
+    bootstrap: str | None = None,
+    client: Mapping[str, str] | None = None,
 ) -> Verified:
-    """Hold every file against the manifest; if all are what they were, judge again and derive the other files again.
-    With the address of the cluster, ask it for its id, the topics' ids and what is left of the raw logs, and compare.
+    """Hold every file against the manifest; if all are what they were, judge again and derive the
+    other files again. With the address of the cluster, ask it for its id, the topics' ids and what
+    is left of the raw logs, and compare.
 
     Raises EvidenceError when the folder cannot be read, SparkError, ClusterError.
     """
@@ -110,15 +117,24 @@ def verify(
         others = other_versions(said)
         rendered: list[str] = []
         if not contradictions:
-            # The files are rendered from the report, so that one that is wrong says nothing of them.
+            # The files are rendered from the report, so that one that is wrong says nothing of
+            # them.
             forged += manifest_contradictions(manifest, found)
             places = gather(scratch / "ledger", scratch)
             try:
                 rendered = file_contradictions(spark, evidence, manifest, said, places, scratch)
             except PySparkException as error:
-                raise SparkError(f"Spark could not compare the findings: {first_line(error)}") from error
-    asked = compare_with_cluster(bootstrap, client or {}, taken) if bootstrap is not None else ((), ())
-    unsettled = [f"{one} This version may render it otherwise than the report's." for one in rendered if others]
+                raise SparkError(
+                    f"Spark could not compare the findings: {first_line(error)}"
+                ) from error
+    asked = (
+        compare_with_cluster(bootstrap, client or {}, taken) if bootstrap is not None else ((), ())
+    )
+    unsettled = [
+        f"{one} This version may render it otherwise than the report's."
+        for one in rendered
+        if others
+    ]
     told = "The report was written with other versions, so that its sentences are not compared"
     notes = [f"{told}: {', '.join(others)}."] if others else []
     forged += [] if others else rendered

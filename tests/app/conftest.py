@@ -1,4 +1,5 @@
-"""Pages run as a browser would run them, without a browser, on what a real run left in the history and in Kafka."""
+"""Pages run as a browser would run them, without a browser, on what a real run left in the history
+and in Kafka."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest
 
 @pytest.fixture
 def at_home(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """The pages read the session's home. A run that a failed test left would go on for ever: it is ended."""
+    """The pages read the session's home. A run that a failed test left would go on for ever: it is
+    ended."""
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
     yield settings
@@ -66,12 +68,25 @@ def empty_home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def texts(app: AppTest) -> str:
-    """All sentences of a page, one a line, without the marks that keep Markdown from reading them."""
-    found = [*app.title, *app.markdown, *app.caption, *app.info, *app.warning, *app.error, *app.success]
+    """All sentences of a page, one a line, without the marks that keep Markdown from reading
+    them."""
+    found = [
+        *app.title,
+        *app.markdown,
+        *app.caption,
+        *app.info,
+        *app.warning,
+        *app.error,
+        *app.success,
+    ]
     return "\n".join(str(element.value).replace("\\", "") for element in found)
 
 
 def boxes(app: AppTest) -> list[str]:
     """The texts in boxes, as a browser shows them."""
     bodies = (element.proto.body for element in app.get("html"))
-    return [html.unescape(text) for body in bodies for text in re.findall(r"<pre[^>]*>([^<]*)</pre>", body)]
+    return [
+        html.unescape(text)
+        for body in bodies
+        for text in re.findall(r"<pre[^>]*>([^<]*)</pre>", body)
+    ]

@@ -1,4 +1,5 @@
-"""The page Compare: a run's sink, hostile payloads, an open transaction, an empty topic, no broker."""
+"""The page Compare: a run's sink, hostile payloads, an open transaction, an empty topic, no
+broker."""
 
 from __future__ import annotations
 
@@ -16,38 +17,52 @@ from topicproof.backend.settings import Settings, idempotent_producer_config
 from topicproof.validators.finding import Fate
 
 
-def test_the_sink_of_a_run_at_both_levels(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
-    """Story: somebody compares a run's sink. The balance is the report's, the first aborted record is on the screen,
-    and the page says why a read_committed consumer does not get it."""
+def test_the_sink_of_a_run_at_both_levels(
+    open_page: OpenPage, at_home: Settings, finished: Finished
+) -> None:
+    """Story: somebody compares a run's sink. The balance is the report's, the first aborted record
+    is on the screen, and the page says why a read_committed consumer does not get it."""
     assert at_home.home
     app = open_page("compare", topic=finished.sink)
     assert not app.exception
     fates = finished.report.fates
     said = texts(app)
     assert f"**{finished.report.sink.offsets:,}** offsets" in said
-    assert f"✕ **{fates['aborted']:,}** aborted" in said and f"■ **{fates['markers']:,}** markers" in said
+    assert (
+        f"✕ **{fates['aborted']:,}** aborted" in said
+        and f"■ **{fates['markers']:,}** markers" in said
+    )
     assert "Not delivered: its transaction was aborted (marker at" in said
     assert any("Its input was committed at" in button.label for button in app.button)
 
     table = app.dataframe[-2].value
     assert len(table) <= WINDOW
     aborted = table[table[FATE] == "✕ aborted"]
-    assert len(aborted) and (aborted[(READ_COMMITTED_GETS, "value")] == "— not delivered: aborted").all()
+    assert (
+        len(aborted)
+        and (aborted[(READ_COMMITTED_GETS, "value")] == "— not delivered: aborted").all()
+    )
     assert aborted[(READ_UNCOMMITTED_GETS, "value")].str.fullmatch(r"\d+").all()
     committed = table[table[FATE] == "● committed"]
-    assert (committed[(READ_COMMITTED_GETS, "value")] == committed[(READ_UNCOMMITTED_GETS, "value")]).all()
+    assert (
+        committed[(READ_COMMITTED_GETS, "value")] == committed[(READ_UNCOMMITTED_GETS, "value")]
+    ).all()
 
 
-def test_next_and_filters_are_in_the_url(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
-    """Story: somebody jumps to the next marker, asks for one level and one fate, and copies the address. It reopens
-    the same view."""
+def test_next_and_filters_are_in_the_url(
+    open_page: OpenPage, at_home: Settings, finished: Finished
+) -> None:
+    """Story: somebody jumps to the next marker, asks for one level and one fate, and copies the
+    address. It reopens the same view."""
     assert at_home.home
     app = open_page("compare", topic=finished.sink, partition="1", offset="0")
     app.button(key="next_marker").click().run()
     app.pills(key="fate").set_value([Fate.MARKER]).run()
     app.segmented_control(key="level").set_value("committed").run()
     assert not app.exception
-    address = {name: app.query_params[name] for name in ("topic", "partition", "offset", "level", "fate")}
+    address = {
+        name: app.query_params[name] for name in ("topic", "partition", "offset", "level", "fate")
+    }
     assert address["level"] == "committed" and address["fate"] == "marker"
 
     again = open_page("compare", **address)
@@ -61,14 +76,27 @@ def test_next_and_filters_are_in_the_url(open_page: OpenPage, at_home: Settings,
 def test_bad_values_in_the_url_fall_back_with_a_notice(
     open_page: OpenPage, at_home: Settings, finished: Finished
 ) -> None:
-    """Story: an address was cut off and mistyped. The page shows the nearest thing and says what did not fit."""
+    """Story: an address was cut off and mistyped. The page shows the nearest thing and says what
+    did not fit."""
     assert at_home.home
     app = open_page(
-        "compare", topic=finished.sink, partition="99", offset="abc", record="999999999", level="x", fate="aborted,y"
+        "compare",
+        topic=finished.sink,
+        partition="99",
+        offset="abc",
+        record="999999999",
+        level="x",
+        fate="aborted,y",
     )
     assert not app.exception
     notices = "\n".join(str(one.value).replace("\\", "") for one in app.warning)
-    for part in ("no partition 99", "offset abc is no number", "Record 999,999,999", "no level x", "no fate y"):
+    for part in (
+        "no partition 99",
+        "offset abc is no number",
+        "Record 999,999,999",
+        "no level x",
+        "no fate y",
+    ):
         assert part in notices
     app = open_page("compare", topic="no-such-topic")
     assert not app.exception and "There is no topic no-such-topic" in texts(app)
@@ -77,12 +105,15 @@ def test_bad_values_in_the_url_fall_back_with_a_notice(
 def test_hostile_payloads_are_shown_as_what_they_are(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: a topic holds script tags, bytes that are no text, null keys and values, and a large one. Each is shown as
-    text, none crashes the page, and none becomes markup."""
+    """Story: a topic holds script tags, bytes that are no text, null keys and values, and a large
+    one. Each is shown as text, none crashes the page, and none becomes markup."""
     assert at_home.home
     topic = new_topic()
     hostile: list[tuple[bytes | None, bytes | None]] = [
-        (b"<script>alert(1)</script>", b"<img src=x onerror=alert(2)> ![x](http://127.0.0.1:1/y) $x$ :red[z]"),
+        (
+            b"<script>alert(1)</script>",
+            b"<img src=x onerror=alert(2)> ![x](http://127.0.0.1:1/y) $x$ :red[z]",
+        ),
         (None, b"\xff\xfe\x00\x80"),
         (b"\x00", None),
         (b"", b"x" * 900_000),
@@ -108,8 +139,8 @@ def test_hostile_payloads_are_shown_as_what_they_are(
 def test_an_open_transaction_is_withheld_until_it_ends(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: a transaction is open, so what it wrote and what came after it is withheld. It commits; the page stays at
-    its bounds until new ones are taken."""
+    """Story: a transaction is open, so what it wrote and what came after it is withheld. It
+    commits; the page stays at its bounds until new ones are taken."""
     assert at_home.home
     topic = new_topic()
     writer = Writer(bootstrap, topic)
@@ -126,9 +157,11 @@ def test_an_open_transaction_is_withheld_until_it_ends(
     assert "Delivered: its transaction committed" in texts(app)
 
 
-def test_an_empty_topic_is_said(open_page: OpenPage, at_home: Settings, new_topic: Callable[..., str]) -> None:
-    """Story: a topic was made a moment ago, after the page had asked for all, and nothing was written yet. The page
-    finds it, and says so and what to do."""
+def test_an_empty_topic_is_said(
+    open_page: OpenPage, at_home: Settings, new_topic: Callable[..., str]
+) -> None:
+    """Story: a topic was made a moment ago, after the page had asked for all, and nothing was
+    written yet. The page finds it, and says so and what to do."""
     assert at_home.home
     open_page("compare")
     app = open_page("compare", topic=new_topic())
@@ -138,7 +171,8 @@ def test_an_empty_topic_is_said(open_page: OpenPage, at_home: Settings, new_topi
 
 @pytest.mark.usefixtures("empty_home")
 def test_an_unreachable_broker_is_said(open_page: OpenPage) -> None:
-    """Story: the address of Kafka is wrong. The page has its frame and says which address did what."""
+    """Story: the address of Kafka is wrong. The page has its frame and says which address did
+    what."""
     app = open_page("compare")
     assert not app.exception
     assert app.title[0].value == "Compare"

@@ -1,4 +1,5 @@
-"""Demos: five stories whose plans are sound, told in the order of what happens, opened again by their address."""
+"""Demos: five stories whose plans are sound, told in the order of what happens, opened again by
+their address."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def test_what_a_story_starts_is_a_plan(told: object) -> None:
 
 
 def test_a_story_is_told_by_the_run_that_is_least_far(finished: Finished) -> None:
-    """Story: of two runs side by side one is being judged, the other still processes: that is what is told. One that
-    ended without a verdict is no happy end."""
+    """Story: of two runs side by side one is being judged, the other still processes: that is what
+    is told. One that ended without a verdict is no happy end."""
     told = story("crash")
     assert told is not None and story("no such") is None
     run = finished.run
@@ -35,29 +36,58 @@ def test_a_story_is_told_by_the_run_that_is_least_far(finished: Finished) -> Non
         return steps(told, [at[state] for state in states])[-1].title
 
     assert now(State.JUDGING, State.PROCESSING) == "Process"
-    assert now(State.DONE, State.JUDGING) == "Judge" and now(State.FILLING) == "Fill" and now(State.CREATED) == "Start"
+    assert (
+        now(State.DONE, State.JUDGING) == "Judge"
+        and now(State.FILLING) == "Fill"
+        and now(State.CREATED) == "Start"
+    )
     ended = steps(told, [at[State.DONE], at[State.DONE]])
-    assert [one.title for one in ended] == ["Start", "Fill", "Process", "Judge", "What there is to see"]
+    assert [one.title for one in ended] == [
+        "Start",
+        "Fill",
+        "Process",
+        "Judge",
+        "What there is to see",
+    ]
     assert ended[2].text == told.processing and ended[-1].text == told.ended
     failed = replace(at[State.FAILED], verdict=None)
     assert "broke off" in steps(told, [at[State.DONE], failed])[-1].text
 
 
 def test_a_story_leads_to_what_it_has_shown(finished: Finished) -> None:
-    """Story: after the end somebody wants to see it: the harm at its offset, what was aborted, the verdict."""
+    """Story: after the end somebody wants to see it: the harm at its offset, what was aborted, the
+    verdict."""
     report, run = finished.report, finished.run
     assert not ways(run, None)
     compare, transactions, verdict = ways(run, report)
-    assert compare.view == "compare" and compare.params == {"topic": finished.sink} and "aborted" in compare.label
-    assert transactions.params == {"topic": finished.sink, "outcome": "aborted"} and verdict.params == {"run": run.id}
-    twice = Finding("duplicate", Outcome.VIOLATED, 1, 1, None, (Example(1, 70, None, None, "twice"),), "1 repetition.")
+    assert (
+        compare.view == "compare"
+        and compare.params == {"topic": finished.sink}
+        and "aborted" in compare.label
+    )
+    assert transactions.params == {
+        "topic": finished.sink,
+        "outcome": "aborted",
+    } and verdict.params == {"run": run.id}
+    twice = Finding(
+        "duplicate",
+        Outcome.VIOLATED,
+        1,
+        1,
+        None,
+        (Example(1, 70, None, None, "twice"),),
+        "1 repetition.",
+    )
     harm = ways(run, replace(report, findings=(twice,)))[0]
     assert harm.label == "A record that came twice: partition 1, offset 70"
     assert harm.params == {"topic": finished.sink, "partition": "1", "offset": "70"}
 
 
-def test_the_address_of_a_story_opens_it_again(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
-    """Story: the address is sent to a colleague, who sees the same; an address that leads nowhere is said."""
+def test_the_address_of_a_story_opens_it_again(
+    open_page: OpenPage, at_home: Settings, finished: Finished
+) -> None:
+    """Story: the address is sent to a colleague, who sees the same; an address that leads nowhere
+    is said."""
     assert at_home.home
     app = open_page("demos")
     assert not app.exception and len(app.button) == len(STORIES)
@@ -66,6 +96,10 @@ def test_the_address_of_a_story_opens_it_again(open_page: OpenPage, at_home: Set
     assert app.info[0].value.replace("\\", "") == STORIES[0].ended
     assert "An aborted record, seen at both levels" in [one.value for one in app.page_link]
     assert finished.report.why in texts(app)
-    for params in ({"story": "clean", "runs": "gone-1"}, {"story": "crash", "runs": finished.run.id}, {"story": "x"}):
+    for params in (
+        {"story": "clean", "runs": "gone-1"},
+        {"story": "crash", "runs": finished.run.id},
+        {"story": "x"},
+    ):
         app = open_page("demos", **params)
         assert not app.exception and app.warning and len(app.button) == len(STORIES), params

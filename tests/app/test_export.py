@@ -1,4 +1,5 @@
-"""Downloads: every record with its offset and fate, as three kinds of file that are read back, and charts as pages."""
+"""Downloads: every record with its offset and fate, as three kinds of file that are read back, and
+charts as pages."""
 
 from __future__ import annotations
 
@@ -19,7 +20,16 @@ from topicproof.validators.finding import Fate
 HOSTILE = b"\xff\x00<script>"
 RECORDS = (
     Record(
-        0, 5, 1_700_000_000_123, b"k\xc3\xa9y", HOSTILE, (("h", None), ("h", b"=1+1")), Fate.ABORTED, False, "t/1", ""
+        0,
+        5,
+        1_700_000_000_123,
+        b"k\xc3\xa9y",
+        HOSTILE,
+        (("h", None), ("h", b"=1+1")),
+        Fate.ABORTED,
+        False,
+        "t/1",
+        "",
     ),
     Record(0, 6, None, None, None, (), Fate.MARKER, False, "t/1", ""),
     Row(1, 7, 0, None, b'a,"b"\nc', (), 7, Fate.COMMITTED, 42),
@@ -27,10 +37,19 @@ RECORDS = (
 
 
 def test_each_kind_of_file_reads_back_as_it_was_written() -> None:
-    """Story: bytes that are no text, a comma, a line break, a marker: nothing is lost in any of the three."""
+    """Story: bytes that are no text, a comma, a line break, a marker: nothing is lost in any of the
+    three."""
     frame = export.record_frame("numbers", RECORDS)
-    assert frame["offset"].tolist() == [5, 6, 7] and frame["fate"].tolist() == ["ABORTED", "MARKER", "COMMITTED"]
-    assert frame["timestamp"].tolist() == ["2023-11-14T22:13:20.123+00:00", None, "1970-01-01T00:00:00.000+00:00"]
+    assert frame["offset"].tolist() == [5, 6, 7] and frame["fate"].tolist() == [
+        "ABORTED",
+        "MARKER",
+        "COMMITTED",
+    ]
+    assert frame["timestamp"].tolist() == [
+        "2023-11-14T22:13:20.123+00:00",
+        None,
+        "1970-01-01T00:00:00.000+00:00",
+    ]
     assert frame["value"].tolist() == ["base64:/wA8c2NyaXB0Pg==", None, 'a,"b"\nc']
     assert json.loads(frame["headers"][0]) == [["h", None], ["h", "=1+1"]]
     assert frame["size"].tolist() == [4 + 10 + 1 + 1 + 4, 0, 7]
@@ -53,13 +72,16 @@ def test_a_chart_is_a_page_that_needs_no_network() -> None:
 def test_the_pages_offer_it_unless_it_is_switched_off(
     open_page: OpenPage, finished: Finished, at_home: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Story: Compare and Topics offer what they show; a house that forbids downloads switches them off."""
+    """Story: Compare and Topics offer what they show; a house that forbids downloads switches them
+    off."""
     assert at_home
     sink = finished.run.facts["sink"]
     for name in ("compare", "topics"):
         app = open_page(name, topic=sink)
         assert not app.exception
-        assert {"CSV", "JSON lines", "Parquet"} <= {one.proto.label for one in app.get("download_button")}, name
+        assert {"CSV", "JSON lines", "Parquet"} <= {
+            one.proto.label for one in app.get("download_button")
+        }, name
     monkeypatch.setattr(export, "allowed", lambda: False)
     app = open_page("compare", topic=sink)
     assert not app.exception and not app.get("download_button")

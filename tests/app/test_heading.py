@@ -20,7 +20,8 @@ def titled() -> None:
 
 
 def test_the_browser_is_told_where_plotly_is_and_only_where_there_are_charts() -> None:
-    """Story: a page with charts and one without. The first names a file that Streamlit really serves."""
+    """Story: a page with charts and one without. The first names a file that Streamlit really
+    serves."""
     page = AppTest.from_function(titled, default_timeout=TIMEOUT_S).run()
     assert [title.value for title in page.title] == ["With charts", "Without"]
     (script,) = (one.proto.body for one in page.get("html"))

@@ -1,4 +1,5 @@
-"""The page History, and the sign-off of the page Verdict: on stored reports, on none, and on damaged ones."""
+"""The page History, and the sign-off of the page Verdict: on stored reports, on none, and on
+damaged ones."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ HELD = Report(
     sink=Bounds("squares", (PartitionBounds(0, 0, 130, 130),)),
     balance=(Balance(0, 130, 100, 20, 0, 10, 0, None, 0, 0),),
     transactions=Transactions(8, 2, 0, "headers"),
-    findings=(Finding("duplicate", Outcome.HOLDS, 0, 0, None, (), "None of 100 records is a repetition."),),
+    findings=(
+        Finding("duplicate", Outcome.HOLDS, 0, 0, None, (), "None of 100 records is a repetition."),
+    ),
     checked=(Check("duplicate", 100, "records", (Witness.READ_COMMITTED,)),),
     not_checked=(NotChecked("intruder", "Not counted: for its owner to say."),),
     doubts=(),
@@ -63,7 +66,9 @@ TWICE = replace(
         ),
     ),
 )
-UNKNOWN = replace(HELD, verdict=Outcome.UNKNOWN, why="Could not be judged: 5 offsets are pending.", findings=())
+UNKNOWN = replace(
+    HELD, verdict=Outcome.UNKNOWN, why="Could not be judged: 5 offsets are pending.", findings=()
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,9 @@ class Stored:
     history: History
 
     def add(self, report: Report, scenario: str = "squares") -> Run:
-        run = self.history.create("run", scenario, {"scenario": scenario, "guarantee": report.guarantee})
+        run = self.history.create(
+            "run", scenario, {"scenario": scenario, "guarantee": report.guarantee}
+        )
         self.history.remember(run.id, {"source": f"{run.id}-numbers", "sink": f"{run.id}-squares"})
         folder = run.folder(self.settings)
         (folder / EVIDENCE / "ledger").mkdir(parents=True)
@@ -82,7 +89,9 @@ class Stored:
         complete(folder / EVIDENCE, mine, {"plan.json": run.plan})
         (folder / REPORT).write_text(mine.to_json())
         # There is nothing to test the chain on.
-        (folder / KEPT).write_text(json.dumps({"evidence": evidence_hash(folder), "caught": ["duplicate"]}))
+        (folder / KEPT).write_text(
+            json.dumps({"evidence": evidence_hash(folder), "caught": ["duplicate"]})
+        )
         self.history.end(run.id, State.DONE, report.verdict, report.why)
         return self.history.get(run.id)
 
@@ -98,14 +107,19 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stored]:
 
 
 def test_it_lists_what_the_filters_leave(open_page: OpenPage, stored: Stored) -> None:
-    """Story: QA looks for what went wrong. The list says how each run stands, and the URL says what is looked for."""
+    """Story: QA looks for what went wrong. The list says how each run stands, and the URL says what
+    is looked for."""
     held, twice = stored.add(HELD), stored.add(TWICE)
     other = stored.add(HELD, "other")
     app = open_page("history")
     assert not app.exception
     table = app.dataframe[0].value
     assert [name.rpartition("=")[2] for name in table["run"]] == [other.id, twice.id, held.id]
-    assert set(table["sign-off"]) == {"not signed"} and list(table["verdict"]) == ["✓ HOLDS", "✕ VIOLATED", "✓ HOLDS"]
+    assert set(table["sign-off"]) == {"not signed"} and list(table["verdict"]) == [
+        "✓ HOLDS",
+        "✕ VIOLATED",
+        "✓ HOLDS",
+    ]
     app = open_page("history", verdict="VIOLATED")
     assert [name.rpartition("=")[2] for name in app.dataframe[0].value["run"]] == [twice.id]
     app = open_page("history", scenario="squares", topic=held.id)
@@ -113,11 +127,16 @@ def test_it_lists_what_the_filters_leave(open_page: OpenPage, stored: Stored) ->
     app = open_page("history", scenario="squares", topic="nothing")
     assert not app.exception and "None of them fits" in texts(app)
     app = open_page("history", verdict="MAYBE")
-    assert not app.exception and "There is no verdict MAYBE" in texts(app) and len(app.dataframe[0].value) == 3
+    assert (
+        not app.exception
+        and "There is no verdict MAYBE" in texts(app)
+        and len(app.dataframe[0].value) == 3
+    )
 
 
 def test_two_reports_side_by_side(open_page: OpenPage, stored: Stored) -> None:
-    """Story: yesterday's run held and today's does not. The page says which finding appeared, and by how much."""
+    """Story: yesterday's run held and today's does not. The page says which finding appeared, and
+    by how much."""
     before, after = stored.add(HELD), stored.add(TWICE)
     app = open_page("history", before=before.id, after=after.id)
     assert not app.exception
@@ -127,24 +146,35 @@ def test_two_reports_side_by_side(open_page: OpenPage, stored: Stored) -> None:
     assert kinds.iloc[0].tolist() == ["Duplicates", "0 HOLDS", "3 VIOLATED", "appeared"]
 
 
-def test_a_pipeline_over_time_has_its_figures_in_a_table(open_page: OpenPage, stored: Stored) -> None:
-    """Story: how many findings did the runs of this scenario have? A chart, and behind it the figures."""
+def test_a_pipeline_over_time_has_its_figures_in_a_table(
+    open_page: OpenPage, stored: Stored
+) -> None:
+    """Story: how many findings did the runs of this scenario have? A chart, and behind it the
+    figures."""
     runs = [stored.add(report) for report in (HELD, TWICE, HELD)]
     app = open_page("history", measure="findings that break the verdict")
     assert not app.exception and len(app.get("plotly_chart")) == 1
-    frame = next(one.value for one in app.dataframe if "figure" in one.value.columns and "verdict" in one.value.columns)
+    frame = next(
+        one.value
+        for one in app.dataframe
+        if "figure" in one.value.columns and "verdict" in one.value.columns
+    )
     assert list(frame["run"]) == [run.id for run in runs] and list(frame["figure"]) == [0, 3, 0]
 
 
 def test_damaged_and_missing_reports_are_said(open_page: OpenPage, stored: Stored) -> None:
-    """Story: one report is cut off, one folder is gone. The list still shows both; nothing else is claimed of them."""
+    """Story: one report is cut off, one folder is gone. The list still shows both; nothing else is
+    claimed of them."""
     damaged, gone = stored.add(HELD), stored.add(HELD)
     (damaged.folder(stored.settings) / REPORT).write_text('{"schema": 1')
     (gone.folder(stored.settings) / REPORT).unlink()
     app = open_page("history")
     assert not app.exception and len(app.dataframe[0].value) == 2
     said = texts(app)
-    assert "None of these has a report that can be read" in said and f"The report of {gone.id} is gone" in said
+    assert (
+        "None of these has a report that can be read" in said
+        and f"The report of {gone.id} is gone" in said
+    )
 
 
 @pytest.mark.usefixtures("empty_home")
@@ -156,8 +186,9 @@ def test_an_empty_history_leads_to_the_first_run(open_page: OpenPage) -> None:
 
 
 def test_a_verdict_is_signed_on_its_page(open_page: OpenPage, stored: Stored) -> None:
-    """Story: QA accepts a run that holds. The decision is kept with the hash of the evidence, and the page and the
-    history show it; when a file of the evidence changes afterwards and is hashed anew, both show that instead."""
+    """Story: QA accepts a run that holds. The decision is kept with the hash of the evidence, and
+    the page and the history show it; when a file of the evidence changes afterwards and is hashed
+    anew, both show that instead."""
     run = stored.add(HELD)
     app = open_page("verdict", run=run.id)
     assert not app.exception and "not signed" in texts(app)
@@ -169,7 +200,9 @@ def test_a_verdict_is_signed_on_its_page(open_page: OpenPage, stored: Stored) ->
     (entry,) = signoffs(stored.history)
     assert (entry.decision, entry.name, entry.run) == (Decision.ACCEPT, "Grace Hopper", run.id)
     assert entry.evidence == manifest_hash(run.folder(stored.settings) / EVIDENCE)
-    assert "Grace Hopper accepted HOLDS: as <b>expected</b>" in texts(app) and "accepted" in texts(app)
+    assert "Grace Hopper accepted HOLDS: as <b>expected</b>" in texts(app) and "accepted" in texts(
+        app
+    )
     assert list(open_page("history").dataframe[0].value["sign-off"]) == [Standing.ACCEPTED]
     complete(run.folder(stored.settings) / EVIDENCE, TWICE, {})
     assert "evidence changed" in texts(open_page("verdict", run=run.id))
@@ -177,8 +210,9 @@ def test_a_verdict_is_signed_on_its_page(open_page: OpenPage, stored: Stored) ->
 
 
 def test_what_nobody_can_answer_for_is_not_signed(open_page: OpenPage, stored: Stored) -> None:
-    """Story: somebody presses Sign without a name, then on a verdict that is UNKNOWN without a word, then on one that
-    is VIOLATED. Each time the page says what is missing, and nothing is kept."""
+    """Story: somebody presses Sign without a name, then on a verdict that is UNKNOWN without a
+    word, then on one that is VIOLATED. Each time the page says what is missing, and nothing is
+    kept."""
     for report, says in (
         (HELD, "A sign-off needs a name"),
         (UNKNOWN, "accepting it needs a reason in words"),
@@ -195,8 +229,8 @@ def test_what_nobody_can_answer_for_is_not_signed(open_page: OpenPage, stored: S
 
 
 def test_a_changed_database_shows(open_page: OpenPage, stored: Stored) -> None:
-    """Story: somebody with the database's password turns a rejection into an acceptance. The page says that the chain
-    is broken."""
+    """Story: somebody with the database's password turns a rejection into an acceptance. The page
+    says that the chain is broken."""
     run = stored.add(HELD)
     app = open_page("verdict", run=run.id)
     _field(app.text_input, "Your name").set_value("Grace Hopper")

@@ -1,4 +1,5 @@
-"""The page Matrix: nothing yet, the last results as a heat map and a table, a cell by its address, a damaged file."""
+"""The page Matrix: nothing yet, the last results as a heat map and a table, a cell by its address,
+a damaged file."""
 
 from __future__ import annotations
 
@@ -15,11 +16,41 @@ from topicproof.backend.history.store import History, State
 from topicproof.backend.matrix.cells import RESULTS, Result
 from topicproof.backend.settings import read_settings
 
-PLAN = {"guarantee": "exactly_once", "records": 600, "partitions": 2, "per_transaction": 100, "seed": 3}
-EXACT = Result("exactly_once", "none", PLAN, "squares-a", "HOLDS", {}, "exact", "no fault fired", (), 6.1)
-HIDDEN = Result("exactly_once", "abort", PLAN, "squares-b", "HOLDS", {"hidden": 200}, "hidden", "2 aborted", (), 7.0)
+PLAN = {
+    "guarantee": "exactly_once",
+    "records": 600,
+    "partitions": 2,
+    "per_transaction": 100,
+    "seed": 3,
+}
+EXACT = Result(
+    "exactly_once", "none", PLAN, "squares-a", "HOLDS", {}, "exact", "no fault fired", (), 6.1
+)
+HIDDEN = Result(
+    "exactly_once",
+    "abort",
+    PLAN,
+    "squares-b",
+    "HOLDS",
+    {"hidden": 200},
+    "hidden",
+    "2 aborted",
+    (),
+    7.0,
+)
 DAMAGED = Result(
-    *("at_least_once", "abort", PLAN, "squares-c", "HOLDS", {"duplicates": 200}, "duplicates", "2 aborted", (), 7.0)
+    *(
+        "at_least_once",
+        "abort",
+        PLAN,
+        "squares-c",
+        "HOLDS",
+        {"duplicates": 200},
+        "duplicates",
+        "2 aborted",
+        (),
+        7.0,
+    )
 )
 SURPRISING = Result(
     *("at_most_once", "abort", PLAN, "squares-d", "VIOLATED", {"phantoms": 1}, "gaps", None),
@@ -44,28 +75,39 @@ def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[
 
 
 def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
-    """Story: hidden records are no damage, damage that was expected is no surprise, and no two look alike."""
+    """Story: hidden records are no damage, damage that was expected is no surprise, and no two look
+    alike."""
     assert [cells.kind(one) for one in EVERY] == ["exact", "exact", "damaged", "surprise"]
     assert set(cells.SYMBOLS) == set(cells.MEANINGS) == set(charts.CELL_COLOURS)
     assert len(set(cells.SYMBOLS.values())) == len(set(charts.CELL_COLOURS.values())) == 4
     assert cells.kind(replace(DAMAGED, expected="refused, perhaps gaps")) == "refused"
     frame = cells.frame(cells.ordered(reversed(EVERY)))  # type: ignore[arg-type]
-    assert frame["label"].tolist() == ["✓ exact", "✓ 200 hidden", "▲ 200 duplicates", "‼ 1 phantoms"]
+    assert frame["label"].tolist() == [
+        "✓ exact",
+        "✓ 200 hidden",
+        "▲ 200 duplicates",
+        "‼ 1 phantoms",
+    ]
     columns = cells.guarantees(EVERY)
     figure = charts.matrix(frame, columns)
     heat, *inks = figure.data
     places = [tuple(one[:2]) for points in inks for one in points.customdata]
-    assert heat.z.shape == (2, 3) and sorted(places) == sorted(zip(frame["guarantee"], frame["fault"], strict=True))
+    assert heat.z.shape == (2, 3) and sorted(places) == sorted(
+        zip(frame["guarantee"], frame["fault"], strict=True)
+    )
     assert all(one.unselected.textfont.color == one.textfont.color for one in inks)
-    pointers = [charts.matrix_pointer(frame, columns, place) for place in (("at_least_once", "abort"), ("x", "y"))]
+    pointers = [
+        charts.matrix_pointer(frame, columns, place)
+        for place in (("at_least_once", "abort"), ("x", "y"))
+    ]
     assert pointers[0] is not None and 1 / 3 < pointers[0].share < 1 / 2 and pointers[1] is None
 
 
 def test_the_results_are_a_chart_and_a_table_with_a_cell_by_its_address(
     open_page: OpenPage, keep: Callable[[Sequence[Result]], Path]
 ) -> None:
-    """Story: somebody gets the address of a cell that surprised. The page shows what was expected there, what was
-    found and its run; what a result says stays text."""
+    """Story: somebody gets the address of a cell that surprised. The page shows what was expected
+    there, what was found and its run; what a result says stays text."""
     keep(EVERY)
     settings = read_settings()
     history = History(settings)
@@ -83,18 +125,24 @@ def test_the_results_are_a_chart_and_a_table_with_a_cell_by_its_address(
     assert "no <b>gaps</b>, which were expected" in texts(app)
     assert "Open its run" in [link.value for link in app.page_link]
     app = open_page("matrix", guarantee="exactly_once", fault="none")
-    assert "squares-a was deleted, as those that agree are" in texts(app) and app.button(key="again")
+    assert "squares-a was deleted, as those that agree are" in texts(app) and app.button(
+        key="again"
+    )
     app = open_page("matrix", guarantee="<b>no</b>", fault="none")
     assert not app.exception and "no result of <b>no</b> under none" in texts(app)
     history.engine.dispose()
 
 
-def test_without_results_it_says_how_to_get_them(open_page: OpenPage, keep: Callable[[Sequence[Result]], Path]) -> None:
-    """Story: nobody ever ran the matrix; then its file is cut off. The first says what to do, the second what to
-    delete."""
+def test_without_results_it_says_how_to_get_them(
+    open_page: OpenPage, keep: Callable[[Sequence[Result]], Path]
+) -> None:
+    """Story: nobody ever ran the matrix; then its file is cut off. The first says what to do, the
+    second what to delete."""
     app = open_page("matrix")
     assert not app.exception and app.info[0].value.startswith("The matrix runs every guarantee")
-    assert any("topicproof matrix --resume" in one.proto.body for one in app.get("html")) and app.button(key="small")
+    assert any(
+        "topicproof matrix --resume" in one.proto.body for one in app.get("html")
+    ) and app.button(key="small")
     path = keep(EVERY)
     path.write_text(path.read_text()[:50])
     app = open_page("matrix")

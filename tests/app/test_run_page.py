@@ -1,4 +1,5 @@
-"""The page Run: no runs yet, a finished one, a missing one, and one that is started, killed, resumed and stopped."""
+"""The page Run: no runs yet, a finished one, a missing one, and one that is started, killed,
+resumed and stopped."""
 
 from __future__ import annotations
 
@@ -24,17 +25,21 @@ WAIT_S = 180
 
 @pytest.mark.usefixtures("empty_home")
 def test_without_any_run_the_page_says_how_to_start_one(open_page: OpenPage) -> None:
-    """Story: somebody opens the dashboard for the first time, and Kafka does not even run. The form is there."""
+    """Story: somebody opens the dashboard for the first time, and Kafka does not even run. The form
+    is there."""
     app = open_page("run")
     assert not app.exception
     assert "No runs yet. Start one with the form" in texts(app)
     assert app.form_submit_button[0].label == "Start the run"
-    assert {kind.name for kind in KINDS} == {one.split()[0] for one in app.selectbox(key="plan_fault").options}
+    assert {kind.name for kind in KINDS} == {
+        one.split()[0] for one in app.selectbox(key="plan_fault").options
+    }
     assert all(field.help for field in [*app.number_input, *app.selectbox, *app.toggle])
 
 
 def test_the_url_reopens_a_run(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
-    """Story: the address of a run is sent to a colleague. The page shows that run, its figures and its last word."""
+    """Story: the address of a run is sent to a colleague. The page shows that run, its figures and
+    its last word."""
     assert at_home.home
     app = open_page("run", run=finished.run.id)
     assert not app.exception
@@ -50,10 +55,14 @@ def test_the_url_reopens_a_run(open_page: OpenPage, at_home: Settings, finished:
 def test_totals_are_shown_beside_what_they_should_be(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: a payment of a totals run was in the source twice. The page says that an account is wrong, and shows by
-    how much when it is asked for the current totals."""
+    """Story: a payment of a totals run was in the source twice. The page says that an account is
+    wrong, and shows by how much when it is asked for the current totals."""
     sink, producer = new_topic(), Producer(idempotent_producer_config(bootstrap, {}))
-    for name, payment, cents, total in (("a", "1", 250, 250), ("b", "2", 100, 100), ("a", "1", 250, 500)):
+    for name, payment, cents, total in (
+        ("a", "1", 250, 250),
+        ("b", "2", 100, 100),
+        ("a", "1", 250, 500),
+    ):
         producer.produce(sink, total_text(payment, name, cents, total), name)
     assert producer.flush(20) == 0
     history = History(at_home)
@@ -71,7 +80,9 @@ def test_totals_are_shown_beside_what_they_should_be(
     ]
 
 
-def test_a_missing_run_is_said_and_the_rest_is_there(open_page: OpenPage, at_home: Settings) -> None:
+def test_a_missing_run_is_said_and_the_rest_is_there(
+    open_page: OpenPage, at_home: Settings
+) -> None:
     """Story: the run of an old address was cleaned. The page says so and stays usable."""
     assert at_home.home
     app = open_page("run", run="squares-<b>gone</b>")
@@ -80,9 +91,11 @@ def test_a_missing_run_is_said_and_the_rest_is_there(open_page: OpenPage, at_hom
     assert app.form_submit_button
 
 
-def test_a_run_is_watched_killed_resumed_and_stopped(open_page: OpenPage, at_home: Settings, cluster: Services) -> None:
-    """Story: a run of the dashboard goes on until stopped. Its process is killed -9; the page says so, resumes it in a
-    new process, and stops it: it is judged on what it committed."""
+def test_a_run_is_watched_killed_resumed_and_stopped(
+    open_page: OpenPage, at_home: Settings, cluster: Services
+) -> None:
+    """Story: a run of the dashboard goes on until stopped. Its process is killed -9; the page says
+    so, resumes it in a new process, and stops it: it is judged on what it committed."""
     assert cluster.bootstrap
     plan = {"until_stopped": True, "rate": 2_000.0, "partitions": 2, "per_transaction": 100}
     run_id = start_run(at_home, make_plan(plan))
@@ -109,7 +122,9 @@ def test_a_run_is_watched_killed_resumed_and_stopped(open_page: OpenPage, at_hom
     assert not app.exception
     assert now().alive and process().pid != victim.pid
     before = int(now().progress["processed"])
-    wait_until(lambda: now().progress["processed"] > before, WAIT_S, "progress after the resumption")
+    wait_until(
+        lambda: now().progress["processed"] > before, WAIT_S, "progress after the resumption"
+    )
 
     app.run()
     app.button(key="stop").click().run()

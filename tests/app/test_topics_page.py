@@ -1,4 +1,5 @@
-"""The page Topics: the record browser with its conditions, the tail, groups and lag, an empty topic, no broker."""
+"""The page Topics: the record browser with its conditions, the tail, groups and lag, an empty
+topic, no broker."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ from tests.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app.place import COMMITTED, UNCOMMITTED, VIEWS, Look, needle, read_look, write_look
 from topicproof.backend.kafka.browse.search import DATA_FATES, FOUND_MAX
-from topicproof.backend.settings import READ_COMMITTED, Settings, consumer_config, idempotent_producer_config
+from topicproof.backend.settings import (
+    READ_COMMITTED,
+    Settings,
+    consumer_config,
+    idempotent_producer_config,
+)
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 BOUNDS = Bounds("squares", (PartitionBounds(0, 0, 20, 20), PartitionBounds(1, 5, 8, 12)))
@@ -40,14 +46,28 @@ def test_an_address_reopens_the_same_search(
     record: int | None,
     level: str,
 ) -> None:
-    """Story: any search that the page can show is written to the address and read back without a notice."""
+    """Story: any search that the page can show is written to the address and read back without a
+    notice."""
     offset, time = (begin, None) if not isinstance(begin, str) else (None, begin)
-    look = Look("squares", view, partition, offset, time, *words, fates=tuple(fates), record=record, level=level)
+    look = Look(
+        "squares",
+        view,
+        partition,
+        offset,
+        time,
+        *words,
+        fates=tuple(fates),
+        record=record,
+        level=level,
+    )
     assert read_look(write_look(look), BOUNDS) == (look, [])
 
 
 @given(
-    st.dictionaries(st.sampled_from(["view", "partition", "offset", "time", "key", "fate", "record", "level"]), WORDS)
+    st.dictionaries(
+        st.sampled_from(["view", "partition", "offset", "time", "key", "fate", "record", "level"]),
+        WORDS,
+    )
 )
 def test_any_address_is_some_search(params: dict[str, str]) -> None:
     """Story: an address is garbage. There is always something to show, and its search can begin."""
@@ -58,14 +78,20 @@ def test_any_address_is_some_search(params: dict[str, str]) -> None:
 
 
 def test_what_is_looked_for_may_be_hexadecimal() -> None:
-    """Story: somebody looks for bytes that nobody can type, or for a text that only begins like them."""
-    assert needle("0xff00") == b"\xff\x00" and needle("0xyz") == b"0xyz" and needle("Ä") == "Ä".encode()
+    """Story: somebody looks for bytes that nobody can type, or for a text that only begins like
+    them."""
+    assert (
+        needle("0xff00") == b"\xff\x00"
+        and needle("0xyz") == b"0xyz"
+        and needle("Ä") == "Ä".encode()
+    )
     assert Look("squares", time="2023-11-14 22:13:20").time_ms == 1_700_000_000_000
     assert Look("squares", time="2023-11-14T23:13:20+01:00").time_ms == 1_700_000_000_000
 
 
 def test_the_records_of_a_run(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
-    """Story: somebody browses a run's sink, asks for aborted records, and goes on where the search stopped."""
+    """Story: somebody browses a run's sink, asks for aborted records, and goes on where the search
+    stopped."""
     assert at_home.home
     app = open_page("topics", topic=finished.sink)
     assert not app.exception
@@ -84,7 +110,9 @@ def test_the_records_of_a_run(open_page: OpenPage, at_home: Settings, finished: 
 
 
 @pytest.mark.parametrize("view", ["partitions", "groups", "settings", "cluster", "tail"])
-def test_every_view_of_a_run(open_page: OpenPage, at_home: Settings, finished: Finished, view: str) -> None:
+def test_every_view_of_a_run(
+    open_page: OpenPage, at_home: Settings, finished: Finished, view: str
+) -> None:
     """Story: somebody clicks through what there is to know about a run's sink."""
     assert at_home.home
     app = open_page("topics", topic=finished.sink, view=view)
@@ -103,8 +131,9 @@ def test_every_view_of_a_run(open_page: OpenPage, at_home: Settings, finished: F
 def test_a_stuck_group_is_named(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: a group has read all that is stable, and the rest waits behind an open transaction. Other tools show a
-    lag of 5; the page says who is to blame, and the tail at either level shows what that level gets."""
+    """Story: a group has read all that is stable, and the rest waits behind an open transaction.
+    Other tools show a lag of 5; the page says who is to blame, and the tail at either level shows
+    what that level gets."""
     assert at_home.home
     topic = new_topic()
     writer = Writer(bootstrap, topic)
@@ -116,13 +145,19 @@ def test_a_stuck_group_is_named(
     assert not app.exception
     table = app.dataframe[0].value
     own = table[table["group"] == f"{topic}-readers"].iloc[0]
-    assert (own["read_committed lag"], own["read_uncommitted lag"], own["HW − committed"]) == (0, 5, 5)
+    assert (own["read_committed lag"], own["read_uncommitted lag"], own["HW − committed"]) == (
+        0,
+        5,
+        5,
+    )
     assert f"the open transaction of {topic}-B from offset 3 on withholds 5 records" in texts(app)
 
     app = open_page("topics", topic=topic, view="tail")
     assert not app.exception
     assert "5 offsets at or above the LSO: withheld from this level" in texts(app)
-    assert set(app.dataframe[0].value["fate"]) == {"● committed"} and len(app.dataframe[0].value) == 2
+    assert (
+        set(app.dataframe[0].value["fate"]) == {"● committed"} and len(app.dataframe[0].value) == 2
+    )
     app.segmented_control(key="tail_level").set_value(UNCOMMITTED).run()
     app.toggle(key="paused").set_value(True).run()
     assert len(app.dataframe[0].value) == 7
@@ -138,13 +173,19 @@ def test_a_stuck_group_is_named(
 def test_hostile_payloads_are_shown_as_what_they_are(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: a topic holds script tags, bytes that are no text, nulls, and a value of more than a megabyte. Each is
-    shown as text, none becomes markup, and the large one is cut but can be saved whole."""
+    """Story: a topic holds script tags, bytes that are no text, nulls, and a value of more than a
+    megabyte. Each is shown as text, none becomes markup, and the large one is cut but can be saved
+    whole."""
     assert at_home.home
     topic = new_topic(max_message_bytes="3000000")
-    producer = Producer({**idempotent_producer_config(bootstrap, {}), "message.max.bytes": 3_000_000})
+    producer = Producer(
+        {**idempotent_producer_config(bootstrap, {}), "message.max.bytes": 3_000_000}
+    )
     hostile: list[tuple[bytes | None, bytes | None]] = [
-        (b"<script>alert(1)</script>", b"<img src=x onerror=alert(2)> ![x](http://127.0.0.1:1/y) $x$"),
+        (
+            b"<script>alert(1)</script>",
+            b"<img src=x onerror=alert(2)> ![x](http://127.0.0.1:1/y) $x$",
+        ),
         (None, b"\xff\xfe\x00\x80"),
         (b"\x00", None),
         (b"", b"x" * 2_000_000),
@@ -173,7 +214,8 @@ def test_hostile_payloads_are_shown_as_what_they_are(
 def test_nothing_and_nonsense_are_said(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: a topic is empty; an address is mistyped; a search finds nothing. Each is said, and nothing crashes."""
+    """Story: a topic is empty; an address is mistyped; a search finds nothing. Each is said, and
+    nothing crashes."""
     assert at_home.home
     app = open_page("topics", topic=new_topic())
     assert not app.exception and "There is nothing in this topic" in texts(app)
@@ -182,9 +224,18 @@ def test_nothing_and_nonsense_are_said(
     app = open_page("topics", topic=topic, key="no such key")
     assert not app.exception and "No record fits there" in texts(app)
     app = open_page("topics", topic=topic, time="2100-01-01")
-    assert not app.exception and "No record of this partition is of that time or later" in texts(app)
+    assert not app.exception and "No record of this partition is of that time or later" in texts(
+        app
+    )
     app = open_page(
-        "topics", topic=topic, view="x", partition="99", offset="abc", time="noon", fate="marker,y", level="z"
+        "topics",
+        topic=topic,
+        view="x",
+        partition="99",
+        offset="abc",
+        time="noon",
+        fate="marker,y",
+        level="z",
     )
     assert not app.exception
     notices = "\n".join(str(one.value).replace("\\", "") for one in app.warning)
@@ -203,7 +254,8 @@ def test_nothing_and_nonsense_are_said(
 
 @pytest.mark.usefixtures("empty_home")
 def test_an_unreachable_broker_is_said(open_page: OpenPage) -> None:
-    """Story: the address of Kafka is wrong. The page has its frame and says which address did what."""
+    """Story: the address of Kafka is wrong. The page has its frame and says which address did
+    what."""
     app = open_page("topics")
     assert not app.exception
     assert app.title[0].value == "Topics"

@@ -1,4 +1,5 @@
-"""The page Transactions: committed, aborted and open ones, none at all, a topic in no transaction, no broker."""
+"""The page Transactions: committed, aborted and open ones, none at all, a topic in no transaction,
+no broker."""
 
 from __future__ import annotations
 
@@ -39,14 +40,23 @@ FOUND = pd.DataFrame(
     chosen=st.sampled_from([None, (0, 6), (1, 8)]),
 )
 def test_an_address_reopens_the_same_selection(
-    partition: int | None, producer: int | None, outcomes: list[str], skip: int, chosen: tuple[int, int] | None
+    partition: int | None,
+    producer: int | None,
+    outcomes: list[str],
+    skip: int,
+    chosen: tuple[int, int] | None,
 ) -> None:
-    """Story: any selection that the page can show is written to the address and read back without a notice."""
+    """Story: any selection that the page can show is written to the address and read back without a
+    notice."""
     selection = Selection("squares", partition, producer, tuple(outcomes), skip, chosen)
     assert read_selection(write_selection(selection), BOUNDS, FOUND) == (selection, [])
 
 
-@given(st.dictionaries(st.sampled_from(["partition", "producer", "outcome", "skip", "transaction"]), st.text()))
+@given(
+    st.dictionaries(
+        st.sampled_from(["partition", "producer", "outcome", "skip", "transaction"]), st.text()
+    )
+)
 def test_any_address_is_some_selection(params: dict[str, str]) -> None:
     """Story: an address is garbage. There is always a selection, and what it names exists."""
     selection, _notices = read_selection(params, BOUNDS, FOUND)
@@ -73,7 +83,14 @@ def test_the_latest_come_first_and_conditions_add_up() -> None:
         ("Ongoing", 90_000, None, False, "overdue", "Its time is up"),
         ("PrepareCommit", 500, 100, False, "open", "the markers are being written"),
         ("PrepareCommit", 90_000, 80_000, False, "stuck", "look at the brokers' logs"),
-        (None, 90_000, None, True, "hanging", "topicproof abort squares 1 8 --bootstrap broker:9092 says"),
+        (
+            None,
+            90_000,
+            None,
+            True,
+            "hanging",
+            "topicproof abort squares 1 8 --bootstrap broker:9092 says",
+        ),
     ],
 )
 def test_each_open_transaction_has_its_word_and_its_advice(
@@ -81,14 +98,18 @@ def test_each_open_transaction_has_its_word_and_its_advice(
 ) -> None:
     """Story: transactions are open for as many reasons as there are things to do about them."""
     timeout_ms = None if hanging else 60_000
-    one = OpenTransaction(1, 8, 2, -1, 8, "squares-1", state, age_ms, timeout_ms, 4, 4, hanging, decided_ms)
+    one = OpenTransaction(
+        1, 8, 2, -1, 8, "squares-1", state, age_ms, timeout_ms, 4, 4, hanging, decided_ms
+    )
     assert open_word(one).word == word
     assert advice in open_advice(one, "squares", "broker:9092")
 
 
-def test_the_transactions_of_a_run(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
-    """Story: somebody looks at a run's sink. The page counts what the report's raw log counted, draws one trace an
-    outcome, and the table names the transactional ids of the run."""
+def test_the_transactions_of_a_run(
+    open_page: OpenPage, at_home: Settings, finished: Finished
+) -> None:
+    """Story: somebody looks at a run's sink. The page counts what the report's raw log counted,
+    draws one trace an outcome, and the table names the transactional ids of the run."""
     assert at_home.home
     app = open_page("transactions", topic=finished.sink, outcome="aborted")
     assert not app.exception
@@ -111,8 +132,8 @@ def test_the_transactions_of_a_run(open_page: OpenPage, at_home: Settings, finis
 def test_open_transactions_are_on_top_and_one_is_shown_in_detail(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: a transaction is open, others wait behind it. The page says how old it is, what it withholds and what to
-    do; the chosen transaction leads to Compare."""
+    """Story: a transaction is open, others wait behind it. The page says how old it is, what it
+    withholds and what to do; the chosen transaction leads to Compare."""
     assert at_home.home
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
@@ -122,8 +143,13 @@ def test_open_transactions_are_on_top_and_one_is_shown_in_detail(
     app = open_page("transactions", topic=topic, transaction="0/4")
     assert not app.exception
     said = texts(app)
-    assert "**3** transactions = " in said and "● **1** committed" in said and "◔ **1** open" in said
-    assert f"{topic}-C (Ongoing) is open for" in said and "withholds 6 records of partition 1 from offset 0" in said
+    assert (
+        "**3** transactions = " in said and "● **1** committed" in said and "◔ **1** open" in said
+    )
+    assert (
+        f"{topic}-C (Ongoing) is open for" in said
+        and "withholds 6 records of partition 1 from offset 0" in said
+    )
     assert "Its producer may still end it" in said
     assert "Partition 0, offset 4" in said and "its marker is at 6" in said
     assert "Its producer aborted it." in said
@@ -133,13 +159,16 @@ def test_open_transactions_are_on_top_and_one_is_shown_in_detail(
     assert table["why"].tolist()[1:] == ["its producer aborted it", ""]
     writer.write("C+")
     app.button(key="refresh").click().run()
-    assert not app.exception and "nothing is open" in texts(app) and "● **2** committed" in texts(app)
+    assert (
+        not app.exception and "nothing is open" in texts(app) and "● **2** committed" in texts(app)
+    )
 
 
 def test_no_transaction_at_all_is_said(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: one topic is empty, another was written without transactions, a third does not exist. Each is said."""
+    """Story: one topic is empty, another was written without transactions, a third does not exist.
+    Each is said."""
     assert at_home.home
     app = open_page("transactions", topic=new_topic())
     assert not app.exception
@@ -155,7 +184,8 @@ def test_no_transaction_at_all_is_said(
 def test_bad_values_in_the_url_fall_back_with_a_notice(
     open_page: OpenPage, at_home: Settings, finished: Finished
 ) -> None:
-    """Story: an address was cut off and mistyped. The page shows what it can and says what did not fit."""
+    """Story: an address was cut off and mistyped. The page shows what it can and says what did not
+    fit."""
     assert at_home.home
     app = open_page(
         "transactions",
@@ -168,13 +198,20 @@ def test_bad_values_in_the_url_fall_back_with_a_notice(
     )
     assert not app.exception
     notices = "\n".join(str(one.value).replace("\\", "") for one in app.warning)
-    for part in ("no partition 99", "producer abc is no number", "no outcome y", "cannot be left out", "begins at 0-1"):
+    for part in (
+        "no partition 99",
+        "producer abc is no number",
+        "no outcome y",
+        "cannot be left out",
+        "begins at 0-1",
+    ):
         assert part in notices
 
 
 @pytest.mark.usefixtures("empty_home")
 def test_an_unreachable_broker_is_said(open_page: OpenPage) -> None:
-    """Story: the address of Kafka is wrong. The page has its frame and says which address did what."""
+    """Story: the address of Kafka is wrong. The page has its frame and says which address did
+    what."""
     app = open_page("transactions")
     assert not app.exception
     assert app.title[0].value == "Transactions"

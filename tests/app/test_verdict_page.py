@@ -23,8 +23,8 @@ from topicproof.validators.lineage.identity import Identity
 
 
 def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
-    """Story: QA opens the verdict of a run. One sentence, and for every kind its count, its denominator, its
-    witnesses."""
+    """Story: QA opens the verdict of a run. One sentence, and for every kind its count, its
+    denominator, its witnesses."""
     assert at_home.home
     app = open_page("verdict", run=finished.run.id)
     assert not app.exception
@@ -42,8 +42,8 @@ def test_a_run_that_holds(open_page: OpenPage, at_home: Settings, finished: Fini
 def test_a_check_that_is_violated_leads_to_where_it_shows(
     open_page: OpenPage, at_home: Settings, cluster: Services, finished: Finished
 ) -> None:
-    """Story: somebody checks a topic that the pipeline never wrote: the source itself. Every input lacks its second
-    output, and each example is a link to the place that shows it."""
+    """Story: somebody checks a topic that the pipeline never wrote: the source itself. Every input
+    lacks its second output, and each example is a link to the place that shows it."""
     history = History(at_home)
     bounds = Cluster(cluster.bootstrap).bounds(finished.source)
     two = Expected(Expect.ONE_TO_MANY, "2")
@@ -62,8 +62,8 @@ def test_a_check_that_is_violated_leads_to_where_it_shows(
 def test_a_row_of_a_table_is_no_place_in_kafka(
     open_page: OpenPage, at_home: Settings, finished: Finished, tmp_path: Path
 ) -> None:
-    """Story: a table holds a row twice. The verdict says which row, and nothing on the page leads to a topic of the
-    table's name, which does not exist."""
+    """Story: a table holds a row twice. The verdict says which row, and nothing on the page leads
+    to a topic of the table's name, which does not exist."""
     history = History(at_home)
     given = finished.report
     twice = Example(0, 41, "numbers/0/7/0", None, "its input has an output already")
@@ -84,12 +84,17 @@ def test_a_row_of_a_table_is_no_place_in_kafka(
     app = open_page("verdict", run=table.id)
     assert not app.exception
     assert "row 42 of the table" in texts(app)
-    assert not [link.value for link in app.page_link if "offset" in link.value or "Compare" in link.value]
+    assert not [
+        link.value for link in app.page_link if "offset" in link.value or "Compare" in link.value
+    ]
     history.forget(table.id)
 
 
-def test_no_report_and_a_damaged_one_are_said(open_page: OpenPage, at_home: Settings, tmp_path: Path) -> None:
-    """Story: a run failed before it was judged, and another one's report is cut off. Neither looks like a pass."""
+def test_no_report_and_a_damaged_one_are_said(
+    open_page: OpenPage, at_home: Settings, tmp_path: Path
+) -> None:
+    """Story: a run failed before it was judged, and another one's report is cut off. Neither looks
+    like a pass."""
     history = History(at_home)
     failed = history.create("run", "squares", {})
     history.end(failed.id, State.FAILED, None, None, "The broker went <b>away</b>.")
@@ -111,12 +116,18 @@ def test_no_report_and_a_damaged_one_are_said(open_page: OpenPage, at_home: Sett
 def test_a_run_of_several_stages_shows_each(
     open_page: OpenPage, at_home: Settings, finished: Finished, tmp_path: Path
 ) -> None:
-    """Story: a chain holds end to end, and one of its stages does not. Both can be opened, by their address too, and
-    neither looks like the whole."""
+    """Story: a chain holds end to end, and one of its stages does not. Both can be opened, by their
+    address too, and neither looks like the whole."""
     history = History(at_home)
     chain = history.create("run", "chain", {})
-    good, bad = finished.report, replace(finished.report, verdict=Outcome.VIOLATED, why="1 phantom.")
-    verdicts = {name: {"verdict": one.verdict, "why": one.why} for name, one in (("keep", good), ("square", bad))}
+    good, bad = (
+        finished.report,
+        replace(finished.report, verdict=Outcome.VIOLATED, why="1 phantom."),
+    )
+    verdicts = {
+        name: {"verdict": one.verdict, "why": one.why}
+        for name, one in (("keep", good), ("square", bad))
+    }
     history.remember(chain.id, {"folder": str(tmp_path), "verdicts": verdicts})
     for folder, one in (
         (tmp_path, good),
@@ -136,7 +147,8 @@ def test_a_run_of_several_stages_shows_each(
 
 
 def test_a_missing_run_is_said(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
-    """Story: the address names a run that was cleaned. The newest verdict is shown, and said to be another one's."""
+    """Story: the address names a run that was cleaned. The newest verdict is shown, and said to be
+    another one's."""
     assert at_home.home and finished.run
     app = open_page("verdict", run="gone-1")
     assert not app.exception

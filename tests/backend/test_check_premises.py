@@ -1,4 +1,5 @@
-"""Checks of real topics that somebody else wrote, whose premises do not hold: trimmed, pending, several sinks."""
+"""Checks of real topics that somebody else wrote, whose premises do not hold: trimmed, pending,
+several sinks."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from pyspark.sql import SparkSession
 from topicproof.backend.judging.contract import make_contract, question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.settings import admin_config, idempotent_producer_config, transactional_producer_config
+from topicproof.backend.settings import (
+    admin_config,
+    idempotent_producer_config,
+    transactional_producer_config,
+)
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
@@ -35,9 +40,13 @@ def trim(bootstrap: str, topic: str, offset: int) -> None:
 
 
 def check(spark: SparkSession, bootstrap: str, folder: Path, **terms: Any) -> list[Report]:
-    contract = make_contract({"identity": "key", "require": ["duplicate", "gap", "order", "phantom"], **terms})
+    contract = make_contract(
+        {"identity": "key", "require": ["duplicate", "gap", "order", "phantom"], **terms}
+    )
     questions = [question_of(one, terms, Cluster(bootstrap)) for one in contract.each()]
-    return [judge_topics(spark, bootstrap, {}, one, folder / f"{n}") for n, one in enumerate(questions)]
+    return [
+        judge_topics(spark, bootstrap, {}, one, folder / f"{n}") for n, one in enumerate(questions)
+    ]
 
 
 def premises(report: Report) -> set[str]:
@@ -72,7 +81,11 @@ def test_what_retention_removed_is_neither_lost_nor_repeated(
     for topic, start in ((source, source_from), (sink, sink_from)):
         write(bootstrap, topic, range(20))
         trim(bootstrap, topic, start)
-    terms = {"source": {"topic": source}, "sink": {"topic": sink}, "range": "retained" if accepted else "whole"}
+    terms = {
+        "source": {"topic": source},
+        "sink": {"topic": sink},
+        "range": "retained" if accepted else "whole",
+    }
     (report,) = check(spark, bootstrap, tmp_path, **terms)
     assert (report.verdict, premises(report)) == (verdict, broken), report.why
 
@@ -80,8 +93,9 @@ def test_what_retention_removed_is_neither_lost_nor_repeated(
 def test_inputs_behind_an_open_transaction_are_pending(
     bootstrap: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: two inputs are settled, one is in an open transaction, and one plain one stands behind it. A pipeline that
-    reads read_uncommitted has processed all four. The plain one is no phantom."""
+    """Story: two inputs are settled, one is in an open transaction, and one plain one stands behind
+    it. A pipeline that reads read_uncommitted has processed all four. The plain one is no
+    phantom."""
     source, sink = new_topic(), new_topic()
     write(bootstrap, source, range(2))
     producer = Producer(transactional_producer_config(bootstrap, {}, source))
@@ -92,7 +106,9 @@ def test_inputs_behind_an_open_transaction_are_pending(
     write(bootstrap, source, [3])
     write(bootstrap, sink, range(4))
     (report,) = check(spark, bootstrap, tmp_path, source={"topic": source}, sink={"topic": sink})
-    found = {one.kind: (one.count, one.primary, one.explained_by) for one in report.findings if one.count}
+    found = {
+        one.kind: (one.count, one.primary, one.explained_by) for one in report.findings if one.count
+    }
     assert report.verdict is Outcome.UNKNOWN
     assert found == {"phantom": (2, 0, "pending"), "source_pending": (1, 1, None)}
     producer.abort_transaction()
@@ -101,8 +117,8 @@ def test_inputs_behind_an_open_transaction_are_pending(
 def test_several_sinks_are_judged_each_by_itself(
     bootstrap: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: each input has an output in both sinks. One is there twice in the first and never in the second. Counted
-    as one, two outputs are there."""
+    """Story: each input has an output in both sinks. One is there twice in the first and never in
+    the second. Counted as one, two outputs are there."""
     source, first, second = new_topic(), new_topic(), new_topic()
     write(bootstrap, source, range(4))
     write(bootstrap, first, [0, 1, 1, 2, 3])
@@ -112,5 +128,8 @@ def test_several_sinks_are_judged_each_by_itself(
     assert (report.verdict, premises(report)) == (Outcome.UNKNOWN, {"outputs_alike"})
     apart = {"sinks": [{"topic": first}, {"topic": second}]}
     reports = check(spark, bootstrap, tmp_path / "two", source={"topic": source}, **apart)
-    violated = [[one.kind for one in report.findings if one.outcome is Outcome.VIOLATED] for report in reports]
+    violated = [
+        [one.kind for one in report.findings if one.outcome is Outcome.VIOLATED]
+        for report in reports
+    ]
     assert violated == [["duplicate", "order"], ["gap"]]

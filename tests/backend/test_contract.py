@@ -1,4 +1,5 @@
-"""Contracts: what they say, what is refused and on which line, and which expressions may reach Spark."""
+"""Contracts: what they say, what is refused and on which line, and which expressions may reach
+Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-EXAMPLES = sorted(path.name for path in (ROOT / "contracts").glob("*.yaml") if path.name != "yours.yaml")
+EXAMPLES = sorted(
+    path.name for path in (ROOT / "contracts").glob("*.yaml") if path.name != "yours.yaml"
+)
 """yours.yaml is a plan."""
 
 
@@ -38,10 +41,21 @@ def test_the_examples_are_contracts(name: str) -> None:
 def test_a_contract_says_what_is_asked() -> None:
     """Story: the example of another program's topics. Each field arrives where it is judged."""
     contract, _ = read_contract(ROOT / "contracts" / "orders.yaml")
-    assert (contract.by, contract.expected.kind, contract.order) == (Identity.KEY, Expect.ONE_TO_MANY, Order.NONE)
+    assert (contract.by, contract.expected.kind, contract.order) == (
+        Identity.KEY,
+        Expect.ONE_TO_MANY,
+        Order.NONE,
+    )
     match, warn = Match("json:$.id", "header:order-id"), Thresholds(pending=0)
     assert contract.agreed({0: 7}) == ContractTerms(match, None, {0: 7}, None, warn)
-    assert contract.kinds == ("duplicate", "gap", "aborted_read", "phantom", "offset_ahead", "offset_behind")
+    assert contract.kinds == (
+        "duplicate",
+        "gap",
+        "aborted_read",
+        "phantom",
+        "offset_ahead",
+        "offset_behind",
+    )
 
 
 def test_one_identity_for_both_sides() -> None:
@@ -54,45 +68,82 @@ def test_one_identity_for_both_sides() -> None:
     ("text", "says"),
     [
         ("sorce: {topic: a}\nsink: {topic: b}", "line 1: sorce: there is no such field."),
-        ("source: {topic: a}\nsink: {topic: a}", "line 2: sink.topic: source and sink are the same topic."),
+        (
+            "source: {topic: a}\nsink: {topic: a}",
+            "line 2: sink.topic: source and sink are the same topic.",
+        ),
         ("source: {topic: a}\nsink: {}", "line 2: sink.topic: name the topic."),
-        ("source: {topic: a}\nsink:\n  topics: [b, a]", "line 3: sink.topics: source and sink are the same topic."),
-        ("source: {topic: a}\nsink: {topics: [b, b]}", "line 2: sink.topics: a topic is there twice."),
+        (
+            "source: {topic: a}\nsink:\n  topics: [b, a]",
+            "line 3: sink.topics: source and sink are the same topic.",
+        ),
+        (
+            "source: {topic: a}\nsink: {topics: [b, b]}",
+            "line 2: sink.topics: a topic is there twice.",
+        ),
         (
             "source: {topic: a, topics: [c, d]}\nsink: {topic: b}",
             "line 1: source.topics: say topic or topics, not both.",
         ),
         (TOPICS + "guarantee: twice", "line 3: guarantee: Input should be"),
-        (TOPICS + "identity: kee", "line 3: identity.source: expected key, value, {header: NAME} or {json: $.path}."),
-        (TOPICS + "identity:\n  source: key\n  sink: {jsn: $.a}", "line 5: identity.sink: expected key"),
+        (
+            TOPICS + "identity: kee",
+            "line 3: identity.source: expected key, value, {header: NAME} or {json: $.path}.",
+        ),
+        (
+            TOPICS + "identity:\n  source: key\n  sink: {jsn: $.a}",
+            "line 5: identity.sink: expected key",
+        ),
         (
             TOPICS + "identity: {json: id}",
             "line 3: identity.source: the path 'id' does not begin with $, as $.id does.",
         ),
-        (TOPICS + "identity: {json: $..id}", "line 3: identity.source: a path cannot search all levels (..)"),
+        (
+            TOPICS + "identity: {json: $..id}",
+            "line 3: identity.source: a path cannot search all levels (..)",
+        ),
         (TOPICS + "value: reflect('a','b')", "line 3: value: the function reflect is not allowed"),
-        (TOPICS + "value: cast(value as", "line 3: value: the expression 'cast(value as' does not parse"),
-        (TOPICS + "expect: one_to_many", "line 3: expect: one_to_many needs a count of outputs per input."),
-        (TOPICS + "expect: one_to_many\ncount: 2\nvalue: key", "line 5: value: one expression cannot give"),
+        (
+            TOPICS + "value: cast(value as",
+            "line 3: value: the expression 'cast(value as' does not parse",
+        ),
+        (
+            TOPICS + "expect: one_to_many",
+            "line 3: expect: one_to_many needs a count of outputs per input.",
+        ),
+        (
+            TOPICS + "expect: one_to_many\ncount: 2\nvalue: key",
+            "line 5: value: one expression cannot give",
+        ),
         (TOPICS + "require: [duplicates]", "line 3: require.0: there is no kind 'duplicates'."),
         (TOPICS + "require: []", "line 3: require: Tuple should have at least 1 item"),
-        (TOPICS + "require: [offset_ahead]", "line 3: require.0: offset_ahead needs a group to compare with."),
-        (TOPICS + "order: none\nrequire: [order]", "line 3: order: order is required, and none is promised."),
-        (TOPICS + "warn: {aborted_share: 2}", "line 3: warn.aborted_share: Input should be less than or equal to 1."),
+        (
+            TOPICS + "require: [offset_ahead]",
+            "line 3: require.0: offset_ahead needs a group to compare with.",
+        ),
+        (
+            TOPICS + "order: none\nrequire: [order]",
+            "line 3: order: order is required, and none is promised.",
+        ),
+        (
+            TOPICS + "warn: {aborted_share: 2}",
+            "line 3: warn.aborted_share: Input should be less than or equal to 1.",
+        ),
         (TOPICS + "warn: {pendng: 1}", "line 3: warn.pendng: there is no such field."),
         (TOPICS + "guarantee: [", "not YAML"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(text: str, says: str, tmp_path: Path) -> None:
-    """Story: a contract with one mistake. The sentence names the line and the field, and nothing is judged."""
+    """Story: a contract with one mistake. The sentence names the line and the field, and nothing is
+    judged."""
     with pytest.raises(ContractError) as told:
         read_contract(written(tmp_path, text))
     assert says in str(told.value) and told.value.exit_code == 3
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
-    """Story: a contract with mistakes in five fields, one of them misspelt, and two fields that disagree. All are told,
-    by line, and none that only follows from another."""
+    """Story: a contract with mistakes in five fields, one of them misspelt, and two fields that
+    disagree. All are told, by line, and none that only follows from another."""
     text = """guarantee: twice
 sorce: {topic: a}
 sink: {topic: a}
@@ -124,7 +175,8 @@ require: [order, offset_ahead]
 
 
 def test_a_field_that_is_missing_is_told_beside_another_unknown_one(tmp_path: Path) -> None:
-    """Story: a side is missing, and a field of another name is there. Nothing was misspelt, so both are told."""
+    """Story: a side is missing, and a field of another name is there. Nothing was misspelt, so both
+    are told."""
     with pytest.raises(ContractError) as told:
         read_contract(written(tmp_path, "source: {topic: a}\ncolour: red\n"))
     assert [(one.line, one.field) for one in told.value.mistakes] == [(2, "colour"), (None, "sink")]
@@ -160,14 +212,36 @@ def test_plain_expressions_pass(text: str) -> None:
         ),
         *("`reflect`('a', 'b')", "reflect/**/('a', 'b')", "system.builtin.reflect('a', 'b')"),
         *("transform(headers, h -> reflect('a', 'b'))", "value || reflect('a', 'b')"),
-        *("(select 1)", "exists(select 1)", "key from numbers", "key, value", "key as name", "*", "key; drop table t"),
-        *("count(*)", "sum(offset)", "row_number() over (order by offset)", "value -- comment", "value /*+ hint */"),
-        *("rand()", "uuid()", "current_timestamp()", "current_timestamp", "current_user", "input_file_name()"),
+        *(
+            "(select 1)",
+            "exists(select 1)",
+            "key from numbers",
+            "key, value",
+            "key as name",
+            "*",
+            "key; drop table t",
+        ),
+        *(
+            "count(*)",
+            "sum(offset)",
+            "row_number() over (order by offset)",
+            "value -- comment",
+            "value /*+ hint */",
+        ),
+        *(
+            "rand()",
+            "uuid()",
+            "current_timestamp()",
+            "current_timestamp",
+            "current_user",
+            "input_file_name()",
+        ),
         *("version()", "read_files('/etc')", "kay", "", "a'b"),
     ],
 )
 def test_what_runs_code_or_is_no_plain_expression_never_reaches_spark(text: str) -> None:
-    """Story: a contract comes from somebody else. Code, queries, files, and answers that change are refused."""
+    """Story: a contract comes from somebody else. Code, queries, files, and answers that change are
+    refused."""
     with pytest.raises(ValueError, match=r"not allowed|not one plain|not parse|a record has"):
         check_expression(text)
 
@@ -176,7 +250,10 @@ def test_what_runs_code_or_is_no_plain_expression_never_reaches_spark(text: str)
     ("text", "says"),
     [
         ("value rlike key", "a regular expression must be a literal text"),
-        ("regexp_extract(value, concat('a', key), 0)", "a regular expression must be a literal text"),
+        (
+            "regexp_extract(value, concat('a', key), 0)",
+            "a regular expression must be a literal text",
+        ),
         ("`rlike`(value, key)", "a regular expression must be a literal text"),
         ("value regexp any ('a', 'b')", "a regular expression must be a literal text"),
         ("regexp(value, '(a+)+')", "repeats a repetition"),
@@ -204,14 +281,18 @@ def test_what_runs_code_or_is_no_plain_expression_never_reaches_spark(text: str)
         ("size(sequence(1, offset))", "both ends of a sequence must be literal numbers"),
         ("sequence(-9999, 9999)", "ends of a sequence are more than 10,000 apart"),
         ("repeat(repeat(value, 200), 200)", "sizes within sizes make more than 10,000"),
-        ("transform(sequence(1, 200), one -> repeat(value, 200))", "sizes within sizes make more than 10,000"),
+        (
+            "transform(sequence(1, 200), one -> repeat(value, 200))",
+            "sizes within sizes make more than 10,000",
+        ),
         ("lpad(str => value, len => 5)", "an argument cannot be named"),
         ("value" + " || value" * 1_200, "has 10,805 characters; 10,000 are allowed"),
         ("(" * 3_000 + "1" + ")" * 3_000, "nested too deeply"),
     ],
 )
 def test_an_expression_that_may_cost_too_much_is_refused(text: str, says: str) -> None:
-    """Story: a pattern that never ends on some text, and a result of gigabytes. Both are refused before Spark."""
+    """Story: a pattern that never ends on some text, and a result of gigabytes. Both are refused
+    before Spark."""
     with pytest.raises(ValueError, match=says):
         check_expression(text)
 

@@ -1,4 +1,5 @@
-"""`topicproof contract init`: what it proposes from the data of two topics, and when it proposes nothing."""
+"""`topicproof contract init`: what it proposes from the data of two topics, and when it proposes
+nothing."""
 
 from __future__ import annotations
 
@@ -40,16 +41,24 @@ def write(bootstrap: str, topic: str, records: Iterable[Written]) -> None:
 
 
 def orders(**more: Callable[[int], Any]) -> list[Written]:
-    return [(0, None, {"id": n, **{name: of(n) for name, of in more.items()}}, {}) for n in range(INPUTS)]
+    return [
+        (0, None, {"id": n, **{name: of(n) for name, of in more.items()}}, {})
+        for n in range(INPUTS)
+    ]
 
 
 def lines(counts: Sequence[int]) -> list[Written]:
     """So many outputs of each order, under keys and with values of their own."""
     numbers = [n for n, count in enumerate(counts) for _ in range(count)]
-    return [(0, b"c%d" % (n % 5), {"total": -1, "v": 1}, {"order-id": str(n), "v": "1"}) for n in numbers]
+    return [
+        (0, b"c%d" % (n % 5), {"total": -1, "v": 1}, {"order-id": str(n), "v": "1"})
+        for n in numbers
+    ]
 
 
-def drafted(bootstrap: str, new_topic: Callable[..., str], source: list[Written], sink: list[Written]) -> Draft:
+def drafted(
+    bootstrap: str, new_topic: Callable[..., str], source: list[Written], sink: list[Written]
+) -> Draft:
     topics = new_topic(2), new_topic(2)
     for topic, records in zip(topics, (source, sink), strict=True):
         write(bootstrap, topic, records)
@@ -92,12 +101,16 @@ def test_the_number_of_outputs_is_what_was_seen(
     count: str | None,
     says: str,
 ) -> None:
-    """Story: orders as JSON, and outputs that carry the order's number in a header. The sides are held by different
-    parts; constants on both sides are not taken for an identity."""
+    """Story: orders as JSON, and outputs that carry the order's number in a header. The sides are
+    held by different parts; constants on both sides are not taken for an identity."""
     found = drafted(bootstrap, new_topic, orders(v=lambda _: 1, **more), lines(counts))
     contract = make_contract(yaml.safe_load(found.text))
     assert contract.agreed(None).match == JSON_TO_HEADER
-    assert (contract.expect, contract.count, contract.order) == (expect, count, Order.PER_SOURCE_PARTITION)
+    assert (contract.expect, contract.count, contract.order) == (
+        expect,
+        count,
+        Order.PER_SOURCE_PARTITION,
+    )
     assert says.rstrip(".") in found.text
     assert "100 % overlap: sure" in found.why and found.why in found.text
 
@@ -105,12 +118,14 @@ def test_the_number_of_outputs_is_what_was_seen(
 def test_a_count_that_nothing_says_is_left_to_a_person(
     bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Story: an order has one or two outputs, and no field says how many. The contract does not hold until somebody
-    fills the count in."""
+    """Story: an order has one or two outputs, and no field says how many. The contract does not
+    hold until somebody fills the count in."""
     found = drafted(bootstrap, new_topic, orders(), lines([1 + n % 2 for n in range(INPUTS)]))
     path = tmp_path / "contract.yaml"
     path.write_text(found.text)
-    with pytest.raises(ContractError, match=r"count: fill in how many outputs an input has, in Spark SQL"):
+    with pytest.raises(
+        ContractError, match=r"count: fill in how many outputs an input has, in Spark SQL"
+    ):
         read_contract(path)
     assert "100 have 1, 100 have 2" in found.text
     path.write_text(found.text.replace("count: FILL_IN", "count: 1 + offset % 2"))
@@ -124,8 +139,11 @@ def test_a_count_that_nothing_says_is_left_to_a_person(
         (Order.NONE, "are out of order; of one key "),
     ],
 )
-def test_the_order_is_what_was_seen(bootstrap: str, new_topic: Callable[..., str], order: Order, says: str) -> None:
-    """Story: outputs of five keys are shuffled: those of one key stay in order, or not even those."""
+def test_the_order_is_what_was_seen(
+    bootstrap: str, new_topic: Callable[..., str], order: Order, says: str
+) -> None:
+    """Story: outputs of five keys are shuffled: those of one key stay in order, or not even
+    those."""
     outputs = lines([1] * INPUTS)
     if order is Order.PER_KEY:
         outputs.sort(key=lambda record: record[1] or b"")
@@ -136,24 +154,37 @@ def test_the_order_is_what_was_seen(bootstrap: str, new_topic: Callable[..., str
     assert says in found.text
 
 
-def test_the_key_comes_before_a_field_that_fits_as_well(bootstrap: str, new_topic: Callable[..., str]) -> None:
-    """Story: keys differ from input to input, and so does a field; the outputs have both. Few records are a guess."""
+def test_the_key_comes_before_a_field_that_fits_as_well(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: keys differ from input to input, and so does a field; the outputs have both. Few
+    records are a guess."""
     source: list[Written] = [(n % 2, b"k%d" % n, {"id": n}, {}) for n in range(4)]
     found = drafted(bootstrap, new_topic, source, source)
     assert make_contract(yaml.safe_load(found.text)).agreed(None).match == Match()
-    assert found.why == "present in 100 % of 4 inputs and 100 % of 4 outputs, unique, 100 % overlap: a guess"
+    assert (
+        found.why
+        == "present in 100 % of 4 inputs and 100 % of 4 outputs, unique, 100 % overlap: a guess"
+    )
 
 
-def test_outputs_that_name_their_inputs_need_no_other_identity(bootstrap: str, new_topic: Callable[..., str]) -> None:
+def test_outputs_that_name_their_inputs_need_no_other_identity(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
     """Story: outputs have the header that our sink writes, and each input has two."""
     source, sink = new_topic(), new_topic()
     write(bootstrap, source, orders())
     headers: list[dict[str, str | bytes]] = [
-        {"topicproof-lineage": format_lineage(Lineage(source, 0, n // 2, n % 2))} for n in range(2 * INPUTS)
+        {"topicproof-lineage": format_lineage(Lineage(source, 0, n // 2, n % 2))}
+        for n in range(2 * INPUTS)
     ]
     write(bootstrap, sink, [(0, None, {"n": 1}, own) for own in headers])
     contract = make_contract(yaml.safe_load(draft(bootstrap, {}, source, sink).text))
-    assert (contract.by, contract.expect, contract.count) == (Identity.LINEAGE, Expect.ONE_TO_MANY, "2")
+    assert (contract.by, contract.expect, contract.count) == (
+        Identity.LINEAGE,
+        Expect.ONE_TO_MANY,
+        "2",
+    )
 
 
 def test_no_identity_is_no_contract(
@@ -164,17 +195,30 @@ def test_no_identity_is_no_contract(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Story: the topics share nothing but constants. What was tried is printed, no file is written, and the sentence
-    says what to do."""
+    """Story: the topics share nothing but constants. What was tried is printed, no file is written,
+    and the sentence says what to do."""
     monkeypatch.setenv("TOPICPROOF_HOME", str(settings.home))
     source, sink = new_topic(), new_topic()
     write(bootstrap, source, orders(kind=lambda _: "order"))
     write(bootstrap, sink, [(0, None, {"kind": "order", "n": -1 - n}, {}) for n in range(INPUTS)])
     path = tmp_path / "contract.yaml"
-    arguments = ["contract", "init", "--source", source, "--sink", sink, "--bootstrap", bootstrap, str(path)]
+    arguments = [
+        "contract",
+        "init",
+        "--source",
+        source,
+        "--sink",
+        sink,
+        "--bootstrap",
+        bootstrap,
+        str(path),
+    ]
     assert call(*arguments) == 64
     told = capsys.readouterr()
-    assert not path.exists() and "Let the program copy a unique id of each input to its outputs" in told.err
+    assert (
+        not path.exists()
+        and "Let the program copy a unique id of each input to its outputs" in told.err
+    )
     assert all(line.startswith("#") for line in told.out.splitlines() if line)
     assert "#   identity: {json: $.kind} # present in 100 % of 200 inputs" in told.out
 
@@ -183,20 +227,26 @@ def row(value: bytes) -> Row:
     return Row(0, 0, 0, None, value, (), len(value), Fate.COMMITTED, None)
 
 
-@pytest.mark.parametrize("value", [b"", b"not", b'{"id":1', b'{"id":1,"id":2}', b'{"id":NaN}', b"\xff", b'{"id":01}'])
+@pytest.mark.parametrize(
+    "value", [b"", b"not", b'{"id":1', b'{"id":1,"id":2}', b'{"id":NaN}', b"\xff", b'{"id":01}']
+)
 def test_what_is_no_json_for_a_verdict_is_none_for_a_draft(value: bytes) -> None:
     """Story: texts that the judge reads as no document. The draft proposes no path into them."""
     assert document(row(value)) is None
 
 
 def test_paths_go_three_steps_down() -> None:
-    """Story: a nested document. Numbers keep their digits, and of an array the first element counts."""
+    """Story: a nested document. Numbers keep their digits, and of an array the first element
+    counts."""
     found = dict(nodes(document(row(b'{"a":{"b":{"c":{"d":1}}},"n":[{"x":1.10}]}'))))
     assert {("a", "b", "c"), ("n", 0, "x")} <= found.keys() and ("a", "b", "c", "d") not in found
     assert found["n", 0, "x"] == "1.10"
 
 
 def test_a_constant_matches_nothing() -> None:
-    """Story: every output has a 1, and one input of a thousand has it too. That is not an identity."""
-    (fit,) = fits({"{json: $.id}": [b"%d" % n for n in range(1_000)]}, {"{json: $.v}": [b"1"] * 1_000})
+    """Story: every output has a 1, and one input of a thousand has it too. That is not an
+    identity."""
+    (fit,) = fits(
+        {"{json: $.id}": [b"%d" % n for n in range(1_000)]}, {"{json: $.v}": [b"1"] * 1_000}
+    )
     assert fit.overlap == 1 and fit.score < 0.05

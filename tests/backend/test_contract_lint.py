@@ -1,4 +1,5 @@
-"""`topicproof contract lint`: every mistake of a file at once, those that only Spark knows included."""
+"""`topicproof contract lint`: every mistake of a file at once, those that only Spark knows
+included."""
 
 from __future__ import annotations
 
@@ -23,8 +24,14 @@ TOPICS = "source: {topic: a}\nsink: {topic: b}\n"
     [
         ("value: substring(value)", "value: Spark refuses 'substring(value)': "),
         ("value: upper(headers)", "value: Spark refuses 'upper(headers)': Cannot resolve"),
-        (r"value: regexp_extract(value, '\\p{Nothing}', 0)", "value: Spark refuses the regular expression"),
-        ("count: upper(value)", "count: 'upper(value)' is of type string, and a count is a number. Cast it,"),
+        (
+            r"value: regexp_extract(value, '\\p{Nothing}', 0)",
+            "value: Spark refuses the regular expression",
+        ),
+        (
+            "count: upper(value)",
+            "count: 'upper(value)' is of type string, and a count is a number. Cast it,",
+        ),
         ("count: offset > 1", "count: 'offset > 1' is of type boolean, and a count is a number."),
         ('count: "null"', "count: 'null' is of type null, and a count is a number. Name a number."),
     ],
@@ -32,8 +39,8 @@ TOPICS = "source: {topic: a}\nsink: {topic: b}\n"
 def test_what_only_spark_knows_is_told_with_its_line(
     spark: SparkSession, tmp_path: Path, line: str, says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Story: an expression that parses and cannot be computed, and counts that are no numbers. The sentence is all that
-    is said: no stack of the server."""
+    """Story: an expression that parses and cannot be computed, and counts that are no numbers. The
+    sentence is all that is said: no stack of the server."""
     path = tmp_path / "contract.yaml"
     path.write_text(TOPICS + "expect: zero_or_one\n" + line + "\n")
     (found,) = lint(read_fields(path), lambda: nullcontext(spark))
@@ -43,15 +50,23 @@ def test_what_only_spark_knows_is_told_with_its_line(
 
 
 def test_all_mistakes_come_in_one_answer(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: a mistake of the text, one of Spark, and another of the text. All three are told, by line."""
+    """Story: a mistake of the text, one of Spark, and another of the text. All three are told, by
+    line."""
     path = tmp_path / "contract.yaml"
-    path.write_text(TOPICS + "guarantee: twice\nvalue: substring(value)\nexpect: zero_or_one\ncount: kay\n")
+    path.write_text(
+        TOPICS + "guarantee: twice\nvalue: substring(value)\nexpect: zero_or_one\ncount: kay\n"
+    )
     found = lint(read_fields(path), lambda: nullcontext(spark))
-    assert [(one.line, one.field) for one in found] == [(3, "guarantee"), (4, "value"), (6, "count")]
+    assert [(one.line, one.field) for one in found] == [
+        (3, "guarantee"),
+        (4, "value"),
+        (6, "count"),
+    ]
 
 
 @pytest.mark.parametrize(
-    "path", sorted(one.name for one in (ROOT / "contracts").glob("*.yaml") if one.name != "yours.yaml")
+    "path",
+    sorted(one.name for one in (ROOT / "contracts").glob("*.yaml") if one.name != "yours.yaml"),
 )
 def test_the_examples_have_no_mistake(spark: SparkSession, path: str) -> None:
     """Story: somebody lints an example. Spark can compute all of it."""
@@ -76,7 +91,8 @@ def test_lint_ends_with_64_and_lists_the_mistakes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Story: a build lints its contracts. Mistakes end it with 64 and come as JSON; a contract without any is 0."""
+    """Story: a build lints its contracts. Mistakes end it with 64 and come as JSON; a contract
+    without any is 0."""
     monkeypatch.setenv("TOPICPROOF_HOME", str(settings.home))
     path = tmp_path / "contract.yaml"
     path.write_text(TOPICS + "value: substring(value)\nguarantee: twice\n")

@@ -1,8 +1,9 @@
 """The fold from batch headers to fates, on tables written as a line of text.
 
-`A3` is a batch of three records in a transaction of producer A, `A+` and `A-` are its commit and abort markers, `n2` a
-batch that never was in a transaction, `.4` four offsets that lie in no batch, `A1/3` a batch of three offsets of which
-compaction left one record. `|` is the last stable offset; without it, it is the end.
+`A3` is a batch of three records in a transaction of producer A, `A+` and `A-` are its commit and
+abort markers, `n2` a batch that never was in a transaction, `.4` four offsets that lie in no batch,
+`A1/3` a batch of three offsets of which compaction left one record. `|` is the last stable offset;
+without it, it is the end.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ def fates(line: str) -> str:
     ranges = fate_ranges(batches, bounds)
     letter = {name: short for short, name in FATE_LETTERS.items()}
     rows = told(ranges, "first_offset", "last_offset", "fate")
-    assert [first for first, _, _ in rows[1:]] == [last + 1 for _, last, _ in rows[:-1]], "a hole between ranges"
+    assert [first for first, _, _ in rows[1:]] == [last + 1 for _, last, _ in rows[:-1]], (
+        "a hole between ranges"
+    )
     return "".join(letter[fate] * (last - first + 1) for first, last, fate in rows)
 
 
@@ -117,17 +120,23 @@ def fates(line: str) -> str:
         ("", ""),
     ],
 )
-def test_every_offset_has_the_fate_that_its_marker_and_place_give_it(line: str, expected: str) -> None:
-    """A log is written as text, a letter for each offset is expected. Markers decide, and the LSO hides."""
+def test_every_offset_has_the_fate_that_its_marker_and_place_give_it(
+    line: str, expected: str
+) -> None:
+    """A log is written as text, a letter for each offset is expected. Markers decide, and the LSO
+    hides."""
     assert fates(line) == expected
 
 
 def test_a_transaction_is_what_lies_between_two_markers_of_one_producer() -> None:
-    """Two producers take turns on one partition, and one starts again after its marker. Each transaction is named."""
+    """Two producers take turns on one partition, and one starts again after its marker. Each
+    transaction is named."""
     batches, bounds = log("A2 B1 A3 A+ B2 | A1 B-")
     found = transactions(batches, bounds)
     assert tuple(found.columns) == TRANSACTION_COLUMNS
-    assert told(found, "producer_id", "first_offset", "last_offset", "records", "outcome", "marker_offset") == [
+    assert told(
+        found, "producer_id", "first_offset", "last_offset", "records", "outcome", "marker_offset"
+    ) == [
         [1001, 0, 5, 5, "COMMITTED", 6],
         [1002, 2, 8, 3, "ABORTED", 10],
         [1001, 9, 9, 1, "OPEN", None],
@@ -140,25 +149,30 @@ def test_a_transaction_is_what_lies_between_two_markers_of_one_producer() -> Non
 
 
 def test_partitions_are_folded_apart() -> None:
-    """One producer commits on one partition and leaves its data open on another. The marker ends only its own."""
+    """One producer commits on one partition and leaves its data open on another. The marker ends
+    only its own."""
     batches, bounds = log("A1 A+", "| A1", "A1 A-")
     assert transactions(batches, bounds)["outcome"].tolist() == ["COMMITTED", "OPEN", "ABORTED"]
 
 
 def test_data_below_the_lso_without_a_marker_is_unexplained() -> None:
-    """The LSO says that a transaction has ended, but no marker is in the log. Nothing may guess how it ended."""
+    """The LSO says that a transaction has ended, but no marker is in the log. Nothing may guess how
+    it ended."""
     batches, bounds = log("A2 n1")
     assert transactions(batches, bounds)["outcome"].tolist() == ["UNEXPLAINED"]
     assert total(balance(fate_ranges(batches, bounds), bounds))[Fate.UNEXPLAINED] == 2
 
 
 def parts(*lines: str) -> pd.DataFrame:
-    """A table of transactions; `A0 p1 5-9 made 20-24 +30` is producer A, epoch 0, partition 1, offsets 5 to 9, made
-    from 20 to 24 ms, committed at 30 ms. `-30` aborted, `^+30` by a marker of the next epoch, `open`, `lost`."""
+    """A table of transactions; `A0 p1 5-9 made 20-24 +30` is producer A, epoch 0, partition 1,
+    offsets 5 to 9, made from 20 to 24 ms, committed at 30 ms. `-30` aborted, `^+30` by a marker of
+    the next epoch, `open`, `lost`."""
     rows: list[dict[str, object]] = []
     for line in lines:
         who, partition, offsets, _, made, end = line.split()
-        (first, last), (begin, newest) = ([int(n) for n in pair.split("-")] for pair in (offsets, made))
+        (first, last), (begin, newest) = (
+            [int(n) for n in pair.split("-")] for pair in (offsets, made)
+        )
         epoch, at = int(who[1:]), None if end in ("open", "lost") else int(end.lstrip("^+-"))
         rows.append(
             {
@@ -171,14 +185,18 @@ def parts(*lines: str) -> pd.DataFrame:
                 "bytes": BYTES_EACH * (last - first + 1),
                 "first_timestamp": begin,
                 "last_timestamp": newest,
-                "outcome": {"open": "OPEN", "lost": "UNEXPLAINED"}.get(end, "COMMITTED" if "+" in end else "ABORTED"),
+                "outcome": {"open": "OPEN", "lost": "UNEXPLAINED"}.get(
+                    end, "COMMITTED" if "+" in end else "ABORTED"
+                ),
                 "marker_offset": None if at is None else last + 1,
                 "marker_timestamp": at,
                 "marker_epoch": None if at is None else epoch + end.startswith("^"),
             }
         )
     nullable = ["marker_offset", "marker_timestamp", "marker_epoch"]
-    return pd.DataFrame(rows, columns=list(TRANSACTION_COLUMNS)).astype(dict.fromkeys(nullable, "Int64"))
+    return pd.DataFrame(rows, columns=list(TRANSACTION_COLUMNS)).astype(
+        dict.fromkeys(nullable, "Int64")
+    )
 
 
 def folded(*lines: str) -> list[list[Any]]:
@@ -190,7 +208,8 @@ def folded(*lines: str) -> list[list[Any]]:
 
 
 def test_a_transaction_over_partitions_is_one_row() -> None:
-    """Three parts with markers of nearly one moment. Places stay in the order of partitions; the rest is summed."""
+    """Three parts with markers of nearly one moment. Places stay in the order of partitions; the
+    rest is summed."""
     found = over_partitions(
         parts(
             "A0 p2 0-4 made 20-22 +31",
@@ -200,7 +219,9 @@ def test_a_transaction_over_partitions_is_one_row() -> None:
         )
     )
     assert tuple(found.columns) == OVER_PARTITIONS_COLUMNS
-    assert [list(row.values()) for row in pa.Table.from_pandas(found, preserve_index=False).to_pylist()] == [
+    assert [
+        list(row.values()) for row in pa.Table.from_pandas(found, preserve_index=False).to_pylist()
+    ] == [
         [1001, 0, [0, 1, 2], [7, 3, 0], [9, 3, 4], 9, 90, 20, 31, "COMMITTED"],
         [1002, 0, [0], [10], [10], 1, 10, 21, None, "OPEN"],
     ]
@@ -210,21 +231,35 @@ def test_a_transaction_over_partitions_is_one_row() -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        # One epoch for many: a partition that comes again is of the next transaction, and takes the others with it.
+        # One epoch for many: a partition that comes again is of the next transaction, and takes the
+        # others with it.
         (
-            ["A0 p0 0-0 made 1-1 +5", "A0 p1 0-0 made 2-2 +5", "A0 p0 2-2 made 6-6 -9", "A0 p1 2-2 made 7-7 -9"],
+            [
+                "A0 p0 0-0 made 1-1 +5",
+                "A0 p1 0-0 made 2-2 +5",
+                "A0 p0 2-2 made 6-6 -9",
+                "A0 p1 2-2 made 7-7 -9",
+            ],
             [["A", 0, 1, "COMMITTED"], ["A", 0, 1, "ABORTED"]],
         ),
-        # Data made after the first marker are of the next transaction, whatever partition they are in.
-        (["A0 p0 0-0 made 1-2 +5", "A0 p1 0-0 made 6-7 -9"], [["A", 0, "COMMITTED"], ["A", 1, "ABORTED"]]),
+        # Data made after the first marker are of the next transaction, whatever partition they are
+        # in.
+        (
+            ["A0 p0 0-0 made 1-2 +5", "A0 p1 0-0 made 6-7 -9"],
+            [["A", 0, "COMMITTED"], ["A", 1, "ABORTED"]],
+        ),
         # The writer's clock is 100 ms ahead of the brokers'; both of its transactions show it.
         (
             ["A0 p0 0-0 made 101-104 +5", "A0 p1 0-0 made 103-104 +5", "A0 p1 2-2 made 106-108 -9"],
             [["A", 0, 1, "COMMITTED"], ["A", 1, "ABORTED"]],
         ),
-        # An epoch each: together even if a leader's clock is far behind, apart whatever the clocks say.
+        # An epoch each: together even if a leader's clock is far behind, apart whatever the clocks
+        # say.
         (["A0 p0 0-0 made 1-8 ^+9", "A0 p1 0-0 made 1-8 ^+4"], [["A", 0, 1, "COMMITTED"]]),
-        (["A0 p0 0-0 made 1-2 ^+9", "A1 p1 0-0 made 1-2 ^+9"], [["A", 0, "COMMITTED"], ["A", 1, "COMMITTED"]]),
+        (
+            ["A0 p0 0-0 made 1-2 ^+9", "A1 p1 0-0 made 1-2 ^+9"],
+            [["A", 0, "COMMITTED"], ["A", 1, "COMMITTED"]],
+        ),
         # A fence ends an epoch that held several.
         (
             ["A0 p0 0-0 made 1-2 +5", "A0 p0 2-2 made 6-7 ^-20", "A0 p1 0-0 made 6-7 ^-21"],
@@ -232,35 +267,56 @@ def test_a_transaction_over_partitions_is_one_row() -> None:
         ),
         # The markers of one transaction disagree; those of two producers never do.
         (["A0 p0 0-0 made 1-4 +5", "A0 p1 0-0 made 2-4 -5"], [["A", 0, 1, "SPLIT"]]),
-        (["A0 p0 0-0 made 1-4 +5", "B0 p1 0-0 made 2-4 -5"], [["A", 0, "COMMITTED"], ["B", 1, "ABORTED"]]),
+        (
+            ["A0 p0 0-0 made 1-4 +5", "B0 p1 0-0 made 2-4 -5"],
+            [["A", 0, "COMMITTED"], ["B", 1, "ABORTED"]],
+        ),
         # One marker is still on its way, or never came.
         (["A0 p0 0-0 made 1-4 +5", "A0 p1 0-0 made 2-4 open"], [["A", 0, 1, "OPEN"]]),
         (["A0 p0 0-0 made 1-4 +5", "A0 p1 0-0 made 2-4 lost"], [["A", 0, 1, "UNEXPLAINED"]]),
         # What was left open long ago is not of the transactions that ended since.
         (
-            ["A0 p0 0-0 made 1-2 open", "A0 p1 0-0 made 3-4 +5", "A0 p1 2-2 made 6-7 +9", "A0 p0 1-1 made 8-8 +9"],
+            [
+                "A0 p0 0-0 made 1-2 open",
+                "A0 p1 0-0 made 3-4 +5",
+                "A0 p1 2-2 made 6-7 +9",
+                "A0 p0 1-1 made 8-8 +9",
+            ],
             [["A", 0, "OPEN"], ["A", 1, "COMMITTED"], ["A", 0, 1, "COMMITTED"]],
         ),
-        (["A0 p0 0-0 made 1-2 open", "A0 p1 0-0 made 3-4 +5"], [["A", 0, "OPEN"], ["A", 1, "COMMITTED"]]),
+        (
+            ["A0 p0 0-0 made 1-2 open", "A0 p1 0-0 made 3-4 +5"],
+            [["A", 0, "OPEN"], ["A", 1, "COMMITTED"]],
+        ),
         # Begun while the first got its marker, which its own marker is farther from.
-        (["A0 p0 0-0 made 1-2 +5", "A0 p1 0-0 made 4-4 -9"], [["A", 0, "COMMITTED"], ["A", 1, "ABORTED"]]),
+        (
+            ["A0 p0 0-0 made 1-2 +5", "A0 p1 0-0 made 4-4 -9"],
+            [["A", 0, "COMMITTED"], ["A", 1, "ABORTED"]],
+        ),
         (["A0 p0 0-0 made 1-2 +5", "A0 p1 0-0 made 2-2 +7"], [["A", 0, 1, "COMMITTED"]]),
-        # What headers cannot tell: the times are the writer's choice, and the two share no partition.
+        # What headers cannot tell: the times are the writer's choice, and the two share no
+        # partition.
         (["A0 p0 0-0 made 1-1 +90", "A0 p1 0-0 made 1-1 -99"], [["A", 0, 1, "SPLIT"]]),
         ([], []),
     ],
 )
-def test_parts_of_one_transaction_are_told_from_the_next(lines: list[str], expected: list[list[Any]]) -> None:
-    """One producer writes transaction after transaction over partitions. Epochs, places and times tell them apart."""
+def test_parts_of_one_transaction_are_told_from_the_next(
+    lines: list[str], expected: list[list[Any]]
+) -> None:
+    """One producer writes transaction after transaction over partitions. Epochs, places and times
+    tell them apart."""
     assert folded(*lines) == expected
 
 
 def test_ranges_name_the_transaction_of_data_and_marker() -> None:
-    """Ranges refer to rows of the transactions table. A marker refers to the transaction that it ends."""
+    """Ranges refer to rows of the transactions table. A marker refers to the transaction that it
+    ends."""
     batches, bounds = log("A1 A1 B1 A+ n1 n1 B- A+")
     ranges = fate_ranges(batches, bounds)
     assert tuple(ranges.columns) == RANGE_COLUMNS
-    assert told(ranges, "first_offset", "last_offset", "fate", "records", "transaction", "control") == [
+    assert told(
+        ranges, "first_offset", "last_offset", "fate", "records", "transaction", "control"
+    ) == [
         [0, 1, "COMMITTED", 2, 0, None],
         [2, 2, "ABORTED", 1, 1, None],
         [3, 3, "MARKER", 0, 0, "COMMIT"],
@@ -273,7 +329,8 @@ def test_ranges_name_the_transaction_of_data_and_marker() -> None:
 
 
 def test_a_thinned_out_batch_balances() -> None:
-    """Compaction left one record of three offsets. The other two are gone, and the sum is still hw - start."""
+    """Compaction left one record of three offsets. The other two are gone, and the sum is still hw
+    - start."""
     batches, bounds = log("A1/3 A1 A+ n2/5 | B1/4")
     counts = balance(fate_ranges(batches, bounds), bounds)
     assert counts.to_numpy()[0].tolist() == [4, 0, 4, 1, 5, 0]
@@ -281,7 +338,8 @@ def test_a_thinned_out_batch_balances() -> None:
 
 
 def test_a_batch_across_the_lso_is_cut() -> None:
-    """Bounds that somebody chose may fall inside a batch. What lies above is pending, what lies below is not."""
+    """Bounds that somebody chose may fall inside a batch. What lies above is pending, what lies
+    below is not."""
     batches, _bounds = log("n6")
     chosen = Bounds("topic", (PartitionBounds(0, 0, 2, 6),))
     assert total(balance(fate_ranges(batches, chosen), chosen)) == dict.fromkeys(FATES, 0) | {
@@ -291,7 +349,8 @@ def test_a_batch_across_the_lso_is_cut() -> None:
 
 
 def test_a_balance_of_other_bounds_is_refused() -> None:
-    """Ranges of one moment are held against the bounds of another. A sum that does not close is not shown."""
+    """Ranges of one moment are held against the bounds of another. A sum that does not close is not
+    shown."""
     batches, bounds = log("n3")
     later = Bounds("topic", (PartitionBounds(0, 0, 5, 5),))
     with pytest.raises(AssertionError, match="partition 0: 3 fates for 5 offsets"):
@@ -299,16 +358,22 @@ def test_a_balance_of_other_bounds_is_refused() -> None:
 
 
 def test_the_worst_fate_of_a_bin_wins() -> None:
-    """Ten offsets in bins of five: one aborted record among four others must not vanish. Markers hide nothing."""
+    """Ten offsets in bins of five: one aborted record among four others must not vanish. Markers
+    hide nothing."""
     batches, bounds = log("n3 A1 A- n4 B1 B+ .3 n1")
     found = bins(fate_ranges(batches, bounds), bounds, 3)
     assert found.edges.tolist() == [0, 5, 10, 15]
-    assert [FATES[code] for code in found.worst[0]] == [Fate.ABORTED, Fate.COMMITTED, Fate.COMMITTED]
+    assert [FATES[code] for code in found.worst[0]] == [
+        Fate.ABORTED,
+        Fate.COMMITTED,
+        Fate.COMMITTED,
+    ]
     assert found.counts[0].tolist() == [[3, 1, 0, 1, 0, 0], [5, 0, 0, 0, 0, 0], [1, 0, 0, 1, 3, 0]]
 
 
 def test_bins_at_single_offsets_show_every_fate() -> None:
-    """Zoomed in to one offset a bin, nothing can be hidden. A partition without such offsets shows none."""
+    """Zoomed in to one offset a bin, nothing can be hidden. A partition without such offsets shows
+    none."""
     batches, bounds = log("A1 A- n1 .1 | B1", "n1")
     found = bins(fate_ranges(batches, bounds), bounds, 100)
     names = [[FATES[code] if code >= 0 else None for code in row] for row in found.worst]
@@ -328,7 +393,8 @@ def test_bins_of_a_topic_that_holds_nothing() -> None:
 
 
 def test_records_between_counts_records_not_offsets() -> None:
-    """A reader stands inside a batch. What is left to read are the records behind it, without markers."""
+    """A reader stands inside a batch. What is left to read are the records behind it, without
+    markers."""
     batches, bounds = log("A4 A+ B2 B- n2 | C1 n1")
     ranges = fate_ranges(batches, bounds)
     assert records_between(ranges, 0, 2, 10, [Fate.COMMITTED]) == 4
@@ -337,7 +403,8 @@ def test_records_between_counts_records_not_offsets() -> None:
 
 
 def test_bins_of_a_large_topic_are_quick() -> None:
-    """Ten million offsets, sixteen partitions, 20,000 ranges: the strip must follow a slider. Sums stay exact."""
+    """Ten million offsets, sixteen partitions, 20,000 ranges: the strip must follow a slider. Sums
+    stay exact."""
     partitions, pairs, width = 16, 625, 999
     base = np.arange(pairs, dtype=np.int64) * (width + 1)
     one = pd.DataFrame(
@@ -355,7 +422,14 @@ def test_bins_of_a_large_topic_are_quick() -> None:
     before = time.process_time()
     found = bins(ranges, bounds, 2_000)
     assert time.process_time() - before < 0.2
-    assert found.counts.sum(axis=(0, 1)).tolist() == [partitions * pairs * width, 0, 0, partitions * pairs, 0, 0]
+    assert found.counts.sum(axis=(0, 1)).tolist() == [
+        partitions * pairs * width,
+        0,
+        0,
+        partitions * pairs,
+        0,
+        0,
+    ]
 
 
 TOKEN = st.one_of(
@@ -370,7 +444,8 @@ TOKEN = st.one_of(
 def test_ranges_balance_and_bins_agree_with_a_model_of_single_offsets(
     tokens: list[str], place: int, columns: int
 ) -> None:
-    """Any log, with the LSO at any batch. The quick tables must say what looking at each offset alone says."""
+    """Any log, with the LSO at any batch. The quick tables must say what looking at each offset
+    alone says."""
     line = [*tokens[:place], "|", *tokens[place:]]
     batches, bounds = log(" ".join(line))
     expected = model(tokens, bounds.partitions[0].lso)
@@ -379,6 +454,8 @@ def test_ranges_balance_and_bins_agree_with_a_model_of_single_offsets(
     counts = balance(ranges, bounds).to_numpy()[0]
     assert counts.tolist() == [expected.count(short) for short in FATE_LETTERS]
     found = bins(ranges, bounds, columns)
-    for bin_counts, low, high in zip(found.counts[0], found.edges[:-1], found.edges[1:], strict=True):
+    for bin_counts, low, high in zip(
+        found.counts[0], found.edges[:-1], found.edges[1:], strict=True
+    ):
         inside = expected[low:high]
         assert bin_counts.tolist() == [inside.count(short) for short in FATE_LETTERS]

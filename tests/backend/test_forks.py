@@ -1,4 +1,5 @@
-"""Spark's Python processes and runs are forked from one that has done the imports, and can do without it."""
+"""Spark's Python processes and runs are forked from one that has done the imports, and can do
+without it."""
 
 from __future__ import annotations
 
@@ -33,9 +34,12 @@ def executable(tmp_path: Path) -> Path:
 
 @contextmanager
 def forking(address: Path) -> Iterator[None]:
-    """A process that forks at `address`; it ends, and leaves nothing, when nobody needs it any more."""
+    """A process that forks at `address`; it ends, and leaves nothing, when nobody needs it any
+    more."""
     command = [sys.executable, "-m", "topicproof.backend.services.prefork_server", str(address)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    ) as process:
         wait_until(address.exists, 30, "the socket")
         yield
         assert process.stdin is not None
@@ -53,7 +57,12 @@ def forks(tmp_path: Path) -> Iterator[None]:
 def ask(executable: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(executable.parent), "FLAVOUR": "vanilla"}
     done = subprocess.run(
-        [executable, *arguments], env=environment, cwd=executable.parent, capture_output=True, text=True, check=True
+        [executable, *arguments],
+        env=environment,
+        cwd=executable.parent,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.strip()
 
@@ -62,7 +71,9 @@ def ask(executable: Path, *arguments: str) -> str:
 def test_a_fork_runs_the_module_in_the_callers_surroundings(
     executable: Path,
 ) -> None:
-    assert ask(executable, "-m", "asked", "b", "a") == f"['a', 'b'] {executable.parent} vanilla True"
+    assert (
+        ask(executable, "-m", "asked", "b", "a") == f"['a', 'b'] {executable.parent} vanilla True"
+    )
 
 
 def test_without_the_forking_process_it_is_an_ordinary_python(executable: Path) -> None:

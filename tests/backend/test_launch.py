@@ -17,8 +17,11 @@ pytestmark = pytest.mark.services
 
 
 def test_a_process_that_ends_first_is_heard(tmp_path: Path) -> None:
-    """Story: Kafka's address is wrong, so the run's process ends at once. What it said is the error."""
-    settings = replace(read_settings(home=tmp_path), bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1")
+    """Story: Kafka's address is wrong, so the run's process ends at once. What it said is the
+    error."""
+    settings = replace(
+        read_settings(home=tmp_path), bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1"
+    )
     heard: list[str] = []
     with pytest.raises(
         SetupError, match=r"ended before the run began. It said: ClusterError: .*127\.0\.0\.1:1"
@@ -31,7 +34,9 @@ def test_a_process_that_ends_first_is_heard(tmp_path: Path) -> None:
 
 def test_a_warm_process_is_heard_as_well(tmp_path: Path) -> None:
     """Story: the same, and the run's process is forked from one that has done the imports."""
-    settings = replace(read_settings(home=tmp_path), bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1")
+    settings = replace(
+        read_settings(home=tmp_path), bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1"
+    )
     with (
         forking(socket_path(settings.spark)),
         pytest.raises(SetupError, match=r"It said: ClusterError: .*127\.0\.0\.1:1"),

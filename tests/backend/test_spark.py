@@ -13,13 +13,18 @@ from topicproof.backend.services.spark import spark_session
 
 def test_nobody_there_is_said_in_one_sentence() -> None:
     address = f"sc://127.0.0.1:{free_ports(1)[0]}"
-    with pytest.raises(SparkError, match=f"Spark does not answer at {address}. Check SPARK_REMOTE.") as told:
+    with pytest.raises(
+        SparkError, match=f"Spark does not answer at {address}. Check SPARK_REMOTE."
+    ) as told:
         spark_session(address).__enter__()
     assert "\n" not in str(told.value)
 
 
 def test_what_is_no_address_is_said() -> None:
-    with pytest.raises(SparkError, match=r"^kafka:9092 is no address of a Spark Connect server. Check SPARK_REMOTE.$"):
+    with pytest.raises(
+        SparkError,
+        match=r"^kafka:9092 is no address of a Spark Connect server. Check SPARK_REMOTE.$",
+    ):
         spark_session("kafka:9092").__enter__()
 
 

@@ -58,7 +58,9 @@ def window(browser: Browser) -> Iterator[Page]:
     opened.on("pageerror", lambda error: crashed.append(str(error)))
     yield opened
     opened.close()
-    assert [url for url in asked if not re.match(r"(https?|wss?)://127\.0\.0\.1[:/]|data:|blob:", url)] == []
+    assert [
+        url for url in asked if not re.match(r"(https?|wss?)://127\.0\.0\.1[:/]|data:|blob:", url)
+    ] == []
     assert crashed == []
 
 
@@ -75,7 +77,9 @@ def written(bootstrap: str, new_topic: Callable[..., str]) -> str:
 
 def settled(window: Page) -> None:
     """Until the page's script has ended and nothing is still to be drawn."""
-    expect(window.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_have_count(1)
+    expect(window.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_have_count(
+        1
+    )
     expect(window.get_by_test_id("stStatusWidget")).to_have_count(0)
     expect(window.get_by_test_id("stSkeleton")).to_have_count(0)
     # What is about to be replaced is drawn pale meanwhile.

@@ -15,14 +15,26 @@ PAGES = ("", "run", "demos", "compare", "transactions", "topics", "verdict", "ma
 
 def violations(found: dict[str, list[dict[str, object]]]) -> list[str]:
     """What is serious, one line each with the first places."""
-    return [f"{one['id']}: {one['help']}, at {one['nodes']}" for one in found["violations"] if one["impact"] in SERIOUS]
+    return [
+        f"{one['id']}: {one['help']}, at {one['nodes']}"
+        for one in found["violations"]
+        if one["impact"] in SERIOUS
+    ]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_has_a_serious_violation(address: str, browser: Browser, finished: Finished, scheme: str) -> None:
-    """Story: somebody works by keyboard and screen reader, or on a poor projector: every page can be read."""
+def test_no_page_has_a_serious_violation(
+    address: str, browser: Browser, finished: Finished, scheme: str
+) -> None:
+    """Story: somebody works by keyboard and screen reader, or on a poor projector: every page can
+    be read."""
     run, sink = finished.run.id, finished.run.facts["sink"]
-    places = {"": "", "run": f"?run={run}", "demos": f"demos?story=clean&runs={run}", "verdict": f"verdict?run={run}"}
+    places = {
+        "": "",
+        "run": f"?run={run}",
+        "demos": f"demos?story=clean&runs={run}",
+        "verdict": f"verdict?run={run}",
+    }
     window = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
     found = []
     for page in PAGES:
@@ -37,7 +49,9 @@ def test_no_page_has_a_serious_violation(address: str, browser: Browser, finishe
 def test_a_violation_would_be_found(browser: Browser) -> None:
     """Story: pale grey on white, and a picture nobody described: both are named."""
     window = browser.new_page()
-    window.set_content("<html lang=en><title>x</title><p style='color:#ccc'>pale</p><img src=data:,></html>")
+    window.set_content(
+        "<html lang=en><title>x</title><p style='color:#ccc'>pale</p><img src=data:,></html>"
+    )
     found = violations(Axe().run(window).response)
     window.close()
     assert [one.partition(":")[0] for one in found] == ["color-contrast", "image-alt"]

@@ -1,4 +1,5 @@
-"""The whole way in a real Chromium: start a run from the form, reload, read its verdict, see its aborted records."""
+"""The whole way in a real Chromium: start a run from the form, reload, read its verdict, see its
+aborted records."""
 
 from __future__ import annotations
 
@@ -15,9 +16,12 @@ RUN_MS = 300_000
 WIDTHS = (820, 1280, 1920)
 
 
-def test_a_run_from_the_form_to_its_aborted_records(address: str, window: Page, artifacts: Path) -> None:
-    """Story: a demo. One click starts a run; the browser is reloaded in the middle and loses nothing; the verdict
-    comes; Compare shows aborted records and says why nobody who reads committed gets them."""
+def test_a_run_from_the_form_to_its_aborted_records(
+    address: str, window: Page, artifacts: Path
+) -> None:
+    """Story: a demo. One click starts a run; the browser is reloaded in the middle and loses
+    nothing; the verdict comes; Compare shows aborted records and says why nobody who reads
+    committed gets them."""
     window.goto(address)
     window.get_by_role("button", name="Start the run").click()
     window.wait_for_url("**/?run=*")
@@ -25,20 +29,26 @@ def test_a_run_from_the_form_to_its_aborted_records(address: str, window: Page, 
     expect(window.get_by_role("button", name="Stop", exact=True)).to_be_visible()
     window.reload()
     expect(window.get_by_role("heading", name=run_id)).to_be_visible()
-    expect(window.get_by_text(re.compile(r"[1-9][\d,]* of 20,000 inputs committed")).first).to_be_visible()
+    expect(
+        window.get_by_text(re.compile(r"[1-9][\d,]* of 20,000 inputs committed")).first
+    ).to_be_visible()
     window.screenshot(path=artifacts / "run.png")
 
     link = window.get_by_role("link", name="Open the verdict")
     expect(link).to_be_visible(timeout=RUN_MS)
     link.click()
     expect(window.get_by_role("heading", name="Verdict", level=1)).to_be_visible()
-    expect(window.get_by_text("20,000 of 20,000 inputs committed exactly once, in order")).to_be_visible()
+    expect(
+        window.get_by_text("20,000 of 20,000 inputs committed exactly once, in order")
+    ).to_be_visible()
     settled(window)
     window.screenshot(path=artifacts / "verdict.png", full_page=True)
 
     window.get_by_role("link", name="Compare both levels of the sink").click()
     expect(window.get_by_role("heading", name="Compare", level=1)).to_be_visible()
-    expect(window.get_by_text("Not delivered: its transaction was aborted (marker at")).to_be_visible()
+    expect(
+        window.get_by_text("Not delivered: its transaction was aborted (marker at")
+    ).to_be_visible()
     expect(window.locator(".stPlotlyChart .main-svg").first).to_be_visible()
     settled(window)
     window.screenshot(path=artifacts / "compare.png")
@@ -46,8 +56,11 @@ def test_a_run_from_the_form_to_its_aborted_records(address: str, window: Page, 
     expect(window.get_by_text("Delivered: its transaction committed (marker at")).to_be_visible()
 
 
-def test_a_click_on_the_strip_and_on_a_row_is_an_address(address: str, window: Page, written: str) -> None:
-    """Story: somebody clicks a cell of the strip, then a row of the table, and goes back: each is an address."""
+def test_a_click_on_the_strip_and_on_a_row_is_an_address(
+    address: str, window: Page, written: str
+) -> None:
+    """Story: somebody clicks a cell of the strip, then a row of the table, and goes back: each is
+    an address."""
     window.goto(f"{address}/compare?topic={written}")
     chart = window.locator(".stPlotlyChart")
     expect(chart.locator(".main-svg").first).to_be_visible()
@@ -61,7 +74,8 @@ def test_a_click_on_the_strip_and_on_a_row_is_an_address(address: str, window: P
     expect(window.get_by_role("heading", name=f"Offset {int(place[1]):,}")).to_be_visible()
     settled(window)
     table = window.locator("[data-testid=stDataFrame]:visible").first
-    # Drawn on a canvas, which tells screen readers what is in it; the row below the offset of the address.
+    # Drawn on a canvas, which tells screen readers what is in it; the row below the offset of the
+    # address.
     beside = table.get_by_test_id("glide-cell-0-6")
     expect(beside).to_have_text(str(int(place[1]) + 1))
     # Two rows of column names, then rows of 28 pixels: the seventh.
@@ -71,9 +85,12 @@ def test_a_click_on_the_strip_and_on_a_row_is_an_address(address: str, window: P
     window.wait_for_url(clicked)
 
 
-def test_from_a_transaction_and_a_record_to_compare(address: str, window: Page, written: str, artifacts: Path) -> None:
-    """Story: somebody sees an open transaction on top of the timeline, picks it in the table, then a bar, then finds an
-    aborted record by its key and follows the link: Compare says why nobody who reads committed gets it."""
+def test_from_a_transaction_and_a_record_to_compare(
+    address: str, window: Page, written: str, artifacts: Path
+) -> None:
+    """Story: somebody sees an open transaction on top of the timeline, picks it in the table, then
+    a bar, then finds an aborted record by its key and follows the link: Compare says why nobody who
+    reads committed gets it."""
     window.goto(f"{address}/transactions?topic={written}")
     expect(window.get_by_text("withholds 50 records of partition 0")).to_be_visible()
     bars = window.locator(".stPlotlyChart .barlayer .point")
@@ -107,15 +124,17 @@ def test_from_a_transaction_and_a_record_to_compare(address: str, window: Page, 
     window.screenshot(path=artifacts / "topics.png", full_page=True)
     window.get_by_role("link", name="Compare both levels").click()
     window.wait_for_url("**/compare?*partition=1*offset=343*")
-    expect(window.get_by_text("Not delivered: its transaction was aborted (marker at 501)")).to_be_visible()
+    expect(
+        window.get_by_text("Not delivered: its transaction was aborted (marker at 501)")
+    ).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_at_three_widths(
     scheme: str, address: str, browser: Browser, written: str, finished: Finished, artifacts: Path
 ) -> None:
-    """Story: somebody looks at the screenshots: a tablet, a laptop, a projector. No page shows an exception, and none
-    is wider than its window."""
+    """Story: somebody looks at the screenshots: a tablet, a laptop, a projector. No page shows an
+    exception, and none is wider than its window."""
     run = finished.run.id
     pages = {
         "run": f"?run={run}",
@@ -138,6 +157,8 @@ def test_every_page_at_three_widths(
             window.set_viewport_size({"width": width, "height": 1000})
             settled(window)
             window.screenshot(path=artifacts / f"{name}-{scheme}-{width}.png")
-            wide = window.get_by_test_id("stMain").evaluate("main => main.scrollWidth - main.clientWidth")
+            wide = window.get_by_test_id("stMain").evaluate(
+                "main => main.scrollWidth - main.clientWidth"
+            )
             assert wide <= 0, (name, width)
     window.close()

@@ -1,4 +1,5 @@
-"""Addresses in a real Chromium: each kind opens what it names, in the window of somebody else as well."""
+"""Addresses in a real Chromium: each kind opens what it names, in the window of somebody else as
+well."""
 
 from __future__ import annotations
 
@@ -16,7 +17,16 @@ from topicproof.backend.matrix.cells import RESULTS, Result
 from topicproof.backend.settings import Settings
 
 CELL = Result(
-    "at_least_once", "abort", {}, "squares-gone", "HOLDS", {"duplicates": 2}, "duplicates", "it fired", (), 7.0
+    "at_least_once",
+    "abort",
+    {},
+    "squares-gone",
+    "HOLDS",
+    {"duplicates": 2},
+    "duplicates",
+    "it fired",
+    (),
+    7.0,
 )
 
 
@@ -30,8 +40,11 @@ def matrix(settings: Settings) -> Iterator[Result]:
     path.unlink()
 
 
-def test_each_kind_of_link_opens_what_it_names(address: str, window: Page, finished: Finished, matrix: Result) -> None:
-    """Story: links in a chat. Each opens its page with what was chosen there, and stays the address of that."""
+def test_each_kind_of_link_opens_what_it_names(
+    address: str, window: Page, finished: Finished, matrix: Result
+) -> None:
+    """Story: links in a chat. Each opens its page with what was chosen there, and stays the address
+    of that."""
     run, sink = finished.run.id, finished.sink
     shown = {
         f"?run={run}": f"{run}",
@@ -52,7 +65,8 @@ def test_each_kind_of_link_opens_what_it_names(address: str, window: Page, finis
 
 
 def test_a_page_opened_by_a_link_finds_its_services_at_once(address: str, window: Page) -> None:
-    """Story: links in a chat. The browser asks for Streamlit's services where they are, and nowhere else before."""
+    """Story: links in a chat. The browser asks for Streamlit's services where they are, and nowhere
+    else before."""
     asked: list[str] = []
     window.on("request", lambda request: asked.append(request.url))
     for page in PAGES[1:]:
@@ -64,7 +78,8 @@ def test_a_page_opened_by_a_link_finds_its_services_at_once(address: str, window
 
 
 def test_the_matrix_says_how_to_run_more_of_it(address: str, window: Page, matrix: Result) -> None:
-    """Story: somebody looks at one cell and wants the others. Nothing was fetched to draw three lines of commands."""
+    """Story: somebody looks at one cell and wants the others. Nothing was fetched to draw three
+    lines of commands."""
     asked: list[str] = []
     window.on("request", lambda request: asked.append(request.url))
     window.goto(f"{address}/matrix?guarantee={matrix.guarantee}&fault={matrix.fault}")
@@ -72,12 +87,14 @@ def test_the_matrix_says_how_to_run_more_of_it(address: str, window: Page, matri
     window.get_by_text("Run more of it").click()
     expect(window.get_by_text("topicproof matrix --resume")).to_be_visible()
     expect(window.get_by_role("button", name="Run the small one")).to_be_visible()
-    assert any("/PlotlyChart." in url for url in asked) and not any("Highlighter" in url for url in asked)
+    assert any("/PlotlyChart." in url for url in asked) and not any(
+        "Highlighter" in url for url in asked
+    )
 
 
 def test_two_people_look_at_one_topic(address: str, browser: Browser, finished: Finished) -> None:
-    """Story: two people look at the same topic at the same time, each somewhere else. Neither moves the other, and a
-    link from one opens the same in the window of the other."""
+    """Story: two people look at the same topic at the same time, each somewhere else. Neither moves
+    the other, and a link from one opens the same in the window of the other."""
     link = f"{address}/compare?topic={finished.sink}"
     first, second = (browser.new_context().new_page() for _ in range(2))
     first.goto(f"{link}&partition=0&offset=3")
@@ -88,7 +105,9 @@ def test_two_people_look_at_one_topic(address: str, browser: Browser, finished: 
     first.wait_for_url("**offset=*")
     expect(first.get_by_text("no consumer ever gets one")).to_be_visible()
     settled(first)
-    assert "partition=1" in second.url and second.get_by_role("heading", name="Offset 4").is_visible()
+    assert (
+        "partition=1" in second.url and second.get_by_role("heading", name="Offset 4").is_visible()
+    )
     second.goto(first.url)
     expect(second.get_by_text("no consumer ever gets one")).to_be_visible()
     for window in (first, second):

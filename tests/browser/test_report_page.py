@@ -25,8 +25,8 @@ def evidence(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
 def test_it_opens_without_a_network(
     scheme: str, width: int, browser: Browser, evidence: tuple[Path, Report], artifacts: Path
 ) -> None:
-    """Story: somebody opens the attachment on a train. The charts are drawn, nothing is asked of anyone, no script
-    fails, a hostile name stays text, and the page is no wider than the window."""
+    """Story: somebody opens the attachment on a train. The charts are drawn, nothing is asked of
+    anyone, no script fails, a hostile name stays text, and the page is no wider than the window."""
     folder, report = evidence
     context = browser.new_context(
         offline=True,
@@ -38,7 +38,9 @@ def test_it_opens_without_a_network(
     wrong: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console", lambda message: wrong.append(message.text) if message.type == "error" else None
+    )
     page.on("dialog", lambda dialog: wrong.append(dialog.message))
     page.goto((folder / "report.html").as_uri())
     expect(page.locator("#fates .barlayer path").first).to_be_visible()

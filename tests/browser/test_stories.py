@@ -1,4 +1,5 @@
-"""The guided demos in a real Chromium: four run by themselves to their end, the fifth is a newcomer's whole path."""
+"""The guided demos in a real Chromium: four run by themselves to their end, the fifth is a
+newcomer's whole path."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ def to_its_end(window: Page, story: Story) -> None:
 
 @pytest.mark.parametrize("story", OTHERS, ids=lambda story: str(story.name))
 def test_a_story_runs_by_itself(story: Story, address: str, window: Page, artifacts: Path) -> None:
-    """Story: one click, and then only looking on. Every run of it ends with a verdict that holds, and with links; the
-    harm that at-least-once allows is one of them, and leads to the record."""
+    """Story: one click, and then only looking on. Every run of it ends with a verdict that holds,
+    and with links; the harm that at-least-once allows is one of them, and leads to the record."""
     window.goto(f"{address}/demos")
     start(window, story)
     to_its_end(window, story)
@@ -46,8 +47,8 @@ def test_a_story_runs_by_itself(story: Story, address: str, window: Page, artifa
 
 
 def test_the_path_of_a_newcomer(address: str, window: Page, artifacts: Path) -> None:
-    """Story: somebody opens the dashboard who knows nothing of it, and types no address: a demo, one of its aborted
-    records, that record's transaction, the verdict, a signature."""
+    """Story: somebody opens the dashboard who knows nothing of it, and types no address: a demo,
+    one of its aborted records, that record's transaction, the verdict, a signature."""
     window.goto(address)
     window.get_by_role("link", name="Demos").click()
     start(window, ABORTS)
@@ -55,7 +56,9 @@ def test_the_path_of_a_newcomer(address: str, window: Page, artifacts: Path) -> 
 
     window.get_by_role("link", name="An aborted record, seen at both levels").click()
     expect(window.get_by_role("heading", name="Compare", level=1)).to_be_visible()
-    expect(window.get_by_text("Not delivered: its transaction was aborted (marker at")).to_be_visible()
+    expect(
+        window.get_by_text("Not delivered: its transaction was aborted (marker at")
+    ).to_be_visible()
     settled(window)
 
     window.get_by_role("link", name="Show the transaction").click()
@@ -66,7 +69,9 @@ def test_the_path_of_a_newcomer(address: str, window: Page, artifacts: Path) -> 
 
     window.get_by_role("link", name=re.compile(r"Verdict$")).last.click()
     expect(window.get_by_role("heading", name="Verdict", level=1)).to_be_visible()
-    expect(window.get_by_text("9,000 of 9,000 inputs committed exactly once, in order")).to_be_visible()
+    expect(
+        window.get_by_text("9,000 of 9,000 inputs committed exactly once, in order")
+    ).to_be_visible()
     expect(window.get_by_text("not signed")).to_be_visible()
 
     window.get_by_role("textbox", name="Your name").fill("Grace Hopper")

@@ -1,8 +1,9 @@
-"""Counts what a sink holds of its source, by key, with a plain consumer and a dictionary: no code of Topicproof.
+"""Counts what a sink holds of its source, by key, with a plain consumer and a dictionary: no code
+of Topicproof.
 
-Arguments: bootstrap, source, sink. Every key is in the source once, and a value is the square of its input's. Prints
-JSON: keys of the source; sink records at either isolation level; copies beyond the first of a key; keys that are
-missing; records that no key explains; values that are wrong.
+Arguments: bootstrap, source, sink. Every key is in the source once, and a value is the square of
+its input's. Prints JSON: keys of the source; sink records at either isolation level; copies beyond
+the first of a key; keys that are missing; records that no key explains; values that are wrong.
 """
 
 import json
@@ -53,6 +54,8 @@ said = {
     "duplicates": sum(count - 1 for count in copies.values()),
     "missing": len(inputs.keys() - copies.keys()),
     "unexplained": sum(key not in inputs for key, _ in outputs),
-    "wrong": sum(int(value or b"") != int(inputs[key] or b"") ** 2 for key, value in outputs if key in inputs),
+    "wrong": sum(
+        int(value or b"") != int(inputs[key] or b"") ** 2 for key, value in outputs if key in inputs
+    ),
 }
 json.dump(said, sys.stdout)

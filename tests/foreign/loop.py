@@ -1,8 +1,10 @@
-"""A program that knows nothing of Topicproof: consume, square, produce, commit, in a loop, until it is told to end.
+"""A program that knows nothing of Topicproof: consume, square, produce, commit, in a loop, until it
+is told to end.
 
-Arguments: bootstrap, source, sink, group, `after` or `before` (when offsets are committed: after the records are
-delivered, at least once; or before they are produced, at most once), and the number of the batch at which it says
-"standing" between the two and stands still, to be killed there; 0: nowhere.
+Arguments: bootstrap, source, sink, group, `after` or `before` (when offsets are committed: after
+the records are delivered, at least once; or before they are produced, at most once), and the number
+of the batch at which it says "standing" between the two and stands still, to be killed there; 0:
+nowhere.
 """
 
 import signal

@@ -1,5 +1,6 @@
-"""A pair of topics that never rests: one program fills the source at a set rate, and an exactly-once loop, which knows
-nothing of Topicproof, copies it into the sink. `python -m tests.foreign.moving --checks 200` judges the pair meanwhile.
+"""A pair of topics that never rests: one program fills the source at a set rate, and an
+exactly-once loop, which knows nothing of Topicproof, copies it into the sink. `python -m
+tests.foreign.moving --checks 200` judges the pair meanwhile.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ PARTITIONS, BATCH, PATIENCE_S, TIMEOUT_S = 2, 100, 0.05, 30
 
 @contextmanager
 def moving_pair(cluster: Cluster, rate: int, drop_every: int = 0) -> Iterator[tuple[str, str, str]]:
-    """Source, sink and group of two programs at work; both end with the block. Raises what either of them raised.
-    `drop_every`: which offsets of the source the loop loses; 0 for none."""
+    """Source, sink and group of two programs at work; both end with the block. Raises what either
+    of them raised. `drop_every`: which offsets of the source the loop loses; 0 for none."""
     name = f"moving-{uuid.uuid4().hex[:6]}"
     source, sink, group = f"{name}-in", f"{name}-out", f"{name}-app"
     for topic in (source, sink):
@@ -57,7 +58,9 @@ def moving_pair(cluster: Cluster, rate: int, drop_every: int = 0) -> Iterator[tu
 def judged(cluster: Cluster, remote: str, fields: dict[str, object], folder: Path) -> Report:
     with spark_session(remote) as spark:
         (contract,) = make_contract(fields).each()
-        return judge_topics(spark, cluster.bootstrap, {}, question_of(contract, fields, cluster), folder)
+        return judge_topics(
+            spark, cluster.bootstrap, {}, question_of(contract, fields, cluster), folder
+        )
 
 
 def _written(cluster: Cluster, topic: str) -> bool:
@@ -96,10 +99,15 @@ def _fill(cluster: Cluster, source: str, rate: int, over: threading.Event) -> No
     producer.flush()
 
 
-def _copy(cluster: Cluster, source: str, sink: str, group: str, over: threading.Event, drop_every: int) -> None:
+def _copy(
+    cluster: Cluster, source: str, sink: str, group: str, over: threading.Event, drop_every: int
+) -> None:
     """Outputs and offsets of each batch in one transaction."""
     consumer = Consumer(
-        {**consumer_config(cluster.bootstrap, {}, group, READ_COMMITTED), "auto.offset.reset": "earliest"}
+        {
+            **consumer_config(cluster.bootstrap, {}, group, READ_COMMITTED),
+            "auto.offset.reset": "earliest",
+        }
     )
     producer = Producer(transactional_producer_config(cluster.bootstrap, {}, group))
     producer.init_transactions()
@@ -136,7 +144,9 @@ def main() -> int:
                 fields = terms(source, sink, group if number % 2 else None)
                 report = judged(cluster, up.spark_remote, fields, Path(home) / "check")
                 verdicts[report.verdict] += 1
-                sys.stdout.write(f"{number + 1} {'group' if number % 2 else 'alone'} {report.verdict}: {report.why}\n")
+                sys.stdout.write(
+                    f"{number + 1} {'group' if number % 2 else 'alone'} {report.verdict}: {report.why}\n"
+                )
                 sys.stdout.flush()
     sys.stdout.write(f"{dict(verdicts)}\n")
     return 1 if verdicts["VIOLATED"] else 0

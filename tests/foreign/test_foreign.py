@@ -1,8 +1,9 @@
-"""Topics that other programs wrote, killed in the middle of their work: judged by a contract, by key.
+"""Topics that other programs wrote, killed in the middle of their work: judged by a contract, by
+key.
 
-Each is killed with SIGKILL where it hurts; its successor goes on until its group has committed the end of the source.
-What the verdict says is held against tests/foreign/count.py, a plain consumer with a dictionary, which shares no code
-with what it checks.
+Each is killed with SIGKILL where it hurts; its successor goes on until its group has committed the
+end of the source. What the verdict says is held against tests/foreign/count.py, a plain consumer
+with a dictionary, which shares no code with what it checks.
 """
 
 from __future__ import annotations
@@ -86,16 +87,23 @@ class Topics:
         return all(one.lso == one.hw for one in self.cluster.bounds(self.sink).partitions)
 
     def judge(self, example: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> Judged:
-        """Check them by an example of contracts/, with these topics in place of its own; and count."""
+        """Check them by an example of contracts/, with these topics in place of its own; and
+        count."""
         text = (CONTRACTS / example).read_text(encoding="utf-8")
-        for said, mine in (("numbers", self.source), ("squares", self.sink), ("squares-app", self.group)):
+        for said, mine in (
+            ("numbers", self.source),
+            ("squares", self.sink),
+            ("squares-app", self.group),
+        ):
             text = text.replace(f": {said}}}", f": {mine}}}").replace(f": {said}\n", f": {mine}\n")
         contract = folder / example
         contract.write_text(text)
         capsys.readouterr()
         code = call("check", "--contract", str(contract), "--out", str(folder / "proof"), "--json")
         report = json.loads(capsys.readouterr().out)
-        assert (folder / "proof" / "contract.yaml").read_text().strip() == text.strip(), "the contract is evidence"
+        assert (folder / "proof" / "contract.yaml").read_text().strip() == text.strip(), (
+            "the contract is evidence"
+        )
         counted = subprocess.run(
             [sys.executable, HERE / "count.py", self.cluster.bootstrap, self.source, self.sink],
             capture_output=True,
@@ -107,11 +115,16 @@ class Topics:
 
 @pytest.fixture
 def topics(
-    settings: Settings, cluster: Services, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    settings: Settings,
+    cluster: Services,
+    new_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Topics:
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
-    made = Topics(settings, Cluster(cluster.bootstrap, {}), new_topic(PARTITIONS), new_topic(PARTITIONS))
+    made = Topics(
+        settings, Cluster(cluster.bootstrap, {}), new_topic(PARTITIONS), new_topic(PARTITIONS)
+    )
     producer = Producer(idempotent_producer_config(cluster.bootstrap, {}))
     for number in range(RECORDS):
         producer.produce(made.source, str(number), str(number), partition=number % PARTITIONS)
@@ -126,7 +139,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(command: list[str]) -> subprocess.Popen[str]:
         with (tmp_path / f"program-{len(started)}.log").open("w") as log:
-            started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=tmp_path))
+            started.append(
+                subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=tmp_path
+                )
+            )
         return started[-1]
 
     yield begin
@@ -143,9 +160,9 @@ def test_a_plain_loop_repeats_or_loses_the_batch_that_it_died_in(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Story: a consumer-producer loop is killed between producing a batch and committing its offsets. Its successor
-    reads the batch again: each record of it is a duplicate, no more and no fewer. With the two steps exchanged the
-    batch is lost instead."""
+    """Story: a consumer-producer loop is killed between producing a batch and committing its
+    offsets. Its successor reads the batch again: each record of it is a duplicate, no more and no
+    fewer. With the two steps exchanged the batch is lost instead."""
 
     command = [sys.executable, str(HERE / "loop.py"), *topics.named, commits]
     first = start([*command, "3"])
@@ -156,7 +173,10 @@ def test_a_plain_loop_repeats_or_loses_the_batch_that_it_died_in(
     judged = topics.judge("loop.yaml", tmp_path, capsys)
     kind, other = ("duplicates", "missing") if commits == "after" else ("missing", "duplicates")
     damage = judged.counted[kind]
-    assert damage > 0 and judged.counted[other] == judged.counted["unexplained"] == judged.counted["wrong"] == 0
+    assert (
+        damage > 0
+        and judged.counted[other] == judged.counted["unexplained"] == judged.counted["wrong"] == 0
+    )
     assert judged.code == 1 and judged.report["verdict"] == "VIOLATED"
     assert judged.counts == {"duplicate" if commits == "after" else "gap": damage}
     assert judged.report["source"]["records"] == judged.counted["inputs"] == RECORDS
@@ -166,11 +186,17 @@ def test_a_plain_loop_repeats_or_loses_the_batch_that_it_died_in(
 def test_kafka_streams_is_exactly_once(
     topics: Topics, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Story: a Kafka Streams application with exactly_once_v2 is killed in the middle of a transaction. Its successor
-    has other transactional ids; the transaction expires, its records stay in the log as aborted, and each input has one
-    output all the same."""
+    """Story: a Kafka Streams application with exactly_once_v2 is killed in the middle of a
+    transaction. Its successor has other transactional ids; the transaction expires, its records
+    stay in the log as aborted, and each input has one output all the same."""
     jars = [*jar_files(topics.settings, BROKER), *jar_files(topics.settings, STREAMS)]
-    command = [java(), "-cp", os.pathsep.join(map(str, jars)), str(HERE / "Streams.java"), *topics.named]
+    command = [
+        java(),
+        "-cp",
+        os.pathsep.join(map(str, jars)),
+        str(HERE / "Streams.java"),
+        *topics.named,
+    ]
     command += ["exactly_once_v2", str(tmp_path / "state")]
     first = start([*command, PAUSE_MS])
 
@@ -191,10 +217,13 @@ def test_kafka_streams_is_exactly_once(
     wait_until(topics.settled, WAIT_S, "the end of the transaction that the killed one left open")
     judged = topics.judge("streams.yaml", tmp_path, capsys)
     assert judged.counted["inputs"] == judged.counted["committed"] == RECORDS
-    assert not any(judged.counted[wrong] for wrong in ("duplicates", "missing", "unexplained", "wrong"))
+    assert not any(
+        judged.counted[wrong] for wrong in ("duplicates", "missing", "unexplained", "wrong")
+    )
     assert judged.code == 0 and judged.report["verdict"] == "HOLDS", judged.report["why"]
     fates = judged.report["sink"]["fates"]
     assert fates["committed"] == RECORDS and fates["pending"] == 0
     assert fates["aborted"] == judged.counted["uncommitted"] - RECORDS > 0
-    # By key, with an expression and a group: all of it comes from the evidence when it is judged again.
+    # By key, with an expression and a group: all of it comes from the evidence when it is judged
+    # again.
     assert call("verify", str(tmp_path / "proof")) == 0

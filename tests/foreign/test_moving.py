@@ -15,20 +15,28 @@ RATE = 500
 
 
 @pytest.mark.parametrize("grouped", [True, False], ids=["with its group", "without a group"])
-def test_a_moving_pair_holds_as_far_as_it_is_judged(cluster: Services, tmp_path: Path, grouped: bool) -> None:
-    """Story: a source that is filled, and an exactly-once loop behind it. Each check says what it covered."""
+def test_a_moving_pair_holds_as_far_as_it_is_judged(
+    cluster: Services, tmp_path: Path, grouped: bool
+) -> None:
+    """Story: a source that is filled, and an exactly-once loop behind it. Each check says what it
+    covered."""
     kafka = Cluster(cluster.bootstrap)
     with moving_pair(kafka, RATE) as (source, sink, group):
-        report = judged(kafka, cluster.spark_remote, terms(source, sink, group if grouped else None), tmp_path)
+        report = judged(
+            kafka, cluster.spark_remote, terms(source, sink, group if grouped else None), tmp_path
+        )
     assert report.verdict is Outcome.HOLDS, report.why
     movement = next(one for one in report.findings if one.kind == "movement")
     assert movement.count and report.source_records
 
 
 def test_a_loss_shows_while_the_topics_move(cluster: Services, tmp_path: Path) -> None:
-    """Story: the loop loses every hundredth input. What was due is missing, however the topics move."""
+    """Story: the loop loses every hundredth input. What was due is missing, however the topics
+    move."""
     kafka = Cluster(cluster.bootstrap)
     with moving_pair(kafka, RATE, drop_every=100) as (source, sink, group):
         report = judged(kafka, cluster.spark_remote, terms(source, sink, group), tmp_path)
     assert report.verdict is Outcome.VIOLATED
-    assert {one.kind for one in report.findings if one.primary and one.outcome is Outcome.VIOLATED} == {"gap"}
+    assert {
+        one.kind for one in report.findings if one.primary and one.outcome is Outcome.VIOLATED
+    } == {"gap"}

@@ -15,7 +15,9 @@ from topicproof.backend.settings import read_settings
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def database(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
     """The address of an empty database, which is the history's."""
     url = f"sqlite:///{tmp_path / 'history.db'}"
     if request.param == "postgresql":
@@ -38,5 +40,6 @@ def open_history(database: str, tmp_path: Path) -> Iterator[Callable[[], History
     yield opened
     for history in histories:
         history.engine.dispose()
-    # A connection that is left open fails the test that left it, not one that runs when it is collected.
+    # A connection that is left open fails the test that left it, not one that runs when it is
+    # collected.
     gc.collect()

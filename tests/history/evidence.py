@@ -47,19 +47,37 @@ def judged(
     folder.mkdir(parents=True)
 
     def kept(rows: list[tuple[Any, ...]], name: str) -> Any:
-        return readings.keep(spark.createDataFrame(rows, readings.COLUMNS), (folder / name).as_uri(), len(rows))
+        return readings.keep(
+            spark.createDataFrame(rows, readings.COLUMNS), (folder / name).as_uri(), len(rows)
+        )
 
-    schema = pa.schema([(name, ARROW[kind]) for name, kind in map(str.split, BATCH_COLUMNS.split(", "))])
+    schema = pa.schema(
+        [(name, ARROW[kind]) for name, kind in map(str.split, BATCH_COLUMNS.split(", "))]
+    )
     columns = zip(*made.batches, strict=True) if made.batches else [[] for _ in schema]
     taken = Capture(
         Question(made.source_bounds, SINK, **question),
         made.sink_bounds,
-        Readings(kept(made.committed, COMMITTED), kept(made.uncommitted, UNCOMMITTED), kept(made.source, INPUTS)),
-        pa.table([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema),
+        Readings(
+            kept(made.committed, COMMITTED),
+            kept(made.uncommitted, UNCOMMITTED),
+            kept(made.source, INPUTS),
+        ),
+        pa.table(
+            [
+                pa.array(list(column), field.type)
+                for column, field in zip(columns, schema, strict=True)
+            ],
+            schema,
+        ),
         None,
         origin=origin,
     )
     keep_capture(taken, folder)
     report = judge_capture(spark, taken, folder)
-    complete(folder, report, {"plan.json": {"sink": SINK}, **({"contract.yaml": contract} if contract else {})})
+    complete(
+        folder,
+        report,
+        {"plan.json": {"sink": SINK}, **({"contract.yaml": contract} if contract else {})},
+    )
     return report

@@ -1,4 +1,5 @@
-"""Sign-offs: what nobody can answer for is refused, what is entered stays, what is changed later shows."""
+"""Sign-offs: what nobody can answer for is refused, what is entered stays, what is changed later
+shows."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ import sqlalchemy as sa
 
 from tests.app.test_history_page import HELD, TWICE, UNKNOWN
 from topicproof.backend.errors import EvidenceError, UsageError
-from topicproof.backend.history.signoff import Decision, Signoff, Standing, broken, sign, signoffs, standing
+from topicproof.backend.history.signoff import (
+    Decision,
+    Signoff,
+    Standing,
+    broken,
+    sign,
+    signoffs,
+    standing,
+)
 from topicproof.backend.history.store import History
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
@@ -23,9 +32,12 @@ Open = Callable[[], History]
 
 
 def test_a_decision_is_kept_with_all_that_it_says(open_history: Open) -> None:
-    """Story: two people decide on two runs. Each entry comes back as it was entered, chained to the one before."""
+    """Story: two people decide on two runs. Each entry comes back as it was entered, chained to the
+    one before."""
     history = open_history()
-    first = sign(history, "squares-a", [HELD], "e1", Decision.ACCEPT, " Grace Hopper ", "as expected: ✓ <b>")
+    first = sign(
+        history, "squares-a", [HELD], "e1", Decision.ACCEPT, " Grace Hopper ", "as expected: ✓ <b>"
+    )
     second = sign(history, "squares-b", [TWICE], "e2", Decision.REJECT, "Kurt Gödel")
     assert signoffs(history) == [first, second] and signoffs(history, "squares-b") == [second]
     assert (first.number, first.name, first.verdict) == (1, "Grace Hopper", HELD.verdict)
@@ -40,17 +52,33 @@ def test_a_decision_is_kept_with_all_that_it_says(open_history: Open) -> None:
         (UNKNOWN, Decision.ACCEPT, {}, "needs a reason in words"),
         (TWICE, Decision.ACCEPT, {"comment": "fine"}, "VIOLATED by duplicate"),
         (HELD, Decision.ACCEPT, {"kind": "duplicate"}, "belong to a waiver only"),
-        (TWICE, Decision.WAIVE, {"kind": "gap", "until": LATER, "comment": "why"}, "gap cannot be waived"),
-        (HELD, Decision.WAIVE, {"kind": "duplicate", "until": LATER, "comment": "why"}, "No finding breaks"),
+        (
+            TWICE,
+            Decision.WAIVE,
+            {"kind": "gap", "until": LATER, "comment": "why"},
+            "gap cannot be waived",
+        ),
+        (
+            HELD,
+            Decision.WAIVE,
+            {"kind": "duplicate", "until": LATER, "comment": "why"},
+            "No finding breaks",
+        ),
         (TWICE, Decision.WAIVE, {"kind": "duplicate", "comment": "why"}, "last day"),
-        (TWICE, Decision.WAIVE, {"kind": "duplicate", "until": TODAY - timedelta(days=1), "comment": "why"}, "today"),
+        (
+            TWICE,
+            Decision.WAIVE,
+            {"kind": "duplicate", "until": TODAY - timedelta(days=1), "comment": "why"},
+            "today",
+        ),
         (TWICE, Decision.WAIVE, {"kind": "duplicate", "until": LATER}, "needs its reason"),
     ],
 )
 def test_what_nobody_can_answer_for_is_refused(
     report: Report, decision: Decision, given: dict[str, object], says: str, open_history: Open
 ) -> None:
-    """Story: a decision without a name, without a reason, on a finding that is not there. One sentence, no entry."""
+    """Story: a decision without a name, without a reason, on a finding that is not there. One
+    sentence, no entry."""
     history = open_history()
     with pytest.raises(UsageError, match=says):
         sign(history, "squares-a", [report], "e1", decision, **{"name": "Grace Hopper", **given})  # type: ignore[arg-type]
@@ -58,10 +86,21 @@ def test_what_nobody_can_answer_for_is_refused(
 
 
 def test_a_violated_verdict_is_accepted_for_as_long_as_it_is_waived(open_history: Open) -> None:
-    """Story: QA knows of the duplicates until the next release. Waived first, the verdict is accepted; when the day is
-    over the acceptance is, too; on other evidence the waiver is worth nothing."""
+    """Story: QA knows of the duplicates until the next release. Waived first, the verdict is
+    accepted; when the day is over the acceptance is, too; on other evidence the waiver is worth
+    nothing."""
     history = open_history()
-    sign(history, "squares-a", [TWICE], "e1", Decision.WAIVE, "Grace Hopper", "known", "duplicate", LATER)
+    sign(
+        history,
+        "squares-a",
+        [TWICE],
+        "e1",
+        Decision.WAIVE,
+        "Grace Hopper",
+        "known",
+        "duplicate",
+        LATER,
+    )
     assert standing(signoffs(history), "e1", TODAY) is Standing.NONE
     with pytest.raises(UsageError, match="VIOLATED by duplicate"):
         sign(history, "squares-a", [TWICE], "e2", Decision.ACCEPT, "Grace Hopper")
@@ -77,7 +116,8 @@ def test_a_violated_verdict_is_accepted_for_as_long_as_it_is_waived(open_history
 
 
 def test_the_worst_of_several_stages_is_signed(open_history: Open) -> None:
-    """Story: a chain holds end to end, yet one of its stages wrote duplicates. Accepting it takes their waiver."""
+    """Story: a chain holds end to end, yet one of its stages wrote duplicates. Accepting it takes
+    their waiver."""
     history = open_history()
     with pytest.raises(UsageError, match="VIOLATED by duplicate"):
         sign(history, "chain-a", [HELD, TWICE, HELD], "e1", Decision.ACCEPT, "Grace Hopper")
@@ -90,7 +130,10 @@ def test_the_database_refuses_to_change_an_entry(open_history: Open) -> None:
     history = open_history()
     sign(history, "squares-a", [HELD], "e1", Decision.REJECT, "Grace Hopper")
     for statement in ("update signoffs set decision = 'accept'", "delete from signoffs"):
-        with pytest.raises(sa.exc.DBAPIError, match="append-only"), history.engine.begin() as connection:
+        with (
+            pytest.raises(sa.exc.DBAPIError, match="append-only"),
+            history.engine.begin() as connection,
+        ):
             connection.execute(sa.text(statement))
 
 
@@ -99,8 +142,8 @@ def _changed(entries: list[Signoff], at: int, **fields: object) -> list[Signoff]
 
 
 def test_what_is_changed_exchanged_or_taken_out_breaks_the_chain(open_history: Open) -> None:
-    """Story: somebody who may do everything with the database changes history. The first wrong entry is named, even
-    where its own hash was made anew."""
+    """Story: somebody who may do everything with the database changes history. The first wrong
+    entry is named, even where its own hash was made anew."""
     history = open_history()
     for number in range(4):
         sign(history, f"squares-{number}", [HELD], f"e{number}", Decision.REJECT, "Grace Hopper")
@@ -118,12 +161,16 @@ def test_people_may_sign_at_the_same_moment(open_history: Open) -> None:
     histories = [open_history() for _ in range(4)]
 
     def signed(number: int) -> None:
-        sign(histories[number], f"squares-{number}", [HELD], "e", Decision.ACCEPT, f"person {number}")
+        sign(
+            histories[number], f"squares-{number}", [HELD], "e", Decision.ACCEPT, f"person {number}"
+        )
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(signed, range(4)))
     entries = signoffs(histories[0])
-    assert {one.name for one in entries} == {f"person {number}" for number in range(4)} and broken(entries) is None
+    assert {one.name for one in entries} == {f"person {number}" for number in range(4)} and broken(
+        entries
+    ) is None
 
 
 def test_a_database_that_is_gone_is_said(open_history: Open, database: str) -> None:

@@ -1,4 +1,5 @@
-"""One contract, one scenario over time: what belongs together, and which figures are drawn and listed."""
+"""One contract, one scenario over time: what belongs together, and which figures are drawn and
+listed."""
 
 from __future__ import annotations
 
@@ -45,8 +46,9 @@ def judged(home: tuple[Settings, History], kind: str, plan: dict[str, Any], repo
 def test_checks_of_one_contract_are_one_trend(
     home: tuple[Settings, History], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Story: CI checks two topics by one contract every night, and somebody checks them once without. A run is about
-    the same topics. Each of the three is a line of its own; the contract's has the night that broke it."""
+    """Story: CI checks two topics by one contract every night, and somebody checks them once
+    without. A run is about the same topics. Each of the three is a line of its own; the contract's
+    has the night that broke it."""
     nightly = {**CHECKED, "contract": "orders.yaml"}
     nights = [judged(home, "check", nightly, report) for report in (HELD, TWICE, HELD)]
     once = judged(home, "check", CHECKED, HELD)
@@ -56,12 +58,17 @@ def test_checks_of_one_contract_are_one_trend(
 
     assert call("trend", "orders.yaml", "--json") == 0
     (said,) = json.loads(capsys.readouterr().out)
-    assert said["of"] == subject(nights[0]) and [one["run"] for one in said["reports"]] == [one.id for one in nights]
+    assert said["of"] == subject(nights[0]) and [one["run"] for one in said["reports"]] == [
+        one.id for one in nights
+    ]
     assert [one["verdict"] for one in said["reports"]] == ["HOLDS", "VIOLATED", "HOLDS"]
     assert {one["sign_off"] for one in said["reports"]} == {"not signed"}
     broke = [one["figures"]["findings that break the verdict"] for one in said["reports"]]
     assert broke == [0, 3, 0] and said["reports"][0]["figures"].keys() == MEASURES.keys()
-    reports = {one.id: replace(report, run=one.id) for one, report in zip(nights, (HELD, TWICE, HELD), strict=True)}
+    reports = {
+        one.id: replace(report, run=one.id)
+        for one, report in zip(nights, (HELD, TWICE, HELD), strict=True)
+    }
     drawn = frame(nights, reports, "findings that break the verdict")
     assert list(drawn["figure"]) == broke and list(drawn["run"]) == [one.id for one in nights]
 
@@ -74,11 +81,14 @@ def test_checks_of_one_contract_are_one_trend(
 def test_a_report_that_is_gone_leaves_its_place_in_the_trend(
     home: tuple[Settings, History], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Story: somebody deleted the folder of an old check. Its verdict is still known; its figures are not."""
+    """Story: somebody deleted the folder of an old check. Its verdict is still known; its figures
+    are not."""
     gone = judged(home, "check", CHECKED, HELD)
     (gone.folder(home[0]) / REPORT).unlink()
     assert call("trend", "lines", "--json") == 0
     (said,) = json.loads(capsys.readouterr().out)
-    assert said["reports"][0]["verdict"] == "HOLDS" and set(said["reports"][0]["figures"].values()) == {None}
+    assert said["reports"][0]["verdict"] == "HOLDS" and set(
+        said["reports"][0]["figures"].values()
+    ) == {None}
     assert call("trend", "lines") == 0
     assert "–" in capsys.readouterr().out

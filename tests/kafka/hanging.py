@@ -1,4 +1,5 @@
-"""A really hanging transaction: a late write to a broker that does not ask the coordinator, as before KIP-890."""
+"""A really hanging transaction: a late write to a broker that does not ask the coordinator, as
+before KIP-890."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ NOT_VERIFIED = 49
 """The broker's error code for a late write that its coordinator does not know (INVALID_PRODUCER_ID_MAPPING)."""
 
 
-def hang(bootstrap: str, topic: str, producer_id: int = GHOST, epoch: int = 0, sequence: int = 0) -> None:
+def hang(
+    bootstrap: str, topic: str, producer_id: int = GHOST, epoch: int = 0, sequence: int = 0
+) -> None:
     """Open a transaction in partition 0 that nothing will end, with one record."""
     with broker_setting(bootstrap, "transaction.partition.verification.enable", "false"):
         # The broker hears of its new setting a moment later.
@@ -28,8 +31,11 @@ def hang(bootstrap: str, topic: str, producer_id: int = GHOST, epoch: int = 0, s
         )
 
 
-def append_late(bootstrap: str, topic: str, producer_id: int = GHOST, epoch: int = 0, sequence: int = 0) -> int:
-    """Produce one transactional record to partition 0 behind the coordinator's back; the broker's error code."""
+def append_late(
+    bootstrap: str, topic: str, producer_id: int = GHOST, epoch: int = 0, sequence: int = 0
+) -> int:
+    """Produce one transactional record to partition 0 behind the coordinator's back; the broker's
+    error code."""
     builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=10_000)
     builder.set_producer_state(producer_id, epoch, sequence, True)
     builder.append(timestamp=int(time.time() * 1000), key=b"k", value=b"v", headers=[])

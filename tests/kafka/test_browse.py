@@ -1,4 +1,5 @@
-"""Browsing records on a real broker: what is found, where a search stops, what the newest are at either level."""
+"""Browsing records on a real broker: what is found, where a search stops, what the newest are at
+either level."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ from topicproof.validators.finding import Fate
 MOMENT_MS = 1_700_000_000_000
 
 
-def test_records_are_found_by_what_is_in_them(bootstrap: str, new_topic: Callable[..., str]) -> None:
-    """Story: a partition holds committed, aborted and plain records. Each condition finds exactly its own, and the
-    search says that it came to the end."""
+def test_records_are_found_by_what_is_in_them(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: a partition holds committed, aborted and plain records. Each condition finds exactly
+    its own, and the search says that it came to the end."""
     topic = new_topic()
     writer = Writer(bootstrap, topic, headers={"Kind": b"Invoice"})
     writer.write("A3 A+ B4 B- n2 C1")
@@ -34,18 +37,24 @@ def test_records_are_found_by_what_is_in_them(bootstrap: str, new_topic: Callabl
 
     everything = [0, 1, 2, 4, 5, 6, 7, 9, 10, 11]
     assert [offset for offset, _fate in found(Wanted())] == everything
-    assert found(Wanted(fates=(Fate.ABORTED,))) == [(offset, Fate.ABORTED) for offset in (4, 5, 6, 7)]
+    assert found(Wanted(fates=(Fate.ABORTED,))) == [
+        (offset, Fate.ABORTED) for offset in (4, 5, 6, 7)
+    ]
     assert found(Wanted(fates=(Fate.PENDING, Fate.ABORTED)), 6)[-1] == (11, Fate.PENDING)
     assert found(Wanted(key=b"b2")) == [(6, Fate.ABORTED)]
-    assert len(found(Wanted(header=b"kind=invoice"))) == len(everything) and not found(Wanted(header=b"kind=x"))
-    assert len(found(Wanted(value=b"SOME LENGTH"))) == len(everything) and not found(Wanted(value=b"\xff"))
+    assert len(found(Wanted(header=b"kind=invoice"))) == len(everything) and not found(
+        Wanted(header=b"kind=x")
+    )
+    assert len(found(Wanted(value=b"SOME LENGTH"))) == len(everything) and not found(
+        Wanted(value=b"\xff")
+    )
 
 
 def test_a_search_stops_at_its_limits_and_goes_on(
     bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Story: a partition is longer than one search reads. Going on from where each search stopped meets every record
-    once; too many bytes stop a search as well, and progress is told."""
+    """Story: a partition is longer than one search reads. Going on from where each search stopped
+    meets every record once; too many bytes stop a search as well, and progress is told."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n70 A30 A-")
     seen = take(bootstrap, {}, topic)
@@ -55,7 +64,16 @@ def test_a_search_stops_at_its_limits_and_goes_on(
     stops: list[Stop] = []
     offsets, told, first = [], [], 0
     while not stops or stops[-1] is not Stop.END:
-        answer = search(bootstrap, {}, seen.bounds, seen.ranges, 0, first, Wanted(), lambda *each: told.append(each))
+        answer = search(
+            bootstrap,
+            {},
+            seen.bounds,
+            seen.ranges,
+            0,
+            first,
+            Wanted(),
+            lambda *each: told.append(each),
+        )
         stops.append(answer.stop)
         offsets += [row.offset for row in answer.rows]
         first = answer.reached
@@ -65,15 +83,17 @@ def test_a_search_stops_at_its_limits_and_goes_on(
     answer = search(bootstrap, {}, seen.bounds, seen.ranges, 0, 0, Wanted(key=b"A29"))
     assert (answer.rows, answer.stop, answer.reached) == ((), Stop.OFFSETS, 40)
     # What has another fate is not read, so it does not count.
-    answer = search(bootstrap, {}, seen.bounds, seen.ranges, 0, 0, Wanted(key=b"A29", fates=(Fate.ABORTED,)))
+    answer = search(
+        bootstrap, {}, seen.bounds, seen.ranges, 0, 0, Wanted(key=b"A29", fates=(Fate.ABORTED,))
+    )
     assert [row.offset for row in answer.rows] == [99]
     monkeypatch.setattr(browse, "SCAN_BYTES_MAX", 100)
     assert search(bootstrap, {}, seen.bounds, seen.ranges, 0, 0, Wanted()).stop is Stop.BYTES
 
 
 def test_a_time_is_an_offset(bootstrap: str, new_topic: Callable[..., str]) -> None:
-    """Story: records carry the times 1 s, 2 s and 3 s. A time between two is the later one's offset; one behind all of
-    them is the end."""
+    """Story: records carry the times 1 s, 2 s and 3 s. A time between two is the later one's
+    offset; one behind all of them is the end."""
     topic = new_topic()
     producer = Producer(idempotent_producer_config(bootstrap, {}))
     for number in range(3):
@@ -81,25 +101,34 @@ def test_a_time_is_an_offset(bootstrap: str, new_topic: Callable[..., str]) -> N
     assert producer.flush(20) == 0
     producer.close()
     bounds = take(bootstrap, {}, topic).bounds
-    assert [offset_at(bootstrap, {}, bounds, 0, MOMENT_MS + ms) for ms in (0, 1_500, 3_000, 3_001)] == [0, 1, 2, 3]
+    assert [
+        offset_at(bootstrap, {}, bounds, 0, MOMENT_MS + ms) for ms in (0, 1_500, 3_000, 3_001)
+    ] == [0, 1, 2, 3]
     with pytest.raises(TopicError, match="has no partition 7"):
         offset_at(bootstrap, {}, bounds, 7, 0)
 
 
 def test_the_newest_are_those_of_the_level(bootstrap: str, new_topic: Callable[..., str]) -> None:
-    """Story: a tail at both levels. Aborted and pending records are only in the uncommitted one; many aborted ones do
-    not hide the last committed ones."""
+    """Story: a tail at both levels. Aborted and pending records are only in the uncommitted one;
+    many aborted ones do not hide the last committed ones."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A5 A+ B60 B-")
     writer.write("n2 C3", 1)
     seen = take(bootstrap, {}, topic)
     committed = latest(bootstrap, {}, seen.bounds, seen.ranges, READ_COMMITTED, 10)
-    assert sorted((row.partition, row.offset) for row in committed) == [(0, n) for n in range(5)] + [(1, 0), (1, 1)]
+    assert sorted((row.partition, row.offset) for row in committed) == [
+        (0, n) for n in range(5)
+    ] + [(1, 0), (1, 1)]
     assert {row.fate for row in committed} == {Fate.COMMITTED}
     uncommitted = latest(bootstrap, {}, seen.bounds, seen.ranges, READ_UNCOMMITTED, 10)
     assert len(uncommitted) == 10 and uncommitted[0].fate is Fate.PENDING
-    assert latest(bootstrap, {}, take(bootstrap, {}, new_topic()).bounds, seen.ranges, READ_COMMITTED, 10) == ()
+    assert (
+        latest(
+            bootstrap, {}, take(bootstrap, {}, new_topic()).bounds, seen.ranges, READ_COMMITTED, 10
+        )
+        == ()
+    )
 
 
 def test_deleted_records_are_said(bootstrap: str, new_topic: Callable[..., str]) -> None:
@@ -112,9 +141,11 @@ def test_deleted_records_are_said(bootstrap: str, new_topic: Callable[..., str])
         search(bootstrap, {}, seen.bounds, seen.ranges, 0, 0, Wanted())
 
 
-def test_what_a_cluster_and_a_topic_are_made_of(bootstrap: str, new_topic: Callable[..., str]) -> None:
-    """Story: somebody made a topic with a setting of its own. It comes before the defaults; the cluster has a
-    controller, and does not show its own topics."""
+def test_what_a_cluster_and_a_topic_are_made_of(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: somebody made a topic with a setting of its own. It comes before the defaults; the
+    cluster has a controller, and does not show its own topics."""
     topic = new_topic(partitions=3, retention_ms="86400000")
     cluster = describe_cluster(bootstrap, {})
     shape = next(one for one in cluster.topics if one.topic == topic)
@@ -122,8 +153,12 @@ def test_what_a_cluster_and_a_topic_are_made_of(bootstrap: str, new_topic: Calla
     assert cluster.controller in [one.broker for one in cluster.brokers]
     assert not [one for one in cluster.topics if one.topic.startswith("__")]
     placements, settings = describe_topic(bootstrap, {}, topic)
-    assert [one.partition for one in placements] == [0, 1, 2] and all(one.in_sync == one.replicas for one in placements)
-    assert ("retention.ms", "86400000") in [(one.name, one.value) for one in settings if not one.default]
+    assert [one.partition for one in placements] == [0, 1, 2] and all(
+        one.in_sync == one.replicas for one in placements
+    )
+    assert ("retention.ms", "86400000") in [
+        (one.name, one.value) for one in settings if not one.default
+    ]
     assert [one.default for one in settings] == sorted(one.default for one in settings)
     with pytest.raises(TopicError, match="There is no topic no-such-topic"):
         describe_topic(bootstrap, {}, "no-such-topic")

@@ -24,8 +24,11 @@ from topicproof.validators.finding import PartitionBounds
 NewTopic = Callable[..., str]
 
 
-def test_an_open_transaction_is_named_with_what_it_withholds(bootstrap: str, new_topic: NewTopic) -> None:
-    """One transaction is open, and four records of others wait behind its two. The other partition is free."""
+def test_an_open_transaction_is_named_with_what_it_withholds(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """One transaction is open, and four records of others wait behind its two. The other partition
+    is free."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A1 A+ B2 n3 A1 A+")
@@ -37,7 +40,10 @@ def test_an_open_transaction_is_named_with_what_it_withholds(bootstrap: str, new
     assert found.state == "Ongoing"
     assert found.timeout_ms == TRANSACTION_TIMEOUT_MS
     assert 0 <= found.age_ms < TRANSACTION_TIMEOUT_MS
-    assert "is open for" in found.why and "withholds 6 records of partition 0 from offset 2 on" in found.why
+    assert (
+        "is open for" in found.why
+        and "withholds 6 records of partition 0 from offset 2 on" in found.why
+    )
     bounds = fetch_bounds(bootstrap, {}, topic)
     ranges = fate_ranges(scan(bootstrap, {}, topic, bounds), bounds)
     assert open_transactions(bootstrap, {}, topic, bounds, ranges)[0].withheld == 6
@@ -45,44 +51,75 @@ def test_an_open_transaction_is_named_with_what_it_withholds(bootstrap: str, new
     assert open_transactions(bootstrap, {}, topic) == ()
 
 
-def test_one_transaction_open_on_two_partitions_is_told_for_each(bootstrap: str, new_topic: NewTopic) -> None:
-    """A transaction has written to both partitions, another one to the second only. Each place has its own start."""
+def test_one_transaction_open_on_two_partitions_is_told_for_each(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """A transaction has written to both partitions, another one to the second only. Each place has
+    its own start."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A1")
     writer.write("B1 A2", partition=1)
     found = open_transactions(bootstrap, {}, topic)
-    assert [(each.partition, each.start_offset, each.withheld) for each in found] == [(0, 0, 1), (1, 0, 3), (1, 1, 2)]
-    assert [each.transactional_id for each in found] == [writer.transactional_id(who) for who in "ABA"]
+    assert [(each.partition, each.start_offset, each.withheld) for each in found] == [
+        (0, 0, 1),
+        (1, 0, 3),
+        (1, 1, 2),
+    ]
+    assert [each.transactional_id for each in found] == [
+        writer.transactional_id(who) for who in "ABA"
+    ]
     assert "withholds 1 record of" in found[0].why
 
 
-def test_a_hanging_transaction_is_found_from_its_partition(bootstrap: str, new_topic: NewTopic) -> None:
-    """A late write opened a transaction that its coordinator never heard of. Nothing will end it, and that is said."""
+def test_a_hanging_transaction_is_found_from_its_partition(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """A late write opened a transaction that its coordinator never heard of. Nothing will end it,
+    and that is said."""
     topic = new_topic()
-    wait_until(lambda: append_late(bootstrap, topic) == NOT_VERIFIED, 10, "the refusal of today's brokers")
+    wait_until(
+        lambda: append_late(bootstrap, topic) == NOT_VERIFIED, 10, "the refusal of today's brokers"
+    )
     hang(bootstrap, topic)
     Writer(bootstrap, topic).write("n2")
     assert fetch_bounds(bootstrap, {}, topic).partitions == (PartitionBounds(0, 0, 0, 3),)
     (found,) = open_transactions(bootstrap, {}, topic)
     assert found.hanging
-    assert (found.producer_id, found.start_offset, found.records, found.withheld) == (GHOST, 0, 1, 3)
+    assert (found.producer_id, found.start_offset, found.records, found.withheld) == (
+        GHOST,
+        0,
+        1,
+        3,
+    )
     assert (found.transactional_id, found.state, found.timeout_ms) == (None, None, None)
     assert found.why.startswith(f"Hanging: producer {GHOST} last wrote")
-    assert "withholds 3 records of partition 0 from offset 0 on until an operator aborts it" in found.why
+    assert (
+        "withholds 3 records of partition 0 from offset 0 on until an operator aborts it"
+        in found.why
+    )
 
 
-def test_a_late_write_after_the_commit_hangs_under_its_producers_name(bootstrap: str, new_topic: NewTopic) -> None:
-    """A committed, then one of its writes arrived late, as before KIP-890. It hangs although its name is known."""
+def test_a_late_write_after_the_commit_hangs_under_its_producers_name(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """A committed, then one of its writes arrived late, as before KIP-890. It hangs although its
+    name is known."""
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+")
     (of_a,) = producers(bootstrap, {}, topic).to_dict("records")
     hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
     (found,) = open_transactions(bootstrap, {}, topic)
-    assert (found.hanging, found.start_offset, found.transactional_id) == (True, 3, writer.transactional_id("A"))
+    assert (found.hanging, found.start_offset, found.transactional_id) == (
+        True,
+        3,
+        writer.transactional_id("A"),
+    )
     assert (found.state, found.timeout_ms) == ("CompleteCommit", None)
-    assert f"producer {of_a['producer_id']} of {writer.transactional_id('A')} last wrote" in found.why
+    assert (
+        f"producer {of_a['producer_id']} of {writer.transactional_id('A')} last wrote" in found.why
+    )
 
 
 OVERDUE = TRANSACTION_TIMEOUT_MS + CLEANUP_MS + 1
@@ -94,22 +131,35 @@ OVERDUE = TRANSACTION_TIMEOUT_MS + CLEANUP_MS + 1
         ("Ongoing", 5_000, "is open for 5.0 s of at most 60.0 s and withholds"),
         ("Ongoing", OVERDUE, "is open for 70.0 s of at most 60.0 s, which is over and withholds"),
         ("PrepareCommit", 5_000, "(PrepareCommit) is open for 5.0 s"),
-        ("PrepareCommit", OVERDUE, "decided to commit it, but the marker is not here, and it withholds 3 records"),
+        (
+            "PrepareCommit",
+            OVERDUE,
+            "decided to commit it, but the marker is not here, and it withholds 3 records",
+        ),
         ("PrepareAbort", OVERDUE, "decided to abort it, but the marker is not here"),
     ],
 )
-def test_a_transaction_that_does_not_end_in_time_is_said(state: str, age_ms: int, says: str) -> None:
+def test_a_transaction_that_does_not_end_in_time_is_said(
+    state: str, age_ms: int, says: str
+) -> None:
     """The same transaction at five moments of its life. Only what is really late is called that."""
-    found = OpenTransaction(0, 7, 0, 0, 12, "payments", state, age_ms, TRANSACTION_TIMEOUT_MS, 1, 3, False)
+    found = OpenTransaction(
+        0, 7, 0, 0, 12, "payments", state, age_ms, TRANSACTION_TIMEOUT_MS, 1, 3, False
+    )
     assert says in found.why
     assert found.overdue == (age_ms == OVERDUE) and found.stuck == found.why.startswith("Stuck: ")
 
 
 @pytest.mark.parametrize(("decided_ms", "stuck"), [(STUCK_MS + 1, True), (30, False)])
 def test_a_decision_is_as_old_as_the_coordinators_log_says(
-    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch, decided_ms: int, stuck: bool
+    bootstrap: str,
+    new_topic: NewTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    decided_ms: int,
+    stuck: bool,
 ) -> None:
-    """A transaction of a minute was decided long ago, or just now. Only the first is stuck, long before its timeout."""
+    """A transaction of a minute was decided long ago, or just now. Only the first is stuck, long
+    before its timeout."""
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A1")
@@ -117,14 +167,32 @@ def test_a_decision_is_as_old_as_the_coordinators_log_says(
     name, place = writer.transactional_id("A"), frozenset({(topic, 0)})
     (of_a,) = producers(bootstrap, {}, topic).to_dict("records")
     decided = StateEntry(
-        name, of_a["producer_id"], -1, 0, 900_000, "PrepareCommit", place, now_ms - decided_ms, now_ms - 60_000, None
+        name,
+        of_a["producer_id"],
+        -1,
+        0,
+        900_000,
+        "PrepareCommit",
+        place,
+        now_ms - decided_ms,
+        now_ms - 60_000,
+        None,
     )
     told = TransactionDescription(
-        0, TransactionState.PREPARE_COMMIT, of_a["producer_id"], 0, 900_000, now_ms - 60_000, {TopicPartition(topic, 0)}
+        0,
+        TransactionState.PREPARE_COMMIT,
+        of_a["producer_id"],
+        0,
+        900_000,
+        now_ms - 60_000,
+        {TopicPartition(topic, 0)},
     )
-    # No broker can be made to keep a marker back, so the coordinator's answer and its log are played.
+    # No broker can be made to keep a marker back, so the coordinator's answer and its log are
+    # played.
     monkeypatch.setattr(KafkaAdminClient, "describe_transactions", lambda *_: {name: told})
-    monkeypatch.setattr("topicproof.backend.kafka.coordination.coordinator.read_states", lambda *_: (decided,))
+    monkeypatch.setattr(
+        "topicproof.backend.kafka.coordination.coordinator.read_states", lambda *_: (decided,)
+    )
     (found,) = open_transactions(bootstrap, {}, topic)
     assert (found.stuck, found.overdue, found.hanging) == (stuck, False, False)
     assert found.decided_ms is not None and found.decided_ms >= decided_ms
@@ -132,7 +200,8 @@ def test_a_decision_is_as_old_as_the_coordinators_log_says(
 
 
 def test_producers_of_a_topic(bootstrap: str, new_topic: NewTopic) -> None:
-    """Three producers wrote: one committed, one is open, one is only idempotent. Each is told apart."""
+    """Three producers wrote: one committed, one is open, one is only idempotent. Each is told
+    apart."""
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A1 A+ B1 n1")
@@ -147,7 +216,8 @@ def test_producers_of_a_topic(bootstrap: str, new_topic: NewTopic) -> None:
 
 
 def test_an_untouched_topic_has_neither(bootstrap: str, new_topic: NewTopic) -> None:
-    """Nobody ever wrote here. Both answers are empty tables, and a missing topic is still an error."""
+    """Nobody ever wrote here. Both answers are empty tables, and a missing topic is still an
+    error."""
     topic = new_topic(partitions=2)
     assert open_transactions(bootstrap, {}, topic) == ()
     assert producers(bootstrap, {}, topic).empty

@@ -33,7 +33,8 @@ def lags(bootstrap: str, topic: str) -> tuple[Bounds, dict[str, GroupLag]]:
 
 
 def test_lag_is_what_a_consumer_would_get(bootstrap: str, new_topic: NewTopic) -> None:
-    """Groups stand at every offset of a partition with records of every fate. Two consumers say what they get."""
+    """Groups stand at every offset of a partition with records of every fate. Two consumers say
+    what they get."""
     topic = new_topic()
     Writer(bootstrap, topic).write("A4 A+ B3 B- n2 A2 A- C2 n1 A1 A+")
     bounds = fetch_bounds(bootstrap, {}, topic)
@@ -50,7 +51,8 @@ def test_lag_is_what_a_consumer_would_get(bootstrap: str, new_topic: NewTopic) -
 
 
 def test_groups_are_found_and_told_apart(bootstrap: str, new_topic: NewTopic) -> None:
-    """One group has read all it can, one is stuck, one never was here. Subtraction shows two lags."""
+    """One group has read all it can, one is stuck, one never was here. Subtraction shows two
+    lags."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A3 A+ B2 B-")
@@ -79,13 +81,17 @@ def test_groups_are_found_and_told_apart(bootstrap: str, new_topic: NewTopic) ->
     ranges = fate_ranges(scan(bootstrap, {}, topic, bounds), bounds)
     told = {lag.group: lag for lag in group_lags(bootstrap, {}, topic, bounds, ranges, opened)}
     assert [p.stuck_behind for p in told[stuck].partitions] == [None, writer.transactional_id("C")]
-    assert f"the open transaction of {writer.transactional_id('C')} from offset 2" in told[stuck].partitions[1].why
+    assert (
+        f"the open transaction of {writer.transactional_id('C')} from offset 2"
+        in told[stuck].partitions[1].why
+    )
     assert not found[stuck].stuck, "it still has something to read on the other partition"
     assert found[stuck].state == "Empty"
 
 
 def test_offsets_outside_of_the_log_are_said(bootstrap: str, new_topic: NewTopic) -> None:
-    """Records were deleted before one group read them; another group's offset lies beyond the end. Both are said."""
+    """Records were deleted before one group read them; another group's offset lies beyond the end.
+    Both are said."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n5")
     commit(bootstrap, topic, f"{topic}-late", 1)
@@ -93,14 +99,22 @@ def test_offsets_outside_of_the_log_are_said(bootstrap: str, new_topic: NewTopic
     delete_below(bootstrap, topic, 3)
     _, found = lags(bootstrap, topic)
     (late,), (ahead,) = (found[f"{topic}-{name}"].partitions for name in ("late", "ahead"))
-    assert (late.visible, late.why) == (2, "2 offsets were deleted before it read them. 2 records to read.")
+    assert (late.visible, late.why) == (
+        2,
+        "2 offsets were deleted before it read them. 2 records to read.",
+    )
     assert (ahead.visible, ahead.subtraction) == (0, -4)
     assert "behind the end of the log" in ahead.why
 
 
-@pytest.mark.parametrize(("committed", "visible", "exact"), [(0, 3, True), (5, 1, False), (10, 0, True)])
-def test_a_thinned_out_batch_is_estimated_and_said_so(committed: int, visible: int, exact: bool) -> None:
-    """Compaction left three records of ten offsets, and a group stands among them. Headers cannot tell which."""
+@pytest.mark.parametrize(
+    ("committed", "visible", "exact"), [(0, 3, True), (5, 1, False), (10, 0, True)]
+)
+def test_a_thinned_out_batch_is_estimated_and_said_so(
+    committed: int, visible: int, exact: bool
+) -> None:
+    """Compaction left three records of ten offsets, and a group stands among them. Headers cannot
+    tell which."""
     batches, bounds = log("n3/10")
     ranges: pd.DataFrame = fate_ranges(batches, bounds)
     lag = partition_lag(bounds.partitions[0], committed, ranges)

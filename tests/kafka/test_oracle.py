@@ -1,8 +1,10 @@
-"""The raw log held against a slow and simple oracle, on a topic that librdkafka and Kafka's Java client wrote together.
+"""The raw log held against a slow and simple oracle, on a topic that librdkafka and Kafka's Java
+client wrote together.
 
-The oracle reads the broker's own files, batch by batch with kafka-python, and keeps one open transaction per producer
-id. Which offsets hold a record it takes from two plain consumers, so that it decodes none itself. It shares no code
-with `topicproof.backend.kafka.log.rawlog`, `batches` or `fates`.
+The oracle reads the broker's own files, batch by batch with kafka-python, and keeps one open
+transaction per producer id. Which offsets hold a record it takes from two plain consumers, so that
+it decodes none itself. It shares no code with `topicproof.backend.kafka.log.rawlog`, `batches` or
+`fates`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ from kafka.record import MemoryRecords
 from tests.conftest import wait_until
 from tests.kafka.topics import Writer, broker_setting, delete_below, delivered
 from topicproof.backend.kafka.log.batches import COMPRESSIONS
-from topicproof.backend.kafka.log.fates import balance, fate_ranges, over_partitions, total, transactions
+from topicproof.backend.kafka.log.fates import (
+    balance,
+    fate_ranges,
+    over_partitions,
+    total,
+    transactions,
+)
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.services.jars import BROKER, TOOLS, jar_files
 from topicproof.backend.services.java import java
@@ -63,7 +71,14 @@ class Part:
 
     def row(self) -> tuple[object, ...]:
         places = (self.spans[0][0], self.spans[-1][1], len(self.offsets), self.bytes)
-        return (self.partition, self.producer_id, self.producer_epoch, *places, self.outcome, *self.marker)
+        return (
+            self.partition,
+            self.producer_id,
+            self.producer_epoch,
+            *places,
+            self.outcome,
+            *self.marker,
+        )
 
 
 @dataclass
@@ -80,7 +95,9 @@ def ask_oracle(data: Path, bootstrap: str, bounds: Bounds) -> Oracle:
     answer = Oracle({}, [])
     for p in bounds.partitions:
         files = sorted((data / f"{bounds.topic}-{p.partition}").glob("*.log"))
-        markers, parts = read_files(files, p, {offset for number, offset in uncommitted if number == p.partition})
+        markers, parts = read_files(
+            files, p, {offset for number, offset in uncommitted if number == p.partition}
+        )
         answer.parts += parts
         for offset in range(p.start, p.hw):
             place = (p.partition, offset)
@@ -96,7 +113,9 @@ def ask_oracle(data: Path, bootstrap: str, bounds: Bounds) -> Oracle:
     return answer
 
 
-def read_files(files: list[Path], p: PartitionBounds, held: set[int]) -> tuple[set[int], list[Part]]:
+def read_files(
+    files: list[Path], p: PartitionBounds, held: set[int]
+) -> tuple[set[int], list[Part]]:
     """The offsets of markers, and the transactions that hold records, of one partition's log."""
     markers, parts = set[int](), []
     under_way: dict[int, Part] = {}
@@ -104,17 +123,28 @@ def read_files(files: list[Path], p: PartitionBounds, held: set[int]) -> tuple[s
         records = MemoryRecords(file.read_bytes())
         while records.has_next():
             batch = records.next_batch()
-            if batch.last_offset < p.start or batch.base_offset >= p.hw or not batch.is_transactional:
+            if (
+                batch.last_offset < p.start
+                or batch.base_offset >= p.hw
+                or not batch.is_transactional
+            ):
                 continue
             producer = batch.producer_id
             if not batch.is_control_batch:
-                offsets = [offset for offset in range(batch.base_offset, batch.last_offset + 1) if offset in held]
+                offsets = [
+                    offset
+                    for offset in range(batch.base_offset, batch.last_offset + 1)
+                    if offset in held
+                ]
                 if offsets:
                     part = under_way.setdefault(producer, Part(p.partition, producer))
                     part.producer_epoch = batch.producer_epoch
                     part.offsets += offsets
                     part.spans.append(
-                        (batch.base_offset if batch.base_offset >= p.start else offsets[0], batch.last_offset)
+                        (
+                            batch.base_offset if batch.base_offset >= p.start else offsets[0],
+                            batch.last_offset,
+                        )
                     )
                     part.bytes += batch.size_in_bytes
                 continue
@@ -129,7 +159,8 @@ def read_files(files: list[Path], p: PartitionBounds, held: set[int]) -> tuple[s
 
 
 def agree(data: Path, bootstrap: str, topic: str) -> Oracle:
-    """Hold every offset and every transaction of the raw log against the oracle's, at a moment when no file changes."""
+    """Hold every offset and every transaction of the raw log against the oracle's, at a moment when
+    no file changes."""
     looks: list[tuple[Bounds, pa.Table, Oracle]] = []
 
     def look() -> bool:
@@ -145,7 +176,9 @@ def agree(data: Path, bootstrap: str, topic: str) -> Oracle:
     for part in oracle.parts:
         lso = bounds.partitions[part.partition].lso
         fates = {oracle.fates[(part.partition, offset)] for offset in part.offsets if offset < lso}
-        assert fates <= {expected.get(part.outcome)}, "the oracle's own witnesses, files and consumers, disagree"
+        assert fates <= {expected.get(part.outcome)}, (
+            "the oracle's own witnesses, files and consumers, disagree"
+        )
     ranges = fate_ranges(table, bounds)
     for row in pa.Table.from_pandas(ranges).to_pylist():
         span = range(row["first_offset"], row["last_offset"] + 1)
@@ -153,22 +186,39 @@ def agree(data: Path, bootstrap: str, topic: str) -> Oracle:
         # Which offsets of a thinned-out batch are left is not in its header, only how many.
         kept = row["records"] if row["fate"] in (Fate.COMMITTED, Fate.ABORTED) else len(span)
         assert found == Counter([row["fate"]] * kept + [Fate.GONE] * (len(span) - kept)), row
-    assert {fate: n for fate, n in total(balance(ranges, bounds)).items() if n} == Counter(oracle.fates.values())
-    names = ["partition", "producer_id", "producer_epoch", "first_offset", "last_offset", "records", "bytes", "outcome"]
-    found_parts = pa.Table.from_pandas(transactions(table, bounds)[[*names, "marker_offset", "marker_epoch"]])
-    assert sorted(tuple(row[name] for name in found_parts.column_names) for row in found_parts.to_pylist()) == sorted(
-        part.row() for part in oracle.parts
+    assert {fate: n for fate, n in total(balance(ranges, bounds)).items() if n} == Counter(
+        oracle.fates.values()
     )
+    names = [
+        "partition",
+        "producer_id",
+        "producer_epoch",
+        "first_offset",
+        "last_offset",
+        "records",
+        "bytes",
+        "outcome",
+    ]
+    found_parts = pa.Table.from_pandas(
+        transactions(table, bounds)[[*names, "marker_offset", "marker_epoch"]]
+    )
+    assert sorted(
+        tuple(row[name] for name in found_parts.column_names) for row in found_parts.to_pylist()
+    ) == sorted(part.row() for part in oracle.parts)
     return oracle
 
 
 def files_of(data: Path, topic: str) -> list[tuple[str, int, int]]:
-    """The log's files as they are: name, number on the disk, size. The cleaner puts new ones in their place."""
-    return sorted((str(f), f.stat().st_ino, f.stat().st_size) for f in data.glob(f"{topic}-*/*.log"))
+    """The log's files as they are: name, number on the disk, size. The cleaner puts new ones in
+    their place."""
+    return sorted(
+        (str(f), f.stat().st_ino, f.stat().st_size) for f in data.glob(f"{topic}-*/*.log")
+    )
 
 
 def copy(bootstrap: str, settings: Settings, source: str, topic: str) -> subprocess.Popen[bytes]:
-    """Kafka's own test program: copies one partition in transactions of Java's client, and aborts a third of them."""
+    """Kafka's own test program: copies one partition in transactions of Java's client, and aborts a
+    third of them."""
     jars = [*jar_files(settings, BROKER), *jar_files(settings, TOOLS)]
     options = {
         "broker-list": bootstrap,
@@ -179,14 +229,24 @@ def copy(bootstrap: str, settings: Settings, source: str, topic: str) -> subproc
         "transactional-id": f"{topic}-copier",
         "transaction-size": str(COPIED_AT_ONCE),
     }
-    command = [java(), "-Xmx128m", "-cp", ":".join(map(str, jars)), COPIER, "--enable-random-aborts"]
+    command = [
+        java(),
+        "-Xmx128m",
+        "-cp",
+        ":".join(map(str, jars)),
+        COPIER,
+        "--enable-random-aborts",
+    ]
     command += [word for name, value in options.items() for word in (f"--{name}", value)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def configure(bootstrap: str, topic: str, config: Mapping[str, str]) -> None:
     """Change the topic's settings."""
-    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in config.items()
+    ]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
     admin = AdminClient(admin_config(bootstrap, {}))
     for future in admin.incremental_alter_configs([resource]).values():
@@ -203,12 +263,15 @@ def data(settings: Settings) -> Path:
 def test_every_fate_and_transaction_is_what_the_oracle_says(
     bootstrap: str, settings: Settings, data: Path, new_topic: NewTopic, compression: str
 ) -> None:
-    """Two librdkafka producers and one without transactions write beside Java's client, which aborts at random. Then
-    the log is compacted, a transaction is left open, and records are deleted. Each time all witnesses agree."""
+    """Two librdkafka producers and one without transactions write beside Java's client, which
+    aborts at random. Then the log is compacted, a transaction is left open, and records are
+    deleted. Each time all witnesses agree."""
     source = new_topic()
     Writer(bootstrap, source).write(f"n{COPIED_RECORDS}")
     # The broker compresses what Java's client sends, which cannot be told to.
-    topic = new_topic(partitions=2, compression_type="uncompressed" if compression == "none" else compression)
+    topic = new_topic(
+        partitions=2, compression_type="uncompressed" if compression == "none" else compression
+    )
     writer = Writer(bootstrap, topic, {"compression.type": compression})
     copier = copy(bootstrap, settings, source, topic)
     for end in ENDS:
@@ -216,14 +279,20 @@ def test_every_fate_and_transaction_is_what_the_oracle_says(
         writer.write("B1 A30 n1", partition=1)
         writer.write(f"B{end} A{end}")
     assert copier.wait(60) == 0
-    wait_until(lambda: all(p.lso == p.hw for p in fetch_bounds(bootstrap, {}, topic).partitions), 20, "every marker")
+    wait_until(
+        lambda: all(p.lso == p.hw for p in fetch_bounds(bootstrap, {}, topic).partitions),
+        20,
+        "every marker",
+    )
 
     oracle = agree(data, bootstrap, topic)
     bounds = fetch_bounds(bootstrap, {}, topic)
     whole = over_partitions(transactions(scan(bootstrap, {}, topic, bounds), bounds))
     over_both = whole[whole["partitions"].map(len) == 2].groupby("producer_id")["outcome"].agg(list)
     assert over_both.tolist() == [[OUTCOMES[end] for end in ENDS]] * 2
-    copied = Counter(part.outcome for part in oracle.parts if part.producer_id not in over_both.index)
+    copied = Counter(
+        part.outcome for part in oracle.parts if part.producer_id not in over_both.index
+    )
     assert copied["COMMITTED"] == COPIED_RECORDS / COPIED_AT_ONCE and copied["ABORTED"] > 0
     assert len(whole) == 2 * len(ENDS) + copied.total()
 
@@ -233,7 +302,9 @@ def test_every_fate_and_transaction_is_what_the_oracle_says(
         writer.write("A5 A+ B2 B- A2 A+")
         table = scan(bootstrap, {}, topic, fetch_bounds(bootstrap, {}, topic))
         span = pc.add(pc.subtract(table["last_offset"], table["base_offset"]), 1)
-        sparse = bool(pc.any(pc.and_(pc.greater(table["count"], 0), pc.less(table["count"], span))).as_py())
+        sparse = bool(
+            pc.any(pc.and_(pc.greater(table["count"], 0), pc.less(table["count"], span))).as_py()
+        )
         return sparse and not first_markers <= set(
             table.filter(pc.is_valid(table["control"]))["base_offset"].to_pylist()
         )

@@ -13,10 +13,13 @@ PRODUCERS = 80
 """Of those that ask for metadata only once, one in five to seventeen is late."""
 
 
-def test_no_plain_producer_waits_half_a_second_for_its_id(bootstrap: str, new_topic: Callable[..., str]) -> None:
-    """Story: whoever produces at least once begins anew in every batch. An idempotent client sends nothing until it has
-    a producer id; one that has found no broker to ask says that it waits for its transport, and looks again after half
-    a second. By the client's own statistics, none of many new ones is in that state once it may be used."""
+def test_no_plain_producer_waits_half_a_second_for_its_id(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: whoever produces at least once begins anew in every batch. An idempotent client sends
+    nothing until it has a producer id; one that has found no broker to ask says that it waits for
+    its transport, and looks again after half a second. By the client's own statistics, none of many
+    new ones is in that state once it may be used."""
     # A broker that has just started has no ids to give yet.
     with PlainProducer(bootstrap, {}, idempotence=True, acks="all") as first:
         first.produce([(new_topic(), None, b"first", [])])
@@ -32,5 +35,7 @@ def _state_of_a_new_one(bootstrap: str) -> str:
         # What it said while it was entered is heard only now, and forgotten.
         plain.producer.poll(0)
         told.clear()
-        wait_until(lambda: plain.producer.poll(0.01) >= 0 and bool(told), 10, "the client's statistics")
+        wait_until(
+            lambda: plain.producer.poll(0.01) >= 0 and bool(told), 10, "the client's statistics"
+        )
     return str(json.loads(told[0])["eos"]["idemp_state"])

@@ -1,4 +1,5 @@
-"""The proxy: clients stay on it, and each way of hurting a request does to a topic what it does in a real network."""
+"""The proxy: clients stay on it, and each way of hurting a request does to a topic what it does in
+a real network."""
 
 from __future__ import annotations
 
@@ -53,22 +54,29 @@ def send(producer: Producer, topic: str, values: str) -> None:
 
 
 def letters(bootstrap: str, topic: str, isolation: str = READ_UNCOMMITTED) -> str:
-    return "".join((message.value or b"").decode() for message in read_all(bootstrap, topic, isolation))
+    return "".join(
+        (message.value or b"").decode() for message in read_all(bootstrap, topic, isolation)
+    )
 
 
 def transactional(proxy: Proxy, topic: str, timeout_ms: int = 60_000) -> Producer:
-    producer = Producer(transactional_producer_config(proxy.bootstrap, {}, f"{topic}-id", timeout_ms))
+    producer = Producer(
+        transactional_producer_config(proxy.bootstrap, {}, f"{topic}-id", timeout_ms)
+    )
     producer.list_topics(topic, timeout=TIMEOUT_S)
     producer.init_transactions(TIMEOUT_S)
     return producer
 
 
 def test_a_client_stays_on_the_proxy(proxy: Proxy, bootstrap: str, new_topic: NewTopic) -> None:
-    """Story: a client asks for the brokers and for its coordinator. All it ever hears of are addresses of the proxy."""
+    """Story: a client asks for the brokers and for its coordinator. All it ever hears of are
+    addresses of the proxy."""
     topic = new_topic()
     ours = {int(address.rpartition(":")[2]) for address in proxy.bootstrap.split(",")}
     found = AdminClient(admin_config(proxy.bootstrap, {})).list_topics(timeout=TIMEOUT_S)
-    assert {f"{broker.host}:{broker.port}" for broker in found.brokers.values()} == {f"{HOST}:{port}" for port in ours}
+    assert {f"{broker.host}:{broker.port}" for broker in found.brokers.values()} == {
+        f"{HOST}:{port}" for port in ours
+    }
     producer = transactional(proxy, topic)
     producer.begin_transaction()
     send(producer, topic, "a")
@@ -76,7 +84,10 @@ def test_a_client_stays_on_the_proxy(proxy: Proxy, bootstrap: str, new_topic: Ne
     # With a second way to its coordinator the commit would get through.
     with pytest.raises(KafkaException):
         producer.commit_transaction(1)
-    assert letters(bootstrap, topic) == "a" and fetch_bounds(bootstrap, {}, topic).partitions[0].lso == 0
+    assert (
+        letters(bootstrap, topic) == "a"
+        and fetch_bounds(bootstrap, {}, topic).partitions[0].lso == 0
+    )
     proxy.heal()
     producer.commit_transaction(TIMEOUT_S)
     assert letters(bootstrap, topic, READ_COMMITTED) == "a"
@@ -86,7 +97,8 @@ def test_a_client_stays_on_the_proxy(proxy: Proxy, bootstrap: str, new_topic: Ne
 def test_a_lost_acknowledgement_repeats_a_record_unless_idempotent(
     proxy: Proxy, bootstrap: str, new_topic: NewTopic, idempotence: bool, left: str
 ) -> None:
-    """Story: a Produce arrives and its answer does not. The producer sends it again; only idempotence notices."""
+    """Story: a Produce arrives and its answer does not. The producer sends it again; only
+    idempotence notices."""
     topic = new_topic()
     rule = proxy.arm(Rule(Api.PRODUCE, How.UNANSWERED, topic=topic))
     send(plain(proxy, topic, **{"enable.idempotence": idempotence}), topic, "a")
@@ -96,7 +108,8 @@ def test_a_lost_acknowledgement_repeats_a_record_unless_idempotent(
 def test_a_lost_request_is_sent_again_and_nothing_is_repeated(
     proxy: Proxy, bootstrap: str, new_topic: NewTopic
 ) -> None:
-    """Story: a Produce never arrives, twice; other topics are not hurt. The third one is the first in the log."""
+    """Story: a Produce never arrives, twice; other topics are not hurt. The third one is the first
+    in the log."""
     topic, other = new_topic(), new_topic()
     rule = proxy.arm(Rule(Api.PRODUCE, How.LOST, times=2, topic=topic))
     producer = plain(proxy, topic, **{"enable.idempotence": False})
@@ -110,8 +123,9 @@ def test_a_lost_request_is_sent_again_and_nothing_is_repeated(
 def test_an_overtaken_request_breaks_the_order_unless_idempotent(
     proxy: Proxy, bootstrap: str, new_topic: NewTopic, idempotence: bool, left: str
 ) -> None:
-    """Story: of two requests in flight the first is delayed until the second is answered. Idempotence tells the broker
-    to refuse what comes too early, and the producer to send it again."""
+    """Story: of two requests in flight the first is delayed until the second is answered.
+    Idempotence tells the broker to refuse what comes too early, and the producer to send it
+    again."""
     topic = new_topic()
     producer = plain(proxy, topic, **{"enable.idempotence": idempotence, "batch.num.messages": 1})
     send(producer, topic, "0")
@@ -121,13 +135,15 @@ def test_an_overtaken_request_breaks_the_order_unless_idempotent(
 
 
 def test_it_leaves_no_connection_behind(bootstrap: str, new_topic: NewTopic) -> None:
-    """Story: the proxy ends while one client reads no more and another one was accepted a moment ago."""
+    """Story: the proxy ends while one client reads no more and another one was accepted a moment
+    ago."""
     topic = new_topic()
     with Proxy(bootstrap) as proxy:
         producer = plain(proxy, topic)
         address = HOST, int(proxy.bootstrap.rpartition(":")[2])
         deaf = socket.create_connection(address, timeout=0.5)
-        # An old client's question for all versions of all requests, more often than its answers find room.
+        # An old client's question for all versions of all requests, more often than its answers
+        # find room.
         with pytest.raises(TimeoutError):
             deaf.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1) * 1_000_000)
         proxy.isolate()
@@ -139,9 +155,11 @@ def test_it_leaves_no_connection_behind(bootstrap: str, new_topic: NewTopic) -> 
     gc.collect()
 
 
-def test_a_transaction_goes_on_when_its_connection_breaks(proxy: Proxy, bootstrap: str, new_topic: NewTopic) -> None:
-    """Story: the connection to the only broker breaks under a Produce, and the next source offset is handed over before
-    it is back. A client that then forgets its brokers would wait for ever."""
+def test_a_transaction_goes_on_when_its_connection_breaks(
+    proxy: Proxy, bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Story: the connection to the only broker breaks under a Produce, and the next source offset
+    is handed over before it is back. A client that then forgets its brokers would wait for ever."""
     topic, source = new_topic(), new_topic()
     consumer = Consumer(consumer_config(proxy.bootstrap, {}, f"{topic}-group", READ_COMMITTED))
     with TransactionalProducer(proxy.bootstrap, {}, f"{topic}-id") as producer:
@@ -149,14 +167,19 @@ def test_a_transaction_goes_on_when_its_connection_breaks(proxy: Proxy, bootstra
             rule = proxy.arm(Rule(Api.PRODUCE, How.LOST, times=offset - 1, topic=topic))
             with producer.transaction():
                 producer.produce([(topic, None, value.encode(), [])])
-                producer.send_offset(TopicPartition(source, 0, offset), consumer.consumer_group_metadata())
+                producer.send_offset(
+                    TopicPartition(source, 0, offset), consumer.consumer_group_metadata()
+                )
     consumer.close()
     assert (rule.struck, letters(bootstrap, topic, READ_COMMITTED)) == (1, "ab")
     assert Cluster(bootstrap).committed(f"{topic}-group", source) == {0: 2}
 
 
-def test_a_late_commit_is_late_and_nothing_else(proxy: Proxy, bootstrap: str, new_topic: NewTopic) -> None:
-    """Story: the request that ends a transaction is delayed. Until it arrives nobody sees the record; then all do."""
+def test_a_late_commit_is_late_and_nothing_else(
+    proxy: Proxy, bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Story: the request that ends a transaction is delayed. Until it arrives nobody sees the
+    record; then all do."""
     topic = new_topic()
     producer = transactional(proxy, topic)
     producer.begin_transaction()
@@ -171,9 +194,12 @@ def test_a_late_commit_is_late_and_nothing_else(proxy: Proxy, bootstrap: str, ne
     assert letters(bootstrap, topic, READ_COMMITTED) == "a"
 
 
-def test_a_ghost_of_a_commit_ends_the_next_transaction(proxy: Proxy, bootstrap: str, new_topic: NewTopic) -> None:
-    """Story (KAFKA-17754): a commit is delayed, the producer gives up its connection and commits anew. Then the delayed
-    one arrives in the middle of the next transaction and commits half of it; the producer aborts that one in vain."""
+def test_a_ghost_of_a_commit_ends_the_next_transaction(
+    proxy: Proxy, bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Story (KAFKA-17754): a commit is delayed, the producer gives up its connection and commits
+    anew. Then the delayed one arrives in the middle of the next transaction and commits half of it;
+    the producer aborts that one in vain."""
     topic = new_topic()
     producer = transactional(proxy, topic)
     producer.begin_transaction()
@@ -185,19 +211,28 @@ def test_a_ghost_of_a_commit_ends_the_next_transaction(proxy: Proxy, bootstrap: 
     send(producer, topic, "b")
     rule.released.set()
     wait_until(lambda: rule.settled == 1, TIMEOUT_S, "the ghost's arrival")
-    wait_until(lambda: letters(bootstrap, topic, READ_COMMITTED) == "ab", TIMEOUT_S, "half a transaction in sight")
+    wait_until(
+        lambda: letters(bootstrap, topic, READ_COMMITTED) == "ab",
+        TIMEOUT_S,
+        "half a transaction in sight",
+    )
 
 
 def test_who_is_isolated_for_longer_than_a_transaction_may_last_is_fenced(
     proxy: Proxy, bootstrap: str, new_topic: NewTopic
 ) -> None:
-    """Story: a producer is cut off from the brokers until they have aborted its transaction. Then it cannot commit."""
+    """Story: a producer is cut off from the brokers until they have aborted its transaction. Then
+    it cannot commit."""
     topic = new_topic()
     producer = transactional(proxy, topic, timeout_ms=1_000)
     producer.begin_transaction()
     send(producer, topic, "a")
     proxy.isolate()
-    wait_until(lambda: fetch_bounds(bootstrap, {}, topic).partitions[0].lso > 0, 60, "the coordinator's abort")
+    wait_until(
+        lambda: fetch_bounds(bootstrap, {}, topic).partitions[0].lso > 0,
+        60,
+        "the coordinator's abort",
+    )
     proxy.heal()
     with pytest.raises(KafkaException):
         producer.commit_transaction(TIMEOUT_S)

@@ -14,7 +14,14 @@ import pytest
 from kafka.record import MemoryRecordsBuilder
 
 from tests.conftest import wait_until
-from tests.kafka.topics import FATE_LETTERS, Writer, broker_setting, delete_below, fates_by_consumers, model
+from tests.kafka.topics import (
+    FATE_LETTERS,
+    Writer,
+    broker_setting,
+    delete_below,
+    fates_by_consumers,
+    model,
+)
 from topicproof.backend import settings
 from topicproof.backend.errors import ClusterError, TopicError, UsageError
 from topicproof.backend.kafka.browse.records import read_window
@@ -52,7 +59,9 @@ def fates(table: pa.Table, bounds: Bounds) -> dict[tuple[int, int], str]:
 
 def as_consumers_say(found: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
     """What consumers cannot tell apart is one."""
-    return {place: "NO_RECORD" if fate in ("MARKER", "GONE") else fate for place, fate in found.items()}
+    return {
+        place: "NO_RECORD" if fate in ("MARKER", "GONE") else fate for place, fate in found.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -65,21 +74,27 @@ def as_consumers_say(found: dict[tuple[int, int], str]) -> dict[tuple[int, int],
         "A1 A+ A1 A+ A1 A+ A1 A- A1 A+",
     ],
 )
-def test_fates_are_what_the_line_and_two_consumers_say(bootstrap: str, new_topic: NewTopic, line: str) -> None:
-    """Producers take turns on one partition, some end nothing. Log, model and two consumers agree."""
+def test_fates_are_what_the_line_and_two_consumers_say(
+    bootstrap: str, new_topic: NewTopic, line: str
+) -> None:
+    """Producers take turns on one partition, some end nothing. Log, model and two consumers
+    agree."""
     topic = new_topic()
     Writer(bootstrap, topic).write(line)
     bounds = fetch_bounds(bootstrap, {}, topic)
     found = fates(scan(bootstrap, {}, topic, bounds), bounds)
     expected = model(line.split(), bounds.partitions[0].lso)
-    assert [found[(0, offset)] for offset in range(bounds.offsets)] == [FATE_LETTERS[letter] for letter in expected]
+    assert [found[(0, offset)] for offset in range(bounds.offsets)] == [
+        FATE_LETTERS[letter] for letter in expected
+    ]
     assert as_consumers_say(found) == fates_by_consumers(bootstrap, bounds)
 
 
 def test_a_topic_of_several_partitions_is_read_whole(
     bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three partitions, one empty, and a fetch size below that of any batch. Each batch still comes whole."""
+    """Three partitions, one empty, and a fetch size below that of any batch. Each batch still comes
+    whole."""
     monkeypatch.setattr(rawlog, "PARTITION_BYTES_MAX", 1)
     monkeypatch.setattr(rawlog, "RESPONSE_BYTES_MAX", 1)
     topic = new_topic(partitions=3)
@@ -94,13 +109,23 @@ def test_a_topic_of_several_partitions_is_read_whole(
     assert bounds.partitions[1] == PartitionBounds(1, 0, 0, 0)
     assert as_consumers_say(fates(table, bounds)) == fates_by_consumers(bootstrap, bounds)
     counts = total(balance(fate_ranges(table, bounds), bounds))
-    assert counts == dict.fromkeys(FATES, 0) | {Fate.COMMITTED: 228, Fate.ABORTED: 100, Fate.MARKER: 12}
-    assert transactions(table, bounds)["outcome"].value_counts().to_dict() == {"ABORTED": 8, "COMMITTED": 4}
+    assert counts == dict.fromkeys(FATES, 0) | {
+        Fate.COMMITTED: 228,
+        Fate.ABORTED: 100,
+        Fate.MARKER: 12,
+    }
+    assert transactions(table, bounds)["outcome"].value_counts().to_dict() == {
+        "ABORTED": 8,
+        "COMMITTED": 4,
+    }
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_a_log_that_starts_inside_a_batch(bootstrap: str, new_topic: NewTopic, compression: str) -> None:
-    """Records were deleted up to the middle of a batch, whatever its compression. Only the part that is left counts."""
+def test_a_log_that_starts_inside_a_batch(
+    bootstrap: str, new_topic: NewTopic, compression: str
+) -> None:
+    """Records were deleted up to the middle of a batch, whatever its compression. Only the part
+    that is left counts."""
     topic = new_topic()
     writer = Writer(bootstrap, topic, {"compression.type": compression, "linger.ms": 200})
     writer.write("A40 A+ A3 A+")
@@ -123,8 +148,11 @@ def test_a_log_that_starts_inside_a_batch(bootstrap: str, new_topic: NewTopic, c
     assert scan(bootstrap, {}, topic, bounds, since=before).equals(table)
 
 
-def test_only_what_is_new_is_read_again(bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A live page reads a topic, the topic grows, the page reads on. The sum is the same as reading all anew."""
+def test_only_what_is_new_is_read_again(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live page reads a topic, the topic grows, the page reads on. The sum is the same as reading
+    all anew."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A5 A+ B2")
@@ -135,7 +163,9 @@ def test_only_what_is_new_is_read_again(bootstrap: str, new_topic: NewTopic, mon
     asked: list[dict[int, list[tuple[int, int]]]] = []
     original = rawlog._missing
 
-    def listen(bounds: Bounds, since: pa.Table | None) -> tuple[pa.Table, dict[int, list[tuple[int, int]]]]:
+    def listen(
+        bounds: Bounds, since: pa.Table | None
+    ) -> tuple[pa.Table, dict[int, list[tuple[int, int]]]]:
         answer = original(bounds, since)
         asked.append({partition: list(spans) for partition, spans in answer[1].items()})
         return answer
@@ -147,8 +177,11 @@ def test_only_what_is_new_is_read_again(bootstrap: str, new_topic: NewTopic, mon
     assert scan(bootstrap, {}, topic, bounds, since=table).equals(table)
 
 
-def test_bounds_are_the_same_from_one_response_and_from_three(bootstrap: str, new_topic: NewTopic) -> None:
-    """An open transaction holds the LSO below the high watermark, and the log start was moved. Both ways agree."""
+def test_bounds_are_the_same_from_one_response_and_from_three(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """An open transaction holds the LSO below the high watermark, and the log start was moved. Both
+    ways agree."""
     topic = new_topic(partitions=2)
     Writer(bootstrap, topic).write("n4 A2 n3", partition=1)
     delete_below(bootstrap, topic, 1, partition=1)
@@ -159,7 +192,8 @@ def test_bounds_are_the_same_from_one_response_and_from_three(bootstrap: str, ne
 
 
 def test_an_empty_topic_has_bounds_and_an_empty_table(bootstrap: str, new_topic: NewTopic) -> None:
-    """A topic was made and never written to. That is no error here; whoever judges may call it one."""
+    """A topic was made and never written to. That is no error here; whoever judges may call it
+    one."""
     topic = new_topic(partitions=2)
     bounds = fetch_bounds(bootstrap, {}, topic)
     table = scan(bootstrap, {}, topic, bounds)
@@ -169,7 +203,8 @@ def test_an_empty_topic_has_bounds_and_an_empty_table(bootstrap: str, new_topic:
 
 
 def test_a_missing_topic_is_named_and_not_made(bootstrap: str) -> None:
-    """Somebody misspells a topic, twice. The second question must not find that the first one made it."""
+    """Somebody misspells a topic, twice. The second question must not find that the first one made
+    it."""
     for _ in range(2):
         with pytest.raises(TopicError, match="There is no topic squars at 127"):
             fetch_bounds(bootstrap, {}, "squars")
@@ -186,7 +221,8 @@ def test_an_unreachable_broker_is_named_with_its_reason() -> None:
 
 
 def test_one_dead_address_among_several_does_no_harm(bootstrap: str, new_topic: NewTopic) -> None:
-    """One of the two addresses does not answer. The other one does, and no socket is left behind to warn about."""
+    """One of the two addresses does not answer. The other one does, and no socket is left behind to
+    warn about."""
     topic = new_topic()
     for _ in range(4):
         assert fetch_bounds(f"127.0.0.1:1,{bootstrap}", {}, topic).offsets == 0
@@ -204,7 +240,8 @@ def test_what_listens_but_is_no_broker_is_an_error(monkeypatch: pytest.MonkeyPat
 
 
 def test_compaction_leaves_holes_that_balance(bootstrap: str, new_topic: NewTopic) -> None:
-    """Keys are written again and again until the cleaner removes the older ones, and whole batches. Consumers agree."""
+    """Keys are written again and again until the cleaner removes the older ones, and whole batches.
+    Consumers agree."""
     topic = new_topic(
         cleanup_policy="compact",
         segment_ms="100",
@@ -222,8 +259,13 @@ def test_compaction_leaves_holes_that_balance(bootstrap: str, new_topic: NewTopi
     def thinned() -> bool:
         writer.write("A5 A+ B2 B- A2 A+")
         _, table = look()
-        span = [last - base + 1 for base, last in zip(*(table[n].to_pylist() for n in PLACES), strict=True)]
-        return any(0 < count < width for count, width in zip(table["count"].to_pylist(), span, strict=True))
+        span = [
+            last - base + 1
+            for base, last in zip(*(table[n].to_pylist() for n in PLACES), strict=True)
+        ]
+        return any(
+            0 < count < width for count, width in zip(table["count"].to_pylist(), span, strict=True)
+        )
 
     def agreed() -> bool:
         # The cleaner goes on, so the three views may be of different moments at first.
@@ -233,7 +275,8 @@ def test_compaction_leaves_holes_that_balance(bootstrap: str, new_topic: NewTopi
         counts = Counter(row.fate for row in rows)
         said = as_consumers_say({(0, row.offset): row.fate.value for row in rows})
         return (
-            {fate: count for fate, count in total(balance(ranges, bounds)).items() if count} == counts
+            {fate: count for fate, count in total(balance(ranges, bounds)).items() if count}
+            == counts
             and counts[Fate.GONE] > 0
             and said == fates_by_consumers(bootstrap, bounds)
         )
@@ -246,7 +289,8 @@ def test_compaction_leaves_holes_that_balance(bootstrap: str, new_topic: NewTopi
 def test_bounds_that_the_log_does_not_reach_are_an_error(
     bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is shorter than the bounds say, as after a truncation. Nothing is made up about the missing part."""
+    """The log is shorter than the bounds say, as after a truncation. Nothing is made up about the
+    missing part."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n3")
     monkeypatch.setattr(rawlog, "FAILOVER_TIMEOUT_S", 1.0)
@@ -257,7 +301,8 @@ def test_bounds_that_the_log_does_not_reach_are_an_error(
 
 
 def thinned_batch(offsets: list[int], compression: int) -> memoryview:
-    """A batch as compaction leaves it: some of the offsets between the first and the last are missing."""
+    """A batch as compaction leaves it: some of the offsets between the first and the last are
+    missing."""
     builder = MemoryRecordsBuilder(magic=2, compression_type=compression, batch_size=10_000)
     at = 0
     for offset in offsets:
@@ -269,7 +314,8 @@ def thinned_batch(offsets: list[int], compression: int) -> memoryview:
 
 
 def test_a_thinned_out_batch_says_fewer_records_than_offsets() -> None:
-    """Compaction left three records of ten offsets. Cut at both ends, only the one in the middle is described."""
+    """Compaction left three records of ten offsets. Cut at both ends, only the one in the middle is
+    described."""
     batch = thinned_batch([0, 4, 9], compression=0)
     (row,) = batch_rows(batch, batch_positions(batch, "t-0"), 0)
     assert (row["base_offset"], row["last_offset"], row["count"]) == (0, 9, 3)
@@ -283,7 +329,8 @@ def test_a_thinned_out_batch_says_fewer_records_than_offsets() -> None:
 
 
 def test_a_response_may_end_inside_a_batch() -> None:
-    """The broker cuts a response at its size, in the middle of a batch. Only what is whole is read."""
+    """The broker cuts a response at its size, in the middle of a batch. Only what is whole is
+    read."""
     batch = bytes(thinned_batch([0, 1], compression=0))
     for end in (len(batch) - 1, HEADER.itemsize, 5):
         assert batch_positions(memoryview(batch + batch[:end]), "t-0") == [0]
@@ -299,7 +346,8 @@ def test_records_older_than_transactions_are_refused() -> None:
 
 
 def test_what_is_no_batch_is_an_error() -> None:
-    """A length of zero would be read for ever. It is refused, and so is a codec that Kafka does not have."""
+    """A length of zero would be read for ever. It is refused, and so is a codec that Kafka does not
+    have."""
     with pytest.raises(ClusterError, match="impossible length 0"):
         batch_positions(memoryview(struct.pack(">qiib", 0, 0, 0, 2) + bytes(80)), "t-0")
     with pytest.raises(ClusterError, match="codec 7"):
@@ -307,34 +355,47 @@ def test_what_is_no_batch_is_an_error() -> None:
 
 
 def test_a_batch_that_differs_from_its_checksum_is_named() -> None:
-    """One bit of the second of two batches has flipped, in its header or in its last record. Whole ones pass."""
-    first, second = bytes(thinned_batch([0, 1], compression=0)), bytearray(thinned_batch([0, 1], compression=0))
-    struct.pack_into(">q", second, 0, 2)  # The offset lies before what the checksum covers: a broker gives it.
+    """One bit of the second of two batches has flipped, in its header or in its last record. Whole
+    ones pass."""
+    first, second = (
+        bytes(thinned_batch([0, 1], compression=0)),
+        bytearray(thinned_batch([0, 1], compression=0)),
+    )
+    struct.pack_into(
+        ">q", second, 0, 2
+    )  # The offset lies before what the checksum covers: a broker gives it.
     whole = memoryview(first + second)
     positions = batch_positions(whole, "t-0")
     require_crc(whole, positions, "t-0")
     for at in (PRODUCER_ID_AT, len(second) - 1):
         broken = bytearray(second)
         broken[at] ^= 1
-        with pytest.raises(ClusterError, match=r"^t-0: the record batch at offset 2 is corrupt \(its CRC is .*replica"):
+        with pytest.raises(
+            ClusterError,
+            match=r"^t-0: the record batch at offset 2 is corrupt \(its CRC is .*replica",
+        ):
             require_crc(memoryview(first + broken), positions, "t-0")
 
 
 @pytest.mark.parametrize("compression", [0, 1, 3, 4])
 def test_records_that_cannot_be_decoded_are_named(compression: int) -> None:
-    """A batch must be cut, and its records are no records. The sentence says where, whatever the codec said."""
+    """A batch must be cut, and its records are no records. The sentence says where, whatever the
+    codec said."""
     batch = bytearray(thinned_batch([0], compression=0))
     batch[ATTRIBUTES_AT + 1] = compression
     batch[HEADER.itemsize :] = b"\xff" * (len(batch) - HEADER.itemsize)
     (row,) = batch_rows(memoryview(batch), [0], 0)
-    with pytest.raises(ClusterError, match=r"^t-0: the record batch at offset 0 is corrupt \(its records cannot be"):
+    with pytest.raises(
+        ClusterError, match=r"^t-0: the record batch at offset 0 is corrupt \(its records cannot be"
+    ):
         cut(row, memoryview(batch), 0, 1, "t-0")
 
 
 def test_checksums_of_a_topic_are_checked_on_request(
     bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic is read with its checksums, and all is well. Then a bit flips on the way, which only they notice."""
+    """A topic is read with its checksums, and all is well. Then a bit flips on the way, which only
+    they notice."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n3 A2 A+")
     bounds = fetch_bounds(bootstrap, {}, topic)
@@ -356,7 +417,8 @@ def test_checksums_of_a_topic_are_checked_on_request(
 
 
 def test_snappy_of_java_clients_is_read() -> None:
-    """Java frames snappy in blocks of its own, librdkafka does not. The same records come out of both."""
+    """Java frames snappy in blocks of its own, librdkafka does not. The same records come out of
+    both."""
     codec = pa.Codec("snappy")
     blocks = [codec.compress(text, asbytes=True) for text in (b"a" * 300, b"b" * 5)]
     framed = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)

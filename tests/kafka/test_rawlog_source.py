@@ -34,8 +34,9 @@ def rows(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> pa.
 def test_spark_reads_what_one_process_reads(
     spark: SparkSession, bootstrap: str, new_topic: NewTopic, per_task: str
 ) -> None:
-    """Batches of five and twenty records lie across the borders of the tasks, the log starts inside one, an open
-    transaction ends it, and one partition is empty. Every batch comes once and whole."""
+    """Batches of five and twenty records lie across the borders of the tasks, the log starts inside
+    one, an open transaction ends it, and one partition is empty. Every batch comes once and
+    whole."""
     spark.dataSource.register(KafkaRawLog)
     topic = new_topic(partitions=3)
     writer = Writer(bootstrap, topic, {"compression.type": "zstd"})
@@ -44,7 +45,11 @@ def test_spark_reads_what_one_process_reads(
         writer.write("n5 A20 A+ B1", partition=2)
     delete_below(bootstrap, topic, 9)
     bounds = fetch_bounds(bootstrap, {}, topic)
-    frame = spark.read.format(FORMAT).options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic}).load()
+    frame = (
+        spark.read.format(FORMAT)
+        .options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic})
+        .load()
+    )
     assert frame.schema == spark.createDataFrame([], BATCH_COLUMNS).schema
     expected = scan(bootstrap, {}, topic, bounds)
     assert expected["base_offset"][0].as_py() == 9 and expected.num_rows > 20
@@ -57,7 +62,9 @@ def test_spark_reads_what_one_process_reads(
     )
 
 
-def test_an_empty_topic_is_an_empty_frame(spark: SparkSession, bootstrap: str, new_topic: NewTopic) -> None:
+def test_an_empty_topic_is_an_empty_frame(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic
+) -> None:
     """Nothing was ever written. There is no task, and no error."""
     spark.dataSource.register(KafkaRawLog)
     assert rows(spark, bootstrap, new_topic(partitions=2)).num_rows == 0

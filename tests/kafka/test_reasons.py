@@ -40,7 +40,8 @@ def found_in(bootstrap: str, topic: str) -> tuple[pd.DataFrame, Bounds]:
 
 
 def test_the_three_reasons_of_an_abort_are_told_apart(bootstrap: str, new_topic: NewTopic) -> None:
-    """A aborts itself, B is taken over by a successor, C is forgotten until its time is over. D commits."""
+    """A aborts itself, B is taken over by a successor, C is forgotten until its time is over. D
+    commits."""
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     Writer(bootstrap, topic, options={"transaction.timeout.ms": 4_000}).write("C1")
@@ -48,22 +49,29 @@ def test_the_three_reasons_of_an_abort_are_told_apart(bootstrap: str, new_topic:
     successor = Producer(transactional_producer_config(bootstrap, {}, writer.transactional_id("B")))
     successor.init_transactions()
     # The coordinator looks for what is over its time every 10 s.
-    wait_until(lambda: fetch_bounds(bootstrap, {}, topic).partitions[0].hw == 8, 30, "the abort of C")
+    wait_until(
+        lambda: fetch_bounds(bootstrap, {}, topic).partitions[0].hw == 8, 30, "the abort of C"
+    )
     found, _ = found_in(bootstrap, topic)
     states = states_of(bootstrap, [writer.transactional_id(who) for who in "ABCD"])
     names = transactional_ids(states)
-    told = dict(zip(found["producer_id"].map(names), abort_reasons(topic, found, states), strict=True))
+    told = dict(
+        zip(found["producer_id"].map(names), abort_reasons(topic, found, states), strict=True)
+    )
     assert told == {
         writer.transactional_id("A"): "declared",
         writer.transactional_id("B"): "fenced",
         writer.transactional_id("C"): "timeout",
         writer.transactional_id("D"): None,
     }
-    assert abort_reasons(topic, found, ())[1:] == ["declared", None, None], "without the coordinators' log"
+    assert abort_reasons(topic, found, ())[1:] == ["declared", None, None], (
+        "without the coordinators' log"
+    )
 
 
 def test_an_operators_abort_is_told_from_a_producers(bootstrap: str, new_topic: NewTopic) -> None:
-    """A committed, a late write of it hung, and an operator aborted that. Nobody else decided so."""
+    """A committed, a late write of it hung, and an operator aborted that. Nobody else decided
+    so."""
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+")
@@ -75,8 +83,11 @@ def test_an_operators_abort_is_told_from_a_producers(bootstrap: str, new_topic: 
     assert abort_reasons(topic, found, states) == [None, "operator"]
 
 
-def test_the_coordinators_log_tells_the_life_of_a_transaction(bootstrap: str, new_topic: NewTopic) -> None:
-    """One transaction over two partitions is committed. Its id's entries are in one partition, and in order."""
+def test_the_coordinators_log_tells_the_life_of_a_transaction(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """One transaction over two partitions is committed. Its id's entries are in one partition, and
+    in order."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A1")
@@ -87,23 +98,36 @@ def test_the_coordinators_log_tells_the_life_of_a_transaction(bootstrap: str, ne
     decided = mine[-2]
     assert decided.partitions == {(topic, 0), (topic, 1)}
     assert decided.began_ms <= decided.updated_ms and decided.timeout_ms > 0
-    assert [each for each in states_of(bootstrap, None) if each.transactional_id == name] == list(mine)
+    assert [each for each in states_of(bootstrap, None) if each.transactional_id == name] == list(
+        mine
+    )
     with connect(bootstrap, {}) as kafka:
         told = kafka.admin.describe_transactions([name])[name]
-    assert (told.producer_id, told.producer_epoch) == (mine[-1].producer_id, mine[-1].producer_epoch)
+    assert (told.producer_id, told.producer_epoch) == (
+        mine[-1].producer_id,
+        mine[-1].producer_epoch,
+    )
 
 
 def test_an_id_finds_its_partition_as_in_java() -> None:
-    """Java's hash of a text, by hand: `a` is 97, `ab` is 31 * 97 + 98; a long one wraps around into the negative."""
+    """Java's hash of a text, by hand: `a` is 97, `ab` is 31 * 97 + 98; a long one wraps around into
+    the negative."""
     assert partition_of("a", 50) == 97 % 50
     assert partition_of("ab", 50) == (31 * 97 + 98) % 50
-    assert partition_of("polygenelubricants", 50) == 0, "its hash is the one whose absolute value is negative"
+    assert partition_of("polygenelubricants", 50) == 0, (
+        "its hash is the one whose absolute value is negative"
+    )
 
 
 def wire(version: int, tail: bytes = b"") -> bytes:
     """A value of version 0: producer 7, epoch 3, timeout 60 s, PrepareAbort, one partition."""
     one = struct.pack(">ih2sii", 1, 2, b"tt", 1, 4)
-    return struct.pack(">hqhib", version, 7, 3, 60_000, 3) + one + struct.pack(">qq", 2_000, 1_000) + tail
+    return (
+        struct.pack(">hqhib", version, 7, 3, 60_000, 3)
+        + one
+        + struct.pack(">qq", 2_000, 1_000)
+        + tail
+    )
 
 
 KEY = struct.pack(">hh1s", 0, 1, b"x")
@@ -130,12 +154,15 @@ def test_the_older_version_of_an_entry_is_read_too() -> None:
     ],
 )
 def test_what_is_not_understood_is_passed_over(key: bytes | None, value: bytes | None) -> None:
-    """A deleted id, a version of tomorrow, bytes cut short. None of them is an entry, and none is an error."""
+    """A deleted id, a version of tomorrow, bytes cut short. None of them is an entry, and none is
+    an error."""
     assert decode(key, value) is None
 
 
 def entry(state: str, epoch: int, updated_ms: int, client_version: int) -> StateEntry:
-    return StateEntry("x", 7, -1, epoch, 60_000, state, frozenset({("t", 0)}), updated_ms, 1_000, client_version)
+    return StateEntry(
+        "x", 7, -1, epoch, 60_000, state, frozenset({("t", 0)}), updated_ms, 1_000, client_version
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,8 +178,15 @@ def entry(state: str, epoch: int, updated_ms: int, client_version: int) -> State
 def test_a_client_whose_every_end_raises_the_epoch(
     client_version: int, then: str | None, updated_ms: int, reason: str | None
 ) -> None:
-    """A Java client of transaction version 2. Its aborts look like fences, and what follows tells them apart."""
-    row = {"partition": 0, "producer_id": 7, "producer_epoch": 3, "marker_epoch": 4, "outcome": "ABORTED"}
+    """A Java client of transaction version 2. Its aborts look like fences, and what follows tells
+    them apart."""
+    row = {
+        "partition": 0,
+        "producer_id": 7,
+        "producer_epoch": 3,
+        "marker_epoch": 4,
+        "outcome": "ABORTED",
+    }
     table = pd.DataFrame([row | {"marker_timestamp": updated_ms + 3}])
     states = [entry("Ongoing", 3, 1_000, client_version), entry("PrepareAbort", 4, updated_ms, 2)]
     states += [entry("CompleteAbort", 4, updated_ms + 5, 2)]

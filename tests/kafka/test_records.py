@@ -1,4 +1,5 @@
-"""A window of one partition at both levels, on real topics: every offset is a row, and says why it is seen or not."""
+"""A window of one partition at both levels, on real topics: every offset is a row, and says why it
+is seen or not."""
 
 from __future__ import annotations
 
@@ -29,8 +30,11 @@ def window(bootstrap: str, topic: str, first: int = 0, count: int = 1_000) -> li
     return read_window(bootstrap, {}, topic, 0, first, count, bounds, ranges)
 
 
-def test_every_offset_says_why_a_consumer_gets_it_or_not(bootstrap: str, new_topic: NewTopic) -> None:
-    """Two transactions end, a third stays open, and more is written behind it. Each row names the deciding marker."""
+def test_every_offset_says_why_a_consumer_gets_it_or_not(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Two transactions end, a third stays open, and more is written behind it. Each row names the
+    deciding marker."""
     topic = new_topic()
     Writer(bootstrap, topic).write("A1 B1 A+ B- n1 C1 n1 A1 A+ B1 B-")
     records = window(bootstrap, topic)
@@ -66,10 +70,16 @@ def test_every_offset_says_why_a_consumer_gets_it_or_not(bootstrap: str, new_top
     assert (records[0].timestamp_ms or 0) > 1_600_000_000_000
 
 
-def test_our_headers_name_the_transaction_and_the_input(bootstrap: str, new_topic: NewTopic) -> None:
-    """A record of our sink carries its lineage and transaction. Its marker carries nothing, but is named like it."""
+def test_our_headers_name_the_transaction_and_the_input(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """A record of our sink carries its lineage and transaction. Its marker carries nothing, but is
+    named like it."""
     topic = new_topic()
-    headers = {"topicproof-lineage": b"numbers/1/41/0", "topicproof-transaction": b"run7-a-numbers-1/42/2/c0ffee/1"}
+    headers = {
+        "topicproof-lineage": b"numbers/1/41/0",
+        "topicproof-transaction": b"run7-a-numbers-1/42/2/c0ffee/1",
+    }
     Writer(bootstrap, topic, headers=headers).write("A1 A+")
     record, marker = window(bootstrap, topic)
     assert record.lineage == "numbers/1/41/0"
@@ -80,8 +90,11 @@ def test_our_headers_name_the_transaction_and_the_input(bootstrap: str, new_topi
 @pytest.mark.parametrize(
     ("first", "count"), [(0, 3), (2, 4), (4, 2), (5, 3), (7, 100), (-5, 6), (9, 1), (11, 5), (3, 0)]
 )
-def test_a_window_is_cut_out_of_the_whole(bootstrap: str, new_topic: NewTopic, first: int, count: int) -> None:
-    """A page shows a part of a partition, which may end in markers or aborted records. It equals that part of all."""
+def test_a_window_is_cut_out_of_the_whole(
+    bootstrap: str, new_topic: NewTopic, first: int, count: int
+) -> None:
+    """A page shows a part of a partition, which may end in markers or aborted records. It equals
+    that part of all."""
     topic = new_topic()
     Writer(bootstrap, topic).write("A2 A- n1 A3 A- A2 A-")
     whole = window(bootstrap, topic)
@@ -93,7 +106,8 @@ def test_a_window_is_cut_out_of_the_whole(bootstrap: str, new_topic: NewTopic, f
 
 
 def test_deleted_offsets_are_rows_below_older_bounds(bootstrap: str, new_topic: NewTopic) -> None:
-    """Records are deleted after the bounds were taken. New bounds show the hole; old ones say that they are old."""
+    """Records are deleted after the bounds were taken. New bounds show the hole; old ones say that
+    they are old."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n2 A1 A+ n2")
     bounds, ranges = known(bootstrap, topic)
@@ -108,7 +122,8 @@ def test_deleted_offsets_are_rows_below_older_bounds(bootstrap: str, new_topic: 
 
 
 def test_a_hole_is_a_row(bootstrap: str, new_topic: NewTopic) -> None:
-    """Batch headers show a batch of three offsets of which one record is left. The readings tell which one it is."""
+    """Batch headers show a batch of three offsets of which one record is left. The readings tell
+    which one it is."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n1 A1 A+ n1")
     bounds = fetch_bounds(bootstrap, {}, topic)
@@ -128,13 +143,16 @@ def test_a_hole_is_a_row(bootstrap: str, new_topic: NewTopic) -> None:
     rows = read_window(bootstrap, {}, topic, 0, 0, 10, bounds, thinned)
     assert [row.fate for row in rows] == [Fate.COMMITTED, Fate.COMMITTED, Fate.GONE, Fate.GONE]
     assert rows[2].why == "Nothing is here any more: compacted or deleted."
-    assert rows[3].delivered and "one of them is wrong" in rows[3].why, "a record where the headers prove a hole"
+    assert rows[3].delivered and "one of them is wrong" in rows[3].why, (
+        "a record where the headers prove a hole"
+    )
 
 
 def test_records_that_do_not_come_are_an_error(
     bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bounds promise records, but the broker does not answer any more. The first one that is missing is named."""
+    """The bounds promise records, but the broker does not answer any more. The first one that is
+    missing is named."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n2")
     bounds, ranges = known(bootstrap, topic)
@@ -144,7 +162,8 @@ def test_records_that_do_not_come_are_an_error(
 
 
 def test_a_partition_that_does_not_exist_is_named(bootstrap: str, new_topic: NewTopic) -> None:
-    """An address in a browser names partition 7 of a topic that has one. That is said, not shown as empty."""
+    """An address in a browser names partition 7 of a topic that has one. That is said, not shown as
+    empty."""
     topic = new_topic()
     bounds, ranges = known(bootstrap, topic)
     with pytest.raises(TopicError, match="has no partition 7; it has 1"):

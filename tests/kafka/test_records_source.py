@@ -1,4 +1,5 @@
-"""Records that Spark's own Kafka source cannot read because of their timestamps, read all the same."""
+"""Records that Spark's own Kafka source cannot read because of their timestamps, read all the
+same."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped, register
 from topicproof.backend.runs.query import explained
-from topicproof.backend.settings import READ_COMMITTED, spark_source_options, transactional_producer_config
+from topicproof.backend.settings import (
+    READ_COMMITTED,
+    spark_source_options,
+    transactional_producer_config,
+)
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.readings import read
@@ -25,24 +30,34 @@ NewTopic = Callable[..., str]
 YEAR_300000_MS = 9_405_000_000_000_000
 LONG_MAX = 2**63 - 1
 TODAY_MS = 1_790_000_000_000
-ANY_TIME = {"message_timestamp_after_max_ms": str(LONG_MAX), "message_timestamp_before_max_ms": str(LONG_MAX)}
+ANY_TIME = {
+    "message_timestamp_after_max_ms": str(LONG_MAX),
+    "message_timestamp_before_max_ms": str(LONG_MAX),
+}
 
 
-def write(bootstrap: str, topic: str, timestamps: Sequence[int], times: int = 1, aborted: bool = False) -> None:
+def write(
+    bootstrap: str, topic: str, timestamps: Sequence[int], times: int = 1, aborted: bool = False
+) -> None:
     """One record per timestamp, and the last one as often as `times`; in one transaction."""
     producer = Producer(transactional_producer_config(bootstrap, {}, f"{topic}-writer"))
     producer.init_transactions(10)
     producer.begin_transaction()
     for number, timestamp in enumerate(timestamps):
         for _ in range(times if number == len(timestamps) - 1 else 1):
-            headers: list[tuple[str, str | bytes | None]] = [("n", b"1"), ("none", None)] if number else []
+            headers: list[tuple[str, str | bytes | None]] = (
+                [("n", b"1"), ("none", None)] if number else []
+            )
             producer.produce(topic, b"v", b"k%d" % number, timestamp=timestamp, headers=headers)
     producer.flush()
     (producer.abort_transaction if aborted else producer.commit_transaction)(10)
 
 
-def test_the_same_rows_come_as_from_sparks_own_source(bootstrap: str, new_topic: NewTopic, spark: SparkSession) -> None:
-    """Story: committed and aborted records, with headers and without. Both readers give the same at both levels."""
+def test_the_same_rows_come_as_from_sparks_own_source(
+    bootstrap: str, new_topic: NewTopic, spark: SparkSession
+) -> None:
+    """Story: committed and aborted records, with headers and without. Both readers give the same at
+    both levels."""
     topic = new_topic(partitions=2, **ANY_TIME)
     write(bootstrap, topic, [TODAY_MS + number for number in range(7)])
     write(bootstrap, topic, [TODAY_MS] * 3, aborted=True)
@@ -50,7 +65,10 @@ def test_the_same_rows_come_as_from_sparks_own_source(bootstrap: str, new_topic:
     options = spark_source_options(bootstrap, {}, READ_COMMITTED)
     register(spark)
     for level in (Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED):
-        own, other = read_clamped(spark, bootstrap, {}, bounds, level), read(spark, options, bounds, level)
+        own, other = (
+            read_clamped(spark, bootstrap, {}, bounds, level),
+            read(spark, options, bounds, level),
+        )
         assert own.schema == other.schema
         order = ("partition", "offset")
         assert own.orderBy(*order).collect() == other.orderBy(*order).collect()
@@ -62,10 +80,15 @@ def test_the_same_rows_come_as_from_sparks_own_source(bootstrap: str, new_topic:
     ids=["year 300,000", "largest long", "before the year 1"],
 )
 def test_a_timestamp_that_spark_cannot_hold_does_not_keep_a_topic_from_being_judged(
-    bootstrap: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path, timestamp: int, held_ms: int
+    bootstrap: str,
+    new_topic: NewTopic,
+    spark: SparkSession,
+    tmp_path: Path,
+    timestamp: int,
+    held_ms: int,
 ) -> None:
-    """Story: one record of a healthy pair has such a timestamp, in the middle of a batch. The pair holds, the report
-    tells of it, and a second output is still a duplicate."""
+    """Story: one record of a healthy pair has such a timestamp, in the middle of a batch. The pair
+    holds, the report tells of it, and a second output is still a duplicate."""
     source, healthy, doubled = (new_topic(**ANY_TIME) for _ in range(3))
     stamps = [TODAY_MS, timestamp, TODAY_MS, TODAY_MS]
     for topic, times in ((source, 1), (healthy, 1), (doubled, 2)):
@@ -74,23 +97,39 @@ def test_a_timestamp_that_spark_cannot_hold_does_not_keep_a_topic_from_being_jud
         question = Question(fetch_bounds(bootstrap, {}, source), sink, identity=Identity.KEY)
         report = judge_topics(spark, bootstrap, {}, question, tmp_path / sink)
         assert report.verdict is verdict, report.why
-        found = {one.kind: one.primary for one in report.findings if one.primary and one.outcome is Outcome.VIOLATED}
+        found = {
+            one.kind: one.primary
+            for one in report.findings
+            if one.primary and one.outcome is Outcome.VIOLATED
+        }
         assert found == ({} if verdict is Outcome.HOLDS else {"duplicate": 1})
         assert [note.split()[0] for note in report.notes] == sorted([source, sink])
         kept = read_capture(spark, tmp_path / sink / EVIDENCE).inputs
-        held = kept.selectExpr("offset", "unix_millis(timestamp) as held").orderBy("offset").collect()
+        held = (
+            kept.selectExpr("offset", "unix_millis(timestamp) as held").orderBy("offset").collect()
+        )
         assert [row["held"] for row in held] == [TODAY_MS, held_ms, TODAY_MS, TODAY_MS]
 
 
 def test_a_query_that_meets_such_a_timestamp_fails_in_plain_words(
     bootstrap: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: a run is to process such a topic, which Spark's streaming source cannot. The error names the cause and
-    the remedy, and no exception of Java."""
+    """Story: a run is to process such a topic, which Spark's streaming source cannot. The error
+    names the cause and the remedy, and no exception of Java."""
     topic = new_topic(**ANY_TIME)
     write(bootstrap, topic, [TODAY_MS, YEAR_300000_MS])
-    options = {**spark_source_options(bootstrap, {}, READ_COMMITTED), "subscribe": topic, "startingOffsets": "earliest"}
-    rows = spark.readStream.format("kafka").options(**options).load().select("timestamp", "value").writeStream
+    options = {
+        **spark_source_options(bootstrap, {}, READ_COMMITTED),
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+    }
+    rows = (
+        spark.readStream.format("kafka")
+        .options(**options)
+        .load()
+        .select("timestamp", "value")
+        .writeStream
+    )
     with pytest.raises(PySparkException) as refused:
         rows.format("noop").option("checkpointLocation", tmp_path.as_uri()).trigger(
             availableNow=True

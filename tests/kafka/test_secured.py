@@ -1,4 +1,5 @@
-"""A cluster that asks for TLS and a password: every client of ours reaches it with one file of client properties."""
+"""A cluster that asks for TLS and a password: every client of ours reaches it with one file of
+client properties."""
 
 from __future__ import annotations
 
@@ -35,8 +36,11 @@ PASSWORD = 'a "quoted\\ secret'
 
 
 @pytest.fixture(scope="module")
-def secured(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
-    """A broker whose only listener for clients is SASL_SSL; its address, and the properties that open it."""
+def secured(
+    settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """A broker whose only listener for clients is SASL_SSL; its address, and the properties that
+    open it."""
     folder = tmp_path_factory.mktemp("secured")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
@@ -63,7 +67,9 @@ def secured(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Ite
             "inter.broker.listener.name": "PLAINTEXT",
             "sasl.enabled.mechanisms": "PLAIN",
             "sasl.mechanism.inter.broker.protocol": "PLAIN",
-            "listener.name.plaintext.plain.sasl.jaas.config": f"{own} user_reader={known};".replace("\\", "\\\\"),
+            "listener.name.plaintext.plain.sasl.jaas.config": f"{own} user_reader={known};".replace(
+                "\\", "\\\\"
+            ),
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(folder / "broker.pem"),
             "ssl.truststore.type": "PEM",
@@ -78,19 +84,26 @@ def secured(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def test_a_run_and_its_verdict_on_a_secured_cluster(
     settings: Settings, cluster: Services, secured: tuple[str, dict[str, str]]
 ) -> None:
-    """Story: a cluster with TLS and passwords. Fill, Spark's source, the sink, both readings, the raw log and the
-    coordinator all get in, and the verdict holds."""
+    """Story: a cluster with TLS and passwords. Fill, Spark's source, the sink, both readings, the
+    raw log and the coordinator all get in, and the verdict holds."""
     bootstrap, client = secured
     given = replace(settings, bootstrap=bootstrap, client=client)
     services = replace(cluster, bootstrap=bootstrap)
     history = History(given)
-    run = create(given, services, history, make_plan({"records": 2_000, "partitions": 2, "abort_probability": 0.3}))
+    run = create(
+        given,
+        services,
+        history,
+        make_plan({"records": 2_000, "partitions": 2, "abort_probability": 0.3}),
+    )
     report = execute(make_context(given, services, history, run))
     assert report is not None
     assert report.verdict is Outcome.HOLDS, report.why
     heard = {witness for check in report.checked for witness in check.witnesses}
     assert heard >= {Witness.READ_COMMITTED, Witness.RAW_LOG, Witness.COORDINATOR, Witness.JOURNAL}
-    assert inspect_topic(bootstrap, client, run.facts["sink"]).to_json()["topic"] == run.facts["sink"]
+    assert (
+        inspect_topic(bootstrap, client, run.facts["sink"]).to_json()["topic"] == run.facts["sink"]
+    )
     assert open_transactions(bootstrap, client, run.facts["sink"]) == ()
 
 
@@ -103,7 +116,8 @@ def test_without_the_password_it_is_said(secured: tuple[str, dict[str, str]]) ->
 
 
 def test_properties_are_read_and_spelled_for_java(tmp_path: Path) -> None:
-    """Story: a file with client certificates and SCRAM, in librdkafka's names, as Spark's Kafka source wants it."""
+    """Story: a file with client certificates and SCRAM, in librdkafka's names, as Spark's Kafka
+    source wants it."""
     (tmp_path / "me.pem").write_text("CERTIFICATE")
     (tmp_path / "me.key").write_text("KEY")
     path = tmp_path / "client.properties"

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.services
 
 
 def test_two_users_share_one_broker_and_the_last_one_ends_it(tmp_path: Path) -> None:
-    """Story: a second command starts while the first still runs. Both see one broker; nothing is left at the end."""
+    """Story: a second command starts while the first still runs. Both see one broker; nothing is
+    left at the end."""
     settings = read_settings(home=tmp_path)
     with services(settings, spark=False) as first, services(settings, spark=False) as second:
         assert first == second
@@ -28,11 +29,13 @@ def test_two_users_share_one_broker_and_the_last_one_ends_it(tmp_path: Path) -> 
 
 
 def test_a_broker_gives_way_and_who_starts_it_stays_as_it_was(tmp_path: Path) -> None:
-    """Story: the broker shares its cores with Spark. None of its threads pushes another process off a core when it is
-    woken; the keeper, which started it, does as before."""
+    """Story: the broker shares its cores with Spark. None of its threads pushes another process off
+    a core when it is woken; the keeper, which started it, does as before."""
     settings = read_settings(home=tmp_path)
     with services(settings, spark=False):
-        broker = psutil.Process(int(next(iter(json.loads((settings.services / "running.json").read_text())))))
+        broker = psutil.Process(
+            int(next(iter(json.loads((settings.services / "running.json").read_text()))))
+        )
         keeper = broker.parent()
         assert keeper is not None
         threads = [os.sched_getscheduler(one.id) for one in broker.threads()]
@@ -41,7 +44,8 @@ def test_a_broker_gives_way_and_who_starts_it_stays_as_it_was(tmp_path: Path) ->
 
 
 def test_what_a_killed_keeper_leaves_is_ended_by_the_next_command(tmp_path: Path) -> None:
-    """Story: the keeper is killed -9, so its broker is orphaned. The next command ends that one and starts its own."""
+    """Story: the keeper is killed -9, so its broker is orphaned. The next command ends that one and
+    starts its own."""
     settings = read_settings(home=tmp_path)
     record = settings.services / "running.json"
     with services(settings, spark=False):
@@ -53,12 +57,14 @@ def test_what_a_killed_keeper_leaves_is_ended_by_the_next_command(tmp_path: Path
     assert psutil.pid_exists(orphan)
     with services(settings, spark=False):
         assert str(orphan) not in json.loads(record.read_text())
-        assert not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE
+        assert (
+            not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE
+        )
 
 
 def test_a_keeper_that_is_still_stopping_is_waited_for(tmp_path: Path) -> None:
-    """Story: a command is called right after another one, whose Kafka takes long to stop. The second one says what it
-    waits for, and starts its own when the first is gone."""
+    """Story: a command is called right after another one, whose Kafka takes long to stop. The
+    second one says what it waits for, and starts its own when the first is gone."""
     settings = read_settings(home=tmp_path)
     settings.services.mkdir(parents=True)
     lock = (settings.services / "keeper.lock").open("w")

@@ -15,8 +15,11 @@ from topicproof.backend.kafka.coordination.transactions import cluster_transacti
 NewTopic = Callable[..., str]
 
 
-def test_open_and_hanging_transactions_are_found_on_any_topic(bootstrap: str, new_topic: NewTopic) -> None:
-    """One topic has an open transaction on two partitions, one a hanging one, one neither. Each is told as it is."""
+def test_open_and_hanging_transactions_are_found_on_any_topic(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """One topic has an open transaction on two partitions, one a hanging one, one neither. Each is
+    told as it is."""
     opened, hung, sound = new_topic(partitions=2), new_topic(), new_topic()
     writer = Writer(bootstrap, opened)
     writer.write("A2")
@@ -39,7 +42,8 @@ def test_open_and_hanging_transactions_are_found_on_any_topic(bootstrap: str, ne
 def test_the_command_says_it_in_words_and_in_json(
     bootstrap: str, new_topic: NewTopic, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An operator does not know which topic is stuck. The command names it, and how to see what an abort would lose."""
+    """An operator does not know which topic is stuck. The command names it, and how to see what an
+    abort would lose."""
     topic = new_topic()
     hang(bootstrap, topic)
     assert call("transactions", "--bootstrap", bootstrap) == 0

@@ -1,4 +1,5 @@
-"""A window of a topic whose lineage is packed says of every record what a header of its own would say."""
+"""A window of a topic whose lineage is packed says of every record what a header of its own would
+say."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def windows(bootstrap: str, topic: str, count: int) -> list[Record]:
     ranges = fate_ranges(batches, bounds)
     firsts = range(0, bounds.offsets, count)
     return [
-        one for first in firsts for one in read_window(bootstrap, {}, topic, 0, first, count, bounds, ranges, batches)
+        one
+        for first in firsts
+        for one in read_window(bootstrap, {}, topic, 0, first, count, bounds, ranges, batches)
     ]
 
 
@@ -36,13 +39,15 @@ def told(records: list[Record]) -> list[tuple[object, ...]]:
 
 
 def test_a_window_shows_packed_lineage(bootstrap: str, new_topic: NewTopic) -> None:
-    """Story: the same records are written with headers on each and packed, by producers that take turns. Whole or cut
-    into windows that begin inside packs, both say the same of every record."""
+    """Story: the same records are written with headers on each and packed, by producers that take
+    turns. Whole or cut into windows that begin inside packs, both say the same of every record."""
     plain, packed = new_topic(), new_topic()
     write_broken(bootstrap, plain, "numbers", packed=False)
     write_broken(bootstrap, packed, "numbers", packed=True)
     expected = told(windows(bootstrap, plain, 1_000))
-    assert all(lineage is not None and "attempt 1" in str(name) for _, _, _, lineage, name, _ in expected)
+    assert all(
+        lineage is not None and "attempt 1" in str(name) for _, _, _, lineage, name, _ in expected
+    )
     for count in (1_000, 1, 3):
         assert told(windows(bootstrap, packed, count)) == expected
 
@@ -50,8 +55,8 @@ def test_a_window_shows_packed_lineage(bootstrap: str, new_topic: NewTopic) -> N
 def test_a_pack_that_lies_too_far_back_is_not_known(
     bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Story: a transaction has more packs before a window than are looked through. Its records there say nothing of
-    their input; one that is reached is told."""
+    """Story: a transaction has more packs before a window than are looked through. Its records
+    there say nothing of their input; one that is reached is told."""
     sink = Sink(bootstrap, new_topic(), "numbers", packed=True)
     sink.begin("a")
     for first in range(0, 12, 2):
@@ -60,11 +65,16 @@ def test_a_pack_that_lies_too_far_back_is_not_known(
     monkeypatch.setattr(unpack, "PACKS_FOLLOWED", 3)
     found = [one.lineage for one in windows(bootstrap, sink.topic, 1)]
     heads = {n: f"numbers/0/{n}/0" for n in (0, 2, 4, 6, 8, 10)}
-    assert found == [heads.get(n) or (f"numbers/0/{n}/0" if n <= 5 else None) for n in range(12)] + [None]
+    assert found == [
+        heads.get(n) or (f"numbers/0/{n}/0" if n <= 5 else None) for n in range(12)
+    ] + [None]
 
 
-def test_a_window_without_batches_says_nothing_of_packs(bootstrap: str, new_topic: NewTopic) -> None:
-    """Story: whoever asks for a window has no batch headers. What the records say themselves is shown, no more."""
+def test_a_window_without_batches_says_nothing_of_packs(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Story: whoever asks for a window has no batch headers. What the records say themselves is
+    shown, no more."""
     topic = new_topic()
     write_broken(bootstrap, topic, "numbers", packed=True)
     bounds = fetch_bounds(bootstrap, {}, topic)

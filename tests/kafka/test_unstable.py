@@ -20,8 +20,11 @@ from topicproof.backend.settings import (
 NewTopic = Callable[..., str]
 
 
-def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(bootstrap: str, new_topic: NewTopic) -> None:
-    """A pipeline sent its group's offset into a transaction. It is told until the end, with its holder."""
+def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """A pipeline sent its group's offset into a transaction. It is told until the end, with its
+    holder."""
     topic = new_topic(partitions=2)
     consumer = Consumer(consumer_config(bootstrap, {}, f"{topic}-group", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, p, 0) for p in range(2)], asynchronous=False)
@@ -30,15 +33,21 @@ def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(bootstrap: s
     producer = Producer(transactional_producer_config(bootstrap, {}, f"{topic}-pipeline"))
     producer.init_transactions()
     producer.begin_transaction()
-    producer.send_offsets_to_transaction([TopicPartition(topic, 1, 5)], consumer.consumer_group_metadata())
+    producer.send_offsets_to_transaction(
+        [TopicPartition(topic, 1, 5)], consumer.consumer_group_metadata()
+    )
     count, (found,) = unstable_offsets(bootstrap, {}, topic)
     assert (count, found.group, found.partition, found.stuck) == (2, f"{topic}-group", 1, False)
     assert f"{topic}-pipeline" in [each.transactional_id for each in found.holders]
-    assert [each.timeout_ms for each in found.holders if each.name.startswith(topic)] == [TRANSACTION_TIMEOUT_MS]
+    assert [each.timeout_ms for each in found.holders if each.name.startswith(topic)] == [
+        TRANSACTION_TIMEOUT_MS
+    ]
     assert f"The offset of group {topic}-group on {topic}-1 is in the transaction of" in found.why
     assert "which is under way" in found.why and "UNSTABLE_OFFSET_COMMIT" in found.why
     producer.commit_transaction()
-    wait_until(lambda: unstable_offsets(bootstrap, {}, topic) == (2, ()), 10, "the commit of the offset")
+    wait_until(
+        lambda: unstable_offsets(bootstrap, {}, topic) == (2, ()), 10, "the commit of the offset"
+    )
     consumer.close()
     with pytest.raises(TopicError):
         unstable_offsets(bootstrap, {}, "no-such-topic")

@@ -1,7 +1,9 @@
-"""Real topics written as a line of text, and what consumers say about them: the slow witness of the quick readers.
+"""Real topics written as a line of text, and what consumers say about them: the slow witness of the
+quick readers.
 
-`A3` writes three records in a transaction of producer A (begun when needed), `A+` commits it, `A-` aborts it, `n2`
-writes two records outside of any transaction. A transaction that the line does not end stays open.
+`A3` writes three records in a transaction of producer A (begun when needed), `A+` commits it, `A-`
+aborts it, `n2` writes two records outside of any transaction. A transaction that the line does not
+end stays open.
 """
 
 from __future__ import annotations
@@ -26,13 +28,21 @@ from topicproof.backend.settings import (
 )
 from topicproof.validators.finding import Bounds
 
-FATE_LETTERS = {"C": "COMMITTED", "A": "ABORTED", "P": "PENDING", "M": "MARKER", "G": "GONE", "U": "UNEXPLAINED"}
+FATE_LETTERS = {
+    "C": "COMMITTED",
+    "A": "ABORTED",
+    "P": "PENDING",
+    "M": "MARKER",
+    "G": "GONE",
+    "U": "UNEXPLAINED",
+}
 """A letter for each fate, in the order of the balance."""
 
 
 @dataclass
 class Writer:
-    """Writes lines to one topic. Its producers live on between lines, and so do their open transactions."""
+    """Writes lines to one topic. Its producers live on between lines, and so do their open
+    transactions."""
 
     bootstrap: str
     topic: str
@@ -45,7 +55,9 @@ class Writer:
     """The partitions that each open transaction has written to."""
 
     def __post_init__(self) -> None:
-        self._asker = Consumer(consumer_config(self.bootstrap, {}, f"{self.topic}-writer", READ_UNCOMMITTED))
+        self._asker = Consumer(
+            consumer_config(self.bootstrap, {}, f"{self.topic}-writer", READ_UNCOMMITTED)
+        )
 
     def write(self, line: str, partition: int = 0) -> None:
         for token in line.split():
@@ -59,8 +71,13 @@ class Writer:
         if what in "+-":
             before = {touched: self._end(touched) for touched in self.under_way.pop(who, ())}
             (producer.commit_transaction if what == "+" else producer.abort_transaction)()
-            # The broker answers when the outcome is decided; the markers are written a moment later.
-            wait_until(lambda: all(self._end(p) > end for p, end in before.items()), 10, f"the marker of {who}")
+            # The broker answers when the outcome is decided; the markers are written a moment
+            # later.
+            wait_until(
+                lambda: all(self._end(p) > end for p, end in before.items()),
+                10,
+                f"the marker of {who}",
+            )
             return
         if who != "n":
             if who not in self.under_way:
@@ -68,13 +85,20 @@ class Writer:
             self.under_way.setdefault(who, set()).add(partition)
         for number in range(int(what)):
             producer.produce(
-                self.topic, self.value, key=f"{who}{number}", partition=partition, headers=dict(self.headers)
+                self.topic,
+                self.value,
+                key=f"{who}{number}",
+                partition=partition,
+                headers=dict(self.headers),
             )
-        # An abort would purge what was not sent yet, and the order of the line is the order of the log.
+        # An abort would purge what was not sent yet, and the order of the line is the order of the
+        # log.
         producer.flush()
 
     def _end(self, partition: int) -> int:
-        watermarks = self._asker.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=10)
+        watermarks = self._asker.get_watermark_offsets(
+            TopicPartition(self.topic, partition), timeout=10
+        )
         assert watermarks is not None, f"no answer about {self.topic}"
         return watermarks[1]
 
@@ -92,8 +116,11 @@ class Writer:
         return self.producers[who]
 
 
-def delivered(bootstrap: str, bounds: Bounds, isolation: str) -> dict[tuple[int, int], bytes | None]:
-    """Every record from the starts on that a consumer at this level gets until nothing is left: place and value."""
+def delivered(
+    bootstrap: str, bounds: Bounds, isolation: str
+) -> dict[tuple[int, int], bytes | None]:
+    """Every record from the starts on that a consumer at this level gets until nothing is left:
+    place and value."""
     consumer = Consumer(consumer_config(bootstrap, {}, f"{bounds.topic}-oracle", isolation))
     consumer.assign([TopicPartition(bounds.topic, p.partition, p.start) for p in bounds.partitions])
     found: dict[tuple[int, int], bytes | None] = {}
@@ -150,7 +177,9 @@ def broker_setting(bootstrap: str, name: str, value: str) -> Iterator[None]:
     def change(operation: AlterConfigOpType) -> None:
         entry = ConfigEntry(name, value, incremental_operation=operation)
         for broker in admin.list_topics(timeout=10).brokers:
-            resource = ConfigResource(ConfigResource.Type.BROKER, str(broker), incremental_configs=[entry])
+            resource = ConfigResource(
+                ConfigResource.Type.BROKER, str(broker), incremental_configs=[entry]
+            )
             for future in admin.incremental_alter_configs([resource]).values():
                 future.result()
 
@@ -162,7 +191,8 @@ def broker_setting(bootstrap: str, name: str, value: str) -> Iterator[None]:
 
 
 def model(tokens: Sequence[str], lso: int) -> list[str]:
-    """The fate of every offset as a letter, found slowly: each one looks ahead for its producer's marker."""
+    """The fate of every offset as a letter, found slowly: each one looks ahead for its producer's
+    marker."""
     offsets: list[str] = []
     for token in tokens:
         who, what = token[0], token[1:]
@@ -178,6 +208,8 @@ def model(tokens: Sequence[str], lso: int) -> list[str]:
         elif len(what) == 2:
             answer.append("M")
         else:
-            marker = next((other for other in offsets[offset:] if len(other) == 2 and other[0] == what), None)
+            marker = next(
+                (other for other in offsets[offset:] if len(other) == 2 and other[0] == what), None
+            )
             answer.append("U" if marker is None else "C" if marker[1] == "+" else "A")
     return answer

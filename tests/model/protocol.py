@@ -274,7 +274,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description="Explore the sink's protocol.")
     options.add_argument("--losses", type=int, default=1, help="requests that may get lost")
     whole = explore(frozenset(STEPS), options.parse_args().losses)
-    sys.stdout.write(f"with every step: {whole.states:,} states, {whole.wrong or 'nothing wrong'}\n")
+    sys.stdout.write(
+        f"with every step: {whole.states:,} states, {whole.wrong or 'nothing wrong'}\n"
+    )
     for step in STEPS:
         found = explore(frozenset(STEPS) - {step})
         sys.stdout.write(f"\nwithout `{step}`: {found.wrong or 'NOTHING WRONG'}\n")

@@ -1,4 +1,5 @@
-"""The sink's protocol, checked on a model: right with all of its safety steps, wrong without any one of them."""
+"""The sink's protocol, checked on a model: right with all of its safety steps, wrong without any
+one of them."""
 
 from __future__ import annotations
 
@@ -31,9 +32,10 @@ ENDS = {
 
 
 def test_with_every_safety_step_nothing_goes_wrong() -> None:
-    """Story: two workers, of which one may be a zombie; a crash, a time-out, and a request that is lost and may arrive
-    later. In each of 41,929 states an input's output is committed at most once, and the group's offset covers exactly
-    what is committed. In thousands of them every input is committed."""
+    """Story: two workers, of which one may be a zombie; a crash, a time-out, and a request that is
+    lost and may arrive later. In each of 41,929 states an input's output is committed at most once,
+    and the group's offset covers exactly what is committed. In thousands of them every input is
+    committed."""
     found = explore(frozenset(STEPS))
     assert (found.wrong, found.states) == (None, 41_929)
     assert found.finished > 1_000

@@ -1,4 +1,5 @@
-"""Pipelines take their time: every test asks for a session that the server has not ended meanwhile."""
+"""Pipelines take their time: every test asks for a session that the server has not ended
+meanwhile."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Brokers that fail under a run: three of them, and the one that leads a role's partition is killed, stands still, or
-is cut off from its peers."""
+"""Brokers that fail under a run: three of them, and the one that leads a role's partition is
+killed, stands still, or is cut off from its peers."""
 
 from __future__ import annotations
 
@@ -39,10 +39,14 @@ SAYS = {
 
 
 @pytest.fixture(scope="module")
-def home(settings: Settings, cluster: Services, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+def home(
+    settings: Settings, cluster: Services, tmp_path_factory: pytest.TempPathFactory
+) -> Settings:
     """A home with a Kafka of three brokers of its own, and the session's Spark."""
     folder = tmp_path_factory.mktemp("three")
-    return replace(settings, home=folder, bootstrap=None, brokers=3, spark_remote=cluster.spark_remote)
+    return replace(
+        settings, home=folder, bootstrap=None, brokers=3, spark_remote=cluster.spark_remote
+    )
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +58,9 @@ def three(home: Settings) -> Iterator[Services]:
 def outlived(home: Settings, **plan: Any) -> tuple[Finished, bool]:
     """A run in a process of its own, and whether that one came to the end.
 
-    librdkafka 2.16 was seen to abort its process (SIGABRT) when a broker is killed. Then the run is resumed, as a user
-    would, and must be as exact; the keeper has healed the broker when the process's connection ended.
+    librdkafka 2.16 was seen to abort its process (SIGABRT) when a broker is killed. Then the run is
+    resumed, as a user would, and must be as exact; the keeper has healed the broker when the
+    process's connection ended.
     """
     history = History(home)
     run_id = start_run(home, make_plan(plan))
@@ -71,13 +76,23 @@ def outlived(home: Settings, **plan: Any) -> tuple[Finished, bool]:
 
 @pytest.mark.parametrize(
     ("role", "how"),
-    [("source", "pause"), ("sink", "kill"), ("transactions", "kill"), ("offsets", "kill"), ("offsets", "isolate")],
+    [
+        ("source", "pause"),
+        ("sink", "kill"),
+        ("transactions", "kill"),
+        ("offsets", "kill"),
+        ("offsets", "isolate"),
+    ],
 )
-def test_a_run_outlives_the_broker_that_leads_a_role(home: Settings, three: Services, role: str, how: str) -> None:
-    """Story: in the middle of a transaction the broker that leads the role's partition is killed and started again,
-    stands still, or is cut off from its peers until they have replaced it. The sink is exact, and the journal says
-    which process it was and that it is back."""
-    fault = f"broker@transaction=2,role={role},how={how}" + (",seconds=16" if how == "isolate" else "")
+def test_a_run_outlives_the_broker_that_leads_a_role(
+    home: Settings, three: Services, role: str, how: str
+) -> None:
+    """Story: in the middle of a transaction the broker that leads the role's partition is killed
+    and started again, stands still, or is cut off from its peers until they have replaced it. The
+    sink is exact, and the journal says which process it was and that it is back."""
+    fault = f"broker@transaction=2,role={role},how={how}" + (
+        ",seconds=16" if how == "isolate" else ""
+    )
     plan = {"records": RECORDS, "partitions": 2, "per_transaction": PER_TRANSACTION}
     done, in_one_go = outlived(home, **plan, faults=[fault])
     assert done.report.verdict is Outcome.HOLDS and done.run.error is None, done.report.why
@@ -91,21 +106,27 @@ def test_a_run_outlives_the_broker_that_leads_a_role(home: Settings, three: Serv
         assert healed in told[Told.HEALED]
 
 
-def test_a_broker_that_is_cut_off_is_replaced_and_comes_back(home: Settings, three: Services) -> None:
-    """Story: a broker is cut off from its peers. They elect another leader, while clients still reach it, and it tells
-    them that it leads. Healed, it follows, and is in sync again."""
+def test_a_broker_that_is_cut_off_is_replaced_and_comes_back(
+    home: Settings, three: Services
+) -> None:
+    """Story: a broker is cut off from its peers. They elect another leader, while clients still
+    reach it, and it tells them that it leads. Healed, it follows, and is in sync again."""
     cluster, topic = Cluster(three.bootstrap), f"apart-{uuid.uuid4().hex[:8]}"
     cluster.create_topic(topic, 1)
     cut = leader(cluster, "sink", topic, "")
     nodes = sorted(cluster.admin.list_topics(timeout=10).brokers)
     other = next(node for node in nodes if node != cut)
-    wanted = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    wanted = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+    )
     with connect(three.bootstrap, {}) as kafka, brokers(home) as handle:
 
         def told(node: int) -> tuple[int, int]:
             """By this broker: who leads, and how many are in sync."""
             partitions = kafka.send({node: wanted})[node].topics[0].partitions
-            return (partitions[0].leader_id, len(partitions[0].isr_nodes)) if partitions else (-1, 0)
+            return (
+                (partitions[0].leader_id, len(partitions[0].isr_nodes)) if partitions else (-1, 0)
+            )
 
         def settled() -> bool:
             """All of them tell the same, and that all are in sync."""
@@ -120,8 +141,11 @@ def test_a_broker_that_is_cut_off_is_replaced_and_comes_back(home: Settings, thr
         wait_until(settled, 60, "all in sync again")
 
 
-def test_a_group_is_kept_where_kafka_keeps_it(bootstrap: str, new_topic: Callable[..., str]) -> None:
-    """Story: where a group's offsets lie is computed from its name. When it commits, that partition grows."""
+def test_a_group_is_kept_where_kafka_keeps_it(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: where a group's offsets lie is computed from its name. When it commits, that partition
+    grows."""
     cluster, source = Cluster(bootstrap), new_topic()
     for number in range(5):
         group = f"{source}-{number}"
@@ -134,7 +158,8 @@ def test_a_group_is_kept_where_kafka_keeps_it(bootstrap: str, new_topic: Callabl
 
 
 def test_given_brokers_are_nobodys_to_kill(settings: Settings) -> None:
-    """Story: the cluster was given by address. Its brokers are not ours, and the fault is refused."""
+    """Story: the cluster was given by address. Its brokers are not ours, and the fault is
+    refused."""
     with (
         pytest.raises(UsageError, match="Only brokers of the embedded Kafka"),
         brokers(replace(settings, bootstrap="b:1")),

@@ -1,4 +1,5 @@
-"""Tables as sinks: exact under killed workers in SQLite and PostgreSQL, judged like topics; whole runs into them."""
+"""Tables as sinks: exact under killed workers in SQLite and PostgreSQL, judged like topics; whole
+runs into them."""
 
 from __future__ import annotations
 
@@ -85,9 +86,13 @@ class Squares:
     def run(self, spark: SparkSession, **options: str) -> None:
         spark.dataSource.register(InjectingDatabaseSink)
         source = spark_source_options(self.bootstrap, {}, "read_committed")
-        rows = spark.readStream.format("kafka").options(**source, subscribe=self.name, startingOffsets="earliest")
+        rows = spark.readStream.format("kafka").options(
+            **source, subscribe=self.name, startingOffsets="earliest"
+        )
         square = "cast(cast(pow(cast(cast(value as string) as bigint), 2) as bigint) as string)"
-        squares = rows.load().selectExpr("topic", "partition", "offset", "key", f"cast({square} as binary) as value")
+        squares = rows.load().selectExpr(
+            "topic", "partition", "offset", "key", f"cast({square} as binary) as value"
+        )
         sink = {
             "kafka.bootstrap.servers": self.bootstrap,
             "url": self.url,
@@ -111,7 +116,15 @@ class Squares:
 
     def verdict(self, spark: SparkSession) -> Report:
         place = self.folder / uuid.uuid4().hex[:6]
-        return judge_table(spark, self.cluster, self.url, TABLE, self.cluster.bounds(self.name), place, self.guarantee)
+        return judge_table(
+            spark,
+            self.cluster,
+            self.url,
+            TABLE,
+            self.cluster.bounds(self.name),
+            place,
+            self.guarantee,
+        )
 
     def found(self, spark: SparkSession) -> dict[str, int]:
         return {one.kind: one.primary for one in self.verdict(spark).findings if one.primary}
@@ -121,7 +134,9 @@ def numbers_in(url: str, table: str) -> Counter[tuple[bytes, bytes]]:
     """Key and value of every row, as any program would read them."""
     rows = rows_of(table)
     with connect_database(url).connect() as connection:
-        return Counter((row.key, row.value) for row in connection.execute(select(rows.c.key, rows.c.value)))
+        return Counter(
+            (row.key, row.value) for row in connection.execute(select(rows.c.key, rows.c.value))
+        )
 
 
 def squares_to(count: int) -> Counter[tuple[bytes, bytes]]:
@@ -140,12 +155,14 @@ def squares_to(count: int) -> Counter[tuple[bytes, bytes]]:
 def test_a_table_is_exact_wherever_its_worker_dies(
     bootstrap: str, spark: SparkSession, url: str, guarantee: Guarantee, tmp_path: Path
 ) -> None:
-    """Story: each of two workers is killed at every step of a transaction, and transactions abort by a draw. Then the
-    checkpoint is lost as well, and more numbers come. Every square is in the table once; where an input is processed
-    again, an upsert leaves one row of it."""
+    """Story: each of two workers is killed at every step of a transaction, and transactions abort
+    by a draw. Then the checkpoint is lost as well, and more numbers come. Every square is in the
+    table once; where an input is processed again, an upsert leaves one row of it."""
     squares = Squares(bootstrap, url, tmp_path, guarantee)
     squares.fill(RECORDS)
-    faults = [f"crash@transaction={number},step={step}" for number, step in enumerate(STEPS, start=1)]
+    faults = [
+        f"crash@transaction={number},step={step}" for number, step in enumerate(STEPS, start=1)
+    ]
     squares.run(spark, faults=" ".join(faults), abortProbability="0.2", seed="3")
     assert squares.is_exact()
     shutil.rmtree(squares.checkpoint)
@@ -165,9 +182,9 @@ STEPS = (Step.BEGUN, Step.PRODUCING, Step.PRODUCED, Step.OFFSET_SENT, Step.COMMI
 def test_a_table_that_was_changed_behind_its_back_is_found_out(
     bootstrap: str, spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
-    """Story: somebody copies two rows, deletes one, and exchanges the inputs of two others. The verdict counts each.
-    Then the offset of a partition is set back, so that its next transaction is not where the journal says: refused. A
-    group without an offset is refused as well."""
+    """Story: somebody copies two rows, deletes one, and exchanges the inputs of two others. The
+    verdict counts each. Then the offset of a partition is set back, so that its next transaction is
+    not where the journal says: refused. A group without an offset is refused as well."""
     squares = Squares(bootstrap, url, tmp_path)
     squares.fill(RECORDS)
     squares.run(spark)
@@ -189,7 +206,9 @@ def test_a_table_that_was_changed_behind_its_back_is_found_out(
     assert "journal says" in refusal(squares, spark)
     with connect_database(url).begin() as changed:
         changed.execute(OFFSETS.delete())
-    assert refusal(squares, spark).startswith(f"Group {squares.name} has no offset for {squares.name}-")
+    assert refusal(squares, spark).startswith(
+        f"Group {squares.name} has no offset for {squares.name}-"
+    )
 
 
 def refusal(squares: Squares, spark: SparkSession) -> str:
@@ -201,8 +220,9 @@ def refusal(squares: Squares, spark: SparkSession) -> str:
 
 
 def test_where_a_group_begins_is_said_once_and_a_bad_address_is_refused(tmp_path: Path) -> None:
-    """Story: the tables are made twice for one group, the second time with another floor. The second time is refused
-    and changes nothing. What is no address of a database is refused without repeating it: it may hold a password."""
+    """Story: the tables are made twice for one group, the second time with another floor. The
+    second time is refused and changes nothing. What is no address of a database is refused without
+    repeating it: it may hold a password."""
     url = f"sqlite:///{tmp_path / 'out.db'}"
     make_tables(url, TABLE, "run", {("numbers", 0): 7})
     with pytest.raises(SinkError, match="Group run has begun already in sqlite"):
@@ -215,14 +235,22 @@ def test_where_a_group_begins_is_said_once_and_a_bad_address_is_refused(tmp_path
         assert "secret" not in str(refused.value)
 
 
-RUN = {"scenario": "table", "records": 1_500, "partitions": 2, "per_transaction": 100, "abort_probability": 0.2}
+RUN = {
+    "scenario": "table",
+    "records": 1_500,
+    "partitions": 2,
+    "per_transaction": 100,
+    "abort_probability": 0.2,
+}
 
 
-def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(settings: Settings, cluster: Services) -> None:
+def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(
+    settings: Settings, cluster: Services
+) -> None:
     """Story: a run writes a table of SQLite in its own folder. Its workers are killed, and each
-    becomes a zombie later, with the table's lock in its hand. It is stopped on its way, when what is there holds, and
-    goes on. In the end every square is in the table once, its evidence gives the same verdict again, and nothing is
-    left of it when it is cleaned."""
+    becomes a zombie later, with the table's lock in its hand. It is stopped on its way, when what
+    is there holds, and goes on. In the end every square is in the table once, its evidence gives
+    the same verdict again, and nothing is left of it when it is cleaned."""
     history = History(settings)
     faults = ["crash@transaction=2", "zombie@transaction=4"]
     run = create(settings, cluster, history, make_plan({**RUN, "faults": faults, "seed": 5}))
@@ -230,10 +258,17 @@ def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(settings: Se
     context = make_context(settings, cluster, history, run, stop)
     with ThreadPoolExecutor(1) as pool:
         executing = pool.submit(execute, context)
-        wait_until(lambda: history.get(run.id).progress.get("processed", 0) > 0 or executing.done(), 180, "a row")
+        wait_until(
+            lambda: history.get(run.id).progress.get("processed", 0) > 0 or executing.done(),
+            180,
+            "a row",
+        )
         stop.set()
         report = executing.result()
-    assert report is not None and report.verdict is Outcome.HOLDS, (history.get(run.id).error, report and report.why)
+    assert report is not None and report.verdict is Outcome.HOLDS, (
+        history.get(run.id).error,
+        report and report.why,
+    )
     assert history.get(run.id).state is State.STOPPED
     report = resume(settings, cluster, history, run.id)
     assert report is not None and report.verdict is Outcome.HOLDS, report and report.why
@@ -249,14 +284,18 @@ def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(settings: Se
     assert not (settings.runs / run.id).exists()
 
 
-def test_a_run_of_upserts_into_postgresql(settings: Settings, cluster: Services, postgresql: str) -> None:
-    """Story: an at-least-once run upserts into a table of PostgreSQL that the plan names, under a crash between rows
-    and offset. Every square is there once. A second run into that table is refused before anything is made; cleaned,
-    the table is gone."""
+def test_a_run_of_upserts_into_postgresql(
+    settings: Settings, cluster: Services, postgresql: str
+) -> None:
+    """Story: an at-least-once run upserts into a table of PostgreSQL that the plan names, under a
+    crash between rows and offset. Every square is there once. A second run into that table is
+    refused before anything is made; cleaned, the table is gone."""
     url = new_database(postgresql, f"run-{uuid.uuid4().hex[:6]}")
     sink = {"url": url, "topic": "squares"}
     faults = ["crash@transaction=2,step=produced", "crash@transaction=3,step=offset_sent"]
-    finished = run_to_end(settings, cluster, **{**RUN, "guarantee": "at_least_once", "sink": sink, "faults": faults})
+    finished = run_to_end(
+        settings, cluster, **{**RUN, "guarantee": "at_least_once", "sink": sink, "faults": faults}
+    )
     assert finished.report.verdict is Outcome.HOLDS, finished.report.why
     assert numbers_in(url, "squares") == squares_to(1_500)
     history = History(settings)
@@ -271,17 +310,30 @@ def test_a_run_of_upserts_into_postgresql(settings: Settings, cluster: Services,
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"guarantee": "at_most_once"}, "guarantee: a table is written exactly_once or at_least_once"),
-        ({"faults": ["crash@transaction=1", "hijack@transaction=2"]}, "faults.1: hijack@transaction=2 strikes"),
+        (
+            {"guarantee": "at_most_once"},
+            "guarantee: a table is written exactly_once or at_least_once",
+        ),
+        (
+            {"faults": ["crash@transaction=1", "hijack@transaction=2"]},
+            "faults.1: hijack@transaction=2 strikes",
+        ),
         ({"faults": ["crash@transaction=1,step=committing"]}, "at any step but committing"),
         ({"sink": {"dead_letters": True}}, "sink.dead_letters: a table has no dead letters"),
-        ({"sink": {"url": "sqlite:///here.db"}}, "sink.url: name a file of SQLite by its whole path"),
+        (
+            {"sink": {"url": "sqlite:///here.db"}},
+            "sink.url: name a file of SQLite by its whole path",
+        ),
         ({"sink": {"url": "postgresql+psycopg://me:secret@host/name"}}, "so it holds no password"),
-        ({"scenario": "squares", "sink": {"url": "sqlite:////here.db"}}, "sink.url: squares writes topics"),
+        (
+            {"scenario": "squares", "sink": {"url": "sqlite:////here.db"}},
+            "sink.url: squares writes topics",
+        ),
     ],
 )
 def test_what_a_table_cannot_do_is_refused(fields: dict[str, object], says: str) -> None:
-    """Story: a plan asks a table for what only topics have. It is refused with its field, and no secret is repeated."""
+    """Story: a plan asks a table for what only topics have. It is refused with its field, and no
+    secret is repeated."""
     with pytest.raises(UsageError) as refused:
         make_plan({"scenario": "table", **fields})
     assert says in str(refused.value) and "secret" not in str(refused.value)

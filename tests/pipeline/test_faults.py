@@ -1,4 +1,5 @@
-"""Faults on purpose: each fires where it says, and a sink that promised exactly once is exact all the same."""
+"""Faults on purpose: each fires where it says, and a sink that promised exactly once is exact all
+the same."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from topicproof.backend.runs.lifecycle import resume
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.hooks import Step
-from topicproof.backend.sink.journal import Declared, Entry, FaultFired, TaskStarted, TransactionEnded, read_journal
+from topicproof.backend.sink.journal import (
+    Declared,
+    Entry,
+    FaultFired,
+    TaskStarted,
+    TransactionEnded,
+    read_journal,
+)
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import REASON_HEADER
 
@@ -21,16 +29,24 @@ RECORDS, PARTITIONS, PER_TRANSACTION = 2_000, 2, 250
 
 
 def struck(settings: Settings, cluster: Services, *faults: str) -> tuple[Finished, list[Entry]]:
-    """A run with these faults that must be exact in the end, and its journal. Every fault has fired everywhere once."""
+    """A run with these faults that must be exact in the end, and its journal. Every fault has fired
+    everywhere once."""
     done = run_to_end(
-        settings, cluster, records=RECORDS, partitions=PARTITIONS, per_transaction=PER_TRANSACTION, faults=faults
+        settings,
+        cluster,
+        records=RECORDS,
+        partitions=PARTITIONS,
+        per_transaction=PER_TRANSACTION,
+        faults=faults,
     )
     assert done.report.verdict is Outcome.HOLDS, done.report.why
     assert done.run.error is None
     got = Counter(message.value for message in read_all(cluster.bootstrap, done.sink))
     assert got == Counter(str(n * n).encode() for n in range(RECORDS))
     entries = read_journal(cluster.bootstrap, settings.client, done.run.facts["journal"])
-    fired = Counter((one.fault, one.source_partition) for one in entries if isinstance(one, FaultFired))
+    fired = Counter(
+        (one.fault, one.source_partition) for one in entries if isinstance(one, FaultFired)
+    )
     assert fired == {(fault, p): 1 for fault in faults for p in range(PARTITIONS)}
     return done, entries
 
@@ -44,9 +60,11 @@ def declared(entries: list[Entry], outcome: Declared) -> list[TransactionEnded]:
 
 
 def test_an_exception_at_any_step_is_an_attempt_more(settings: Settings, cluster: Services) -> None:
-    """Story: the worker's code raises at each step, each time in a later transaction. Spark runs the task again."""
+    """Story: the worker's code raises at each step, each time in a later transaction. Spark runs
+    the task again."""
     faults = [
-        f"error@transaction={n}{'' if step is Step.PRODUCED else f',step={step}'}" for n, step in enumerate(Step, 1)
+        f"error@transaction={n}{'' if step is Step.PRODUCED else f',step={step}'}"
+        for n, step in enumerate(Step, 1)
     ]
     _, entries = struck(settings, cluster, *faults[:4])
     assert tasks(entries) == PARTITIONS * 5
@@ -55,20 +73,24 @@ def test_an_exception_at_any_step_is_an_attempt_more(settings: Settings, cluster
 
 @pytest.mark.parametrize("step", ["begun", "offset_sent"])
 def test_a_zombie_is_fenced(settings: Settings, cluster: Services, step: str) -> None:
-    """Story: a worker is cut off and stands still while Spark runs its task again. When it goes on, it is fenced: what
-    it had produced is aborted, and it cannot commit."""
+    """Story: a worker is cut off and stands still while Spark runs its task again. When it goes on,
+    it is fenced: what it had produced is aborted, and it cannot commit."""
     _, entries = struck(settings, cluster, f"zombie@transaction=2,step={step}")
     fenced = declared(entries, Declared.FENCED)
-    assert {(one.source_partition, one.sequence) for one in fenced} == {(p, 2) for p in range(PARTITIONS)}
+    assert {(one.source_partition, one.sequence) for one in fenced} == {
+        (p, 2) for p in range(PARTITIONS)
+    }
     assert all("was taken over by another producer" in one.reason for one in fenced)
 
 
 def test_a_hijacked_worker_takes_its_id_back(settings: Settings, cluster: Services) -> None:
-    """Story: another process takes the transactional id between produce and commit, and leaves. The worker is fenced;
-    its task's next attempt goes on."""
+    """Story: another process takes the transactional id between produce and commit, and leaves. The
+    worker is fenced; its task's next attempt goes on."""
     _, entries = struck(settings, cluster, "hijack@transaction=3")
     fenced = declared(entries, Declared.FENCED)
-    assert {(one.source_partition, one.sequence) for one in fenced} == {(p, 3) for p in range(PARTITIONS)}
+    assert {(one.source_partition, one.sequence) for one in fenced} == {
+        (p, 3) for p in range(PARTITIONS)
+    }
     assert tasks(entries) == PARTITIONS * 2
 
 
@@ -76,9 +98,9 @@ def test_a_hijacked_worker_takes_its_id_back(settings: Settings, cluster: Servic
 def test_a_run_whose_offsets_were_moved_refuses_or_says_what_came_of_it(
     settings: Settings, cluster: Services, forced: bool
 ) -> None:
-    """Story: somebody moves the group's offsets back while the run goes on. It refuses to go on, and refuses again when
-    resumed. A plan that says to go on all the same repeats a transaction of every partition, and the verdict counts
-    exactly these."""
+    """Story: somebody moves the group's offsets back while the run goes on. It refuses to go on,
+    and refuses again when resumed. A plan that says to go on all the same repeats a transaction of
+    every partition, and the verdict counts exactly these."""
     plan = {"records": RECORDS, "partitions": PARTITIONS, "per_transaction": PER_TRANSACTION}
     fault = "offsets@transaction=2,how=rewound"
     done = run_to_end(settings, cluster, **plan, faults=[fault], offsets_forced=forced)
@@ -88,18 +110,26 @@ def test_a_run_whose_offsets_were_moved_refuses_or_says_what_came_of_it(
         assert sum(got.values()) - len(got) == found["duplicate"] == PARTITIONS * PER_TRANSACTION
         assert done.report.verdict is Outcome.VIOLATED and done.run.error is None
     else:
-        says = "left it at 500: somebody moved it back, and going on would repeat offsets 250 to 499"
+        says = (
+            "left it at 500: somebody moved it back, and going on would repeat offsets 250 to 499"
+        )
         assert says in str(done.run.error) and set(got.values()) == {1}
         # What it refused to go on with is not lost: it waits.
         report = done.report
-        assert report.verdict is Outcome.HOLDS and report.not_processed == RECORDS - sum(got.values()) > 0, report.why
+        assert (
+            report.verdict is Outcome.HOLDS
+            and report.not_processed == RECORDS - sum(got.values()) > 0
+        ), report.why
         with pytest.raises(OffsetsMoved, match=says):
             resume(settings, cluster, History(settings), done.run.id)
 
 
-def test_a_refused_input_is_a_dead_letter_and_nothing_is_missing(settings: Settings, cluster: Services) -> None:
-    """Story: the broker refuses a record of every partition for good. The run's plan has a place for dead letters, so
-    the input's offset goes there with its reason, and the verdict, which hears both topics, holds."""
+def test_a_refused_input_is_a_dead_letter_and_nothing_is_missing(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: the broker refuses a record of every partition for good. The run's plan has a place
+    for dead letters, so the input's offset goes there with its reason, and the verdict, which hears
+    both topics, holds."""
     plan = {"records": RECORDS, "partitions": PARTITIONS, "per_transaction": PER_TRANSACTION}
     fault = "refused@transaction=2,times=99"
     done = run_to_end(settings, cluster, **plan, faults=[fault], sink={"dead_letters": True})

@@ -19,10 +19,15 @@ HEAD = b"id,account,amount\n"
 
 @pytest.mark.parametrize(
     "url",
-    ["http://example.com/a.csv", "http://127.0.0.1.example.com/a.csv", "http://127.0.0.1@example.com/a.csv"],
+    [
+        "http://example.com/a.csv",
+        "http://127.0.0.1.example.com/a.csv",
+        "http://127.0.0.1@example.com/a.csv",
+    ],
 )
 def test_a_host_that_is_not_allowed_is_not_asked(url: str) -> None:
-    """Story: a record names a host of somebody else. No request leaves: the client would raise if one did."""
+    """Story: a record names a host of somebody else. No request leaves: the client would raise if
+    one did."""
 
     def refuse(request: httpx.Request) -> httpx.Response:
         raise AssertionError(f"asked {request.url}")
@@ -34,7 +39,9 @@ def test_a_host_that_is_not_allowed_is_not_asked(url: str) -> None:
     assert letter["topic"] == "dead" and letter["value"] == url.encode()
 
 
-@pytest.mark.parametrize("value", [None, b"", b"\xff", b"no url", b"file:///etc/passwd", b"http://[::1/a.csv"])
+@pytest.mark.parametrize(
+    "value", [None, b"", b"\xff", b"no url", b"file:///etc/passwd", b"http://[::1/a.csv"]
+)
 def test_what_is_no_url_is_a_dead_letter(value: bytes | None) -> None:
     """Story: a record holds no URL of a file. It is a dead letter, and the pipeline goes on."""
     with httpx.Client() as client:
@@ -103,8 +110,8 @@ def line(**fields: object) -> bytes:
     ],
 )
 def test_two_parsers_agree_on_what_a_file_holds(path: str, body: bytes, count: int | None) -> None:
-    """Story: a file is parsed by the pipeline and again by the judge, with other code. Both say the same: so many
-    payments, or (None) a dead letter."""
+    """Story: a file is parsed by the pipeline and again by the judge, with other code. Both say the
+    same: so many payments, or (None) a dead letter."""
     try:
         first: int | None = len(parse(f"http://127.0.0.1/{path}", body))
     except BadFile:

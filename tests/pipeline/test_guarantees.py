@@ -1,4 +1,5 @@
-"""The three guarantees, each a real mode of the sink: what a killed worker does to each, and what each may break."""
+"""The three guarantees, each a real mode of the sink: what a killed worker does to each, and what
+each may break."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ CHUNK = PER_TRANSACTION * PARTITIONS
 
 
 def run(settings: Settings, cluster: Services, guarantee: str, **plan: Any) -> Finished:
-    plan = {"records": RECORDS, "partitions": PARTITIONS, "per_transaction": PER_TRANSACTION, **plan}
+    plan = {
+        "records": RECORDS,
+        "partitions": PARTITIONS,
+        "per_transaction": PER_TRANSACTION,
+        **plan,
+    }
     return run_to_end(settings, cluster, guarantee=guarantee, **plan)
 
 
@@ -37,8 +43,11 @@ def found(done: Finished, kind: str) -> int:
 
 
 @pytest.mark.parametrize("step", [*Step])
-def test_exactly_once_is_exact_wherever_its_worker_dies(settings: Settings, cluster: Services, step: Step) -> None:
-    """Story: the worker is killed at each step of its second transaction. The sink is exact all the same."""
+def test_exactly_once_is_exact_wherever_its_worker_dies(
+    settings: Settings, cluster: Services, step: Step
+) -> None:
+    """Story: the worker is killed at each step of its second transaction. The sink is exact all the
+    same."""
     done = run(settings, cluster, "exactly_once", faults=[f"crash@transaction=2,step={step}"])
     assert done.report.verdict is Outcome.HOLDS, done.report.why
     assert copies(cluster, done) == (0, 0)
@@ -52,20 +61,22 @@ def test_exactly_once_is_exact_wherever_its_worker_dies(settings: Settings, clus
 def test_at_least_once_repeats_what_died_before_its_offset(
     settings: Settings, cluster: Services, step: Step, repeated: int
 ) -> None:
-    """Story: the worker dies with its records in the log and their offset not committed. They come again, which
-    at_least_once allows: the verdict counts them and holds."""
+    """Story: the worker dies with its records in the log and their offset not committed. They come
+    again, which at_least_once allows: the verdict counts them and holds."""
     done = run(settings, cluster, "at_least_once", faults=[f"crash@transaction=2,step={step}"])
     assert copies(cluster, done) == (repeated, 0)
     assert found(done, "duplicate") == repeated
     assert done.report.verdict is Outcome.HOLDS, done.report.why
 
 
-@pytest.mark.parametrize(("step", "lost"), [(Step.OFFSET_SENT, CHUNK), (Step.PRODUCING, CHUNK // 2)])
+@pytest.mark.parametrize(
+    ("step", "lost"), [(Step.OFFSET_SENT, CHUNK), (Step.PRODUCING, CHUNK // 2)]
+)
 def test_at_most_once_loses_what_died_after_its_offset(
     settings: Settings, cluster: Services, step: Step, lost: int
 ) -> None:
-    """Story: the worker dies with the offset committed and its records not produced. They never come, which
-    at_most_once allows: the verdict counts them and holds."""
+    """Story: the worker dies with the offset committed and its records not produced. They never
+    come, which at_most_once allows: the verdict counts them and holds."""
     done = run(settings, cluster, "at_most_once", faults=[f"crash@transaction=2,step={step}"])
     assert copies(cluster, done) == (0, lost)
     assert found(done, "gap") == lost
@@ -73,9 +84,11 @@ def test_at_most_once_loses_what_died_after_its_offset(
 
 
 def test_a_failure_that_is_drawn_repeats_or_loses(settings: Settings, cluster: Services) -> None:
-    """Story: transactions fail by the draw of the seed. at_least_once repeats them, at_most_once in its producer form
-    (nobody acknowledges) loses them, and both say how many."""
-    again = run(settings, cluster, "at_least_once", abort_probability=0.4, seed=3, idempotence=False)
+    """Story: transactions fail by the draw of the seed. at_least_once repeats them, at_most_once in
+    its producer form (nobody acknowledges) loses them, and both say how many."""
+    again = run(
+        settings, cluster, "at_least_once", abort_probability=0.4, seed=3, idempotence=False
+    )
     repeated, lost = copies(cluster, again)
     assert (repeated, lost) == (found(again, "duplicate"), 0) and repeated > 0
     never = run(settings, cluster, "at_most_once", abort_probability=0.4, seed=3, acks="0")
@@ -85,9 +98,12 @@ def test_a_failure_that_is_drawn_repeats_or_loses(settings: Settings, cluster: S
     assert {again.run.state, never.run.state} == {State.DONE}
 
 
-def test_without_lineage_a_run_is_exact_and_judged_by_key(settings: Settings, cluster: Services) -> None:
-    """Story: somebody needs the speed and turns lineage off. Half of the transactions are aborted and come again; no
-    record has a header, each input is there once, and the verdict says so by key."""
+def test_without_lineage_a_run_is_exact_and_judged_by_key(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: somebody needs the speed and turns lineage off. Half of the transactions are aborted
+    and come again; no record has a header, each input is there once, and the verdict says so by
+    key."""
     done = run(settings, cluster, "exactly_once", lineage="off", abort_probability=0.5, seed=2)
     assert done.report.verdict is Outcome.HOLDS, done.report.why
     assert copies(cluster, done) == (0, 0)
@@ -96,7 +112,8 @@ def test_without_lineage_a_run_is_exact_and_judged_by_key(settings: Settings, cl
 
 
 def test_without_lineage_repeats_are_counted_by_key(settings: Settings, cluster: Services) -> None:
-    """Story: as before with at_least_once, where what is tried again is there again: the verdict counts it."""
+    """Story: as before with at_least_once, where what is tried again is there again: the verdict
+    counts it."""
     done = run(settings, cluster, "at_least_once", lineage="off", abort_probability=0.5, seed=2)
     repeated, missing = copies(cluster, done)
     assert repeated > 0 == missing

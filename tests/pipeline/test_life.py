@@ -1,4 +1,5 @@
-"""The life of a run's process: stopped, killed and resumed, it loses nothing and leaves no transaction open."""
+"""The life of a run's process: stopped, killed and resumed, it loses nothing and leaves no
+transaction open."""
 
 from __future__ import annotations
 
@@ -23,7 +24,16 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import ROOT, Settings
 
 WAIT_S = 120
-ENDLESS = ("run", "--rate", "2000", "--until-stopped", "--partitions", "2", "--per-transaction", "100")
+ENDLESS = (
+    "run",
+    "--rate",
+    "2000",
+    "--until-stopped",
+    "--partitions",
+    "2",
+    "--per-transaction",
+    "100",
+)
 
 
 def start(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
@@ -45,12 +55,15 @@ def call(settings: Settings, *arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def endless(settings: Settings, cluster: Services) -> Iterator[tuple[subprocess.Popen[str], Run]]:
-    """A run in a process of its own that fills and squares until somebody stops it, with something committed."""
+    """A run in a process of its own that fills and squares until somebody stops it, with something
+    committed."""
     assert cluster.bootstrap
     history = History(settings)
     before = {run.id for run in history.list()}
     process = start(settings, *ENDLESS)
-    wait_until(lambda: {run.id for run in history.list()} > before, WAIT_S, "the entry in the history")
+    wait_until(
+        lambda: {run.id for run in history.list()} > before, WAIT_S, "the entry in the history"
+    )
     run_id = ({run.id for run in history.list()} - before).pop()
     await_processed(history, run_id, 1)
     yield process, history.get(run_id)
@@ -67,7 +80,8 @@ def await_processed(history: History, run_id: str, least: int) -> int:
 
 
 def assert_closed_and_exact(settings: Settings, cluster: Services, run: Run) -> int:
-    """No transaction is open, and the sink holds exactly what the group's offsets say; gives how many."""
+    """No transaction is open, and the sink holds exactly what the group's offsets say; gives how
+    many."""
     kafka = Cluster(cluster.bootstrap, settings.client)
     assert all(p.lso == p.hw for p in kafka.bounds(run.facts["sink"]).partitions)
     committed = sum(kafka.committed(run.facts["group"], run.facts["source"]).values())
@@ -79,8 +93,8 @@ def assert_closed_and_exact(settings: Settings, cluster: Services, run: Run) -> 
 def test_stop_then_resume_then_ctrl_c(
     settings: Settings, cluster: Services, endless: tuple[subprocess.Popen[str], Run]
 ) -> None:
-    """Story: an endless run is stopped by the command, resumed, and stopped again by Ctrl-C. Each time it is judged on
-    what it committed, leaves nothing open, and goes on where it was."""
+    """Story: an endless run is stopped by the command, resumed, and stopped again by Ctrl-C. Each
+    time it is judged on what it committed, leaves nothing open, and goes on where it was."""
     process, run = endless
     history = History(settings)
     code, told = call(settings, "stop", run.id, "--json")
@@ -100,8 +114,9 @@ def test_stop_then_resume_then_ctrl_c(
 def test_a_killed_run_is_resumed_exactly_once(
     settings: Settings, cluster: Services, endless: tuple[subprocess.Popen[str], Run]
 ) -> None:
-    """Story: the run's process is killed -9, so its query goes on in Spark and nobody watches it. While it lives nobody
-    else may take it; then resume takes over, and the sink is exact in the end."""
+    """Story: the run's process is killed -9, so its query goes on in Spark and nobody watches it.
+    While it lives nobody else may take it; then resume takes over, and the sink is exact in the
+    end."""
     process, run = endless
     history = History(settings)
     code, told = call(settings, "resume", run.id)
@@ -121,19 +136,40 @@ def test_a_killed_run_is_resumed_exactly_once(
 
 
 @pytest.mark.parametrize("scenario", ["chain", "totals"])
-def test_a_run_that_is_killed_in_every_state_is_exact(settings: Settings, cluster: Services, scenario: str) -> None:
-    """Story: the process of a run is killed -9 while it fills, while it processes, and while it judges, and resumed
-    each time. In the end every record is there once, and the verdict holds."""
+def test_a_run_that_is_killed_in_every_state_is_exact(
+    settings: Settings, cluster: Services, scenario: str
+) -> None:
+    """Story: the process of a run is killed -9 while it fills, while it processes, and while it
+    judges, and resumed each time. In the end every record is there once, and the verdict holds."""
     history = History(settings)
     before = {run.id for run in history.list()}
-    plan = ("--scenario", scenario, "--records", "900", "--rate", "300", "--partitions", "2", "--per-transaction", "50")
+    plan = (
+        "--scenario",
+        scenario,
+        "--records",
+        "900",
+        "--rate",
+        "300",
+        "--partitions",
+        "2",
+        "--per-transaction",
+        "50",
+    )
     process = start(settings, "run", *plan)
-    wait_until(lambda: {run.id for run in history.list()} > before, WAIT_S, "the entry in the history")
+    wait_until(
+        lambda: {run.id for run in history.list()} > before, WAIT_S, "the entry in the history"
+    )
     run_id = ({run.id for run in history.list()} - before).pop()
-    for state, figure in ((State.FILLING, "filled"), (State.PROCESSING, "committed"), (State.JUDGING, "processed")):
+    for state, figure in (
+        (State.FILLING, "filled"),
+        (State.PROCESSING, "committed"),
+        (State.JUDGING, "processed"),
+    ):
         with process:
             try:
-                wait_until(partial(reached, history, run_id, state, figure), WAIT_S, f"{state} of {run_id}")
+                wait_until(
+                    partial(reached, history, run_id, state, figure), WAIT_S, f"{state} of {run_id}"
+                )
             finally:
                 process.kill()
         assert history.get(run_id).state is state
@@ -148,7 +184,9 @@ def test_a_run_that_is_killed_in_every_state_is_exact(settings: Settings, cluste
     if scenario == "chain":
         assert sorted(int(one["square"]) for one in made) == [n * n for n in range(0, 900, 2)]
     else:
-        assert sorted(int(one["id"]) for one in made) == list(range(900)) and facts["wrong_by"] == {}
+        assert (
+            sorted(int(one["id"]) for one in made) == list(range(900)) and facts["wrong_by"] == {}
+        )
 
 
 def reached(history: History, run_id: str, state: State, figure: str) -> bool:
@@ -160,7 +198,8 @@ def reached(history: History, run_id: str, state: State, figure: str) -> bool:
 def test_clean_removes_what_a_killed_run_left(
     settings: Settings, cluster: Services, endless: tuple[subprocess.Popen[str], Run]
 ) -> None:
-    """Story: a killed run is not wanted any more. Its orphaned query is stopped, its topics, folder and entry go."""
+    """Story: a killed run is not wanted any more. Its orphaned query is stopped, its topics, folder
+    and entry go."""
     process, run = endless
     process.kill()
     process.wait()
@@ -173,16 +212,21 @@ def test_clean_removes_what_a_killed_run_left(
 
 
 def test_the_three_parts_work_alone(settings: Settings, cluster: Services, tmp_path: Path) -> None:
-    """Story: fill, process and check are called one by one, as on three days. The verdict is that of a whole run."""
+    """Story: fill, process and check are called one by one, as on three days. The verdict is that
+    of a whole run."""
     assert cluster.bootstrap
-    code, told = call(settings, "fill", "--topic", "three-numbers", "--records", "500", "--partitions", "2")
+    code, told = call(
+        settings, "fill", "--topic", "three-numbers", "--records", "500", "--partitions", "2"
+    )
     assert code == 0 and "holds 500 integers" in told, told
     code, told = call(settings, "process", "--source", "three-numbers", "--sink", "three-squares")
     assert code == 0, told
     for identity in ("lineage", "key"):
         report = tmp_path / f"{identity}.json"
         names = ("--source", "three-numbers", "--sink", "three-squares", "--identity", identity)
-        code, told = call(settings, "check", *names, "--out", str(tmp_path / identity), "--json", str(report))
+        code, told = call(
+            settings, "check", *names, "--out", str(tmp_path / identity), "--json", str(report)
+        )
         assert code == 0 and "HOLDS" in told, told
         assert json.loads(report.read_text())["sink"]["fates"]["committed"] == 500
     # Without payloads, as CI does where nobody may copy what records say.
@@ -195,11 +239,24 @@ def test_the_three_parts_work_alone(settings: Settings, cluster: Services, tmp_p
         assert not list(evidence.rglob("sink-read_*/*"))
     code, told = call(settings, "verify", str(tmp_path / "bare"))
     assert code == 0, told
-    # By key, no proof can be led from offsets: the readings are looked at, and go without keys and values.
-    code, told = call(settings, "check", *names[:4], "--identity", "key", "--payloads", "none", "--json", str(report))
+    # By key, no proof can be led from offsets: the readings are looked at, and go without keys and
+    # values.
+    code, told = call(
+        settings,
+        "check",
+        *names[:4],
+        "--identity",
+        "key",
+        "--payloads",
+        "none",
+        "--json",
+        str(report),
+    )
     assert code == 0 and "HOLDS" in told, told
     evidence = settings.runs / json.loads(report.read_text())["run"] / EVIDENCE
-    assert read_manifest(evidence).payloads is Payloads.NONE and list(evidence.rglob("sink-read_*/*"))
+    assert read_manifest(evidence).payloads is Payloads.NONE and list(
+        evidence.rglob("sink-read_*/*")
+    )
     code, told = call(settings, "check", *names[:4], "--payloads", "none", "--self-test")
     assert code == 64 and "Leave one of them out" in told
     code, told = call(settings, "fill", "--topic", "three-numbers")
@@ -209,7 +266,10 @@ def test_the_three_parts_work_alone(settings: Settings, cluster: Services, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("check", "--source", "no-such-topic", "--sink", "three-squares"), "There is no topic no-such-topic"),
+        (
+            ("check", "--source", "no-such-topic", "--sink", "three-squares"),
+            "There is no topic no-such-topic",
+        ),
         (("inspect", "no-such-topic"), "There is no topic no-such-topic"),
         (("run", "--source", "no-such-topic"), "There is no topic no-such-topic"),
     ],
@@ -217,7 +277,8 @@ def test_the_three_parts_work_alone(settings: Settings, cluster: Services, tmp_p
 def test_a_missing_topic_is_exit_code_3(
     settings: Settings, cluster: Services, arguments: tuple[str, ...], says: str
 ) -> None:
-    """Story: the topic's name is misspelt. Exit code 3 and one sentence, never a pass and never a traceback."""
+    """Story: the topic's name is misspelt. Exit code 3 and one sentence, never a pass and never a
+    traceback."""
     assert cluster.bootstrap
     code, told = call(settings, *arguments)
     assert code == 3 and says in told and "Traceback" not in told, told

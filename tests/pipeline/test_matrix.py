@@ -1,4 +1,5 @@
-"""The matrix: what theory expects of every guarantee under every fault, and how a cell that differs is told."""
+"""The matrix: what theory expects of every guarantee under every fault, and how a cell that differs
+is told."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ from pyspark.sql import SparkSession
 from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.store import History
-from topicproof.backend.matrix.cells import RESULTS, Result, kept, read_results, run_cells, surprises
+from topicproof.backend.matrix.cells import (
+    RESULTS,
+    Result,
+    kept,
+    read_results,
+    run_cells,
+    surprises,
+)
 from topicproof.backend.matrix.reader import first_of_each
 from topicproof.backend.matrix.table import BROKERS, PROMISES, TABLE, Cell, Damage, cells
 from topicproof.backend.runs.plan import make_plan
@@ -28,19 +36,41 @@ from topicproof.validators.readings import COLUMNS
 HARM = {Damage.DUPLICATES, Damage.GAPS, Damage.INVERSIONS, Damage.PHANTOMS}
 
 
-def result(guarantee: str, fault: str, found: Mapping[str, int] | None = None, *surprising: str) -> Result:
-    plan = next(cell.plan for cell in cells([f"guarantee={guarantee},fault={fault}"]) if cell.guarantee == guarantee)
-    return Result(guarantee, fault, plan, "squares-aaaaaa", "HOLDS", found or {}, "exact", "it did", surprising, 6.0)
+def result(
+    guarantee: str, fault: str, found: Mapping[str, int] | None = None, *surprising: str
+) -> Result:
+    plan = next(
+        cell.plan
+        for cell in cells([f"guarantee={guarantee},fault={fault}"])
+        if cell.guarantee == guarantee
+    )
+    return Result(
+        guarantee,
+        fault,
+        plan,
+        "squares-aaaaaa",
+        "HOLDS",
+        found or {},
+        "exact",
+        "it did",
+        surprising,
+        6.0,
+    )
 
 
 def cell(guarantee: str, fault: str) -> Cell:
-    return next(one for one in cells([f"guarantee={guarantee},fault={fault}"]) if one.guarantee == guarantee)
+    return next(
+        one for one in cells([f"guarantee={guarantee},fault={fault}"]) if one.guarantee == guarantee
+    )
 
 
 def test_the_table_has_an_answer_for_every_cell_and_a_plan_that_can_run() -> None:
-    """Story: a fault is added to the table. It must say what it does to each guarantee, and be a fault there is."""
+    """Story: a fault is added to the table. It must say what it does to each guarantee, and be a
+    fault there is."""
     for trouble in TABLE:
-        assert len(trouble.expected) == sum(promise.like is None for promise in PROMISES), trouble.name
+        assert len(trouble.expected) == sum(promise.like is None for promise in PROMISES), (
+            trouble.name
+        )
     for promise in PROMISES:
         assert promise.under <= {trouble.name for trouble in TABLE}
     for one in cells():
@@ -52,13 +82,19 @@ def test_exactly_once_is_expected_to_be_exact_under_every_fault() -> None:
     exact = [one for one in cells() if one.guarantee == "exactly_once"]
     assert len(exact) == len(TABLE)
     assert [one.fault for one in exact if not one.refused and (one.must | one.may) & HARM] == []
-    assert [one.fault for one in exact if one.refused and (one.must | one.may) & HARM - {Damage.GAPS}] == []
+    assert [
+        one.fault for one in exact if one.refused and (one.must | one.may) & HARM - {Damage.GAPS}
+    ] == []
 
 
 def test_what_drops_repeats_is_expected_to_be_exact() -> None:
-    """Story: at-least-once repeats, and something behind it drops what is repeated. Wherever that is tried, nothing is
-    excused either, and in most places there is something to drop."""
-    plain = {one.fault: one for one in cells(["guarantee=at_least_once"]) if one.guarantee == "at_least_once"}
+    """Story: at-least-once repeats, and something behind it drops what is repeated. Wherever that
+    is tried, nothing is excused either, and in most places there is something to drop."""
+    plain = {
+        one.fault: one
+        for one in cells(["guarantee=at_least_once"])
+        if one.guarantee == "at_least_once"
+    }
     own = [promise.name for promise in PROMISES if promise.like is not None]
     dropped = [one for one in cells() if one.guarantee in own]
     assert [one.fault for one in dropped if (one.must | one.may) & HARM] == []
@@ -66,8 +102,8 @@ def test_what_drops_repeats_is_expected_to_be_exact() -> None:
 
 
 def test_cells_that_strike_brokers_need_three_of_them() -> None:
-    """Story: the matrix is asked of a Kafka with one broker. What would leave no broker at all is not tried; asked for
-    by name, it is refused with what it needs."""
+    """Story: the matrix is asked of a Kafka with one broker. What would leave no broker at all is
+    not tried; asked for by name, it is refused with what it needs."""
     alone = cells(brokers=1)
     assert {one.fault for one in cells()} - {one.fault for one in alone} == {
         f"broker-{role}-{how}"
@@ -79,7 +115,8 @@ def test_cells_that_strike_brokers_need_three_of_them() -> None:
 
 
 def test_cells_are_chosen_by_guarantee_and_fault() -> None:
-    """Story: only the crashes of one guarantee are wanted; a name that fits nothing is refused with those that do."""
+    """Story: only the crashes of one guarantee are wanted; a name that fits nothing is refused with
+    those that do."""
     chosen = cells(["guarantee=at_most_once-unacknowledged,fault=crash"])
     assert {one.guarantee for one in chosen} == {"at_most_once-unacknowledged"}
     assert {one.fault.split("-")[0] for one in chosen} == {"crash"} and len(chosen) == 5
@@ -95,14 +132,19 @@ def test_cells_are_chosen_by_guarantee_and_fault() -> None:
 
 
 def test_what_differs_from_the_table_is_a_surprise() -> None:
-    """Story: a cell shows what was expected, then too much, then too little, then no proof that anything happened."""
+    """Story: a cell shows what was expected, then too much, then too little, then no proof that
+    anything happened."""
     repeats, holds = cell("at_least_once", "crash-produced"), (Outcome.HOLDS, "as promised", None)
     assert surprises(repeats, {Damage.DUPLICATES: 200}, *holds, "it fired") == []
     too_much = {Damage.DUPLICATES: 200, Damage.GAPS: 7}
     violated = (Outcome.VIOLATED, "7 are missing", None)
-    assert surprises(repeats, too_much, *violated, "it fired") == ["7 gaps, where none were expected"]
+    assert surprises(repeats, too_much, *violated, "it fired") == [
+        "7 gaps, where none were expected"
+    ]
     assert surprises(repeats, {}, *holds, "it fired") == ["no duplicates, which were expected"]
-    assert surprises(repeats, {Damage.DUPLICATES: 200}, *holds, None) == ["nothing shows that the fault fired"]
+    assert surprises(repeats, {Damage.DUPLICATES: 200}, *holds, None) == [
+        "nothing shows that the fault fired"
+    ]
     failed = (Outcome.UNKNOWN, "nobody was heard", "no broker")
     assert surprises(repeats, {Damage.DUPLICATES: 200}, *failed, "it fired") == [
         "the run failed: no broker",
@@ -111,8 +153,8 @@ def test_what_differs_from_the_table_is_a_surprise() -> None:
 
 
 def test_a_verdict_must_agree_with_what_was_found() -> None:
-    """Story: nothing fences a zombie of at_most_once; its duplicates are expected, and so is the verdict they make. A
-    verdict that holds all the same is a surprise."""
+    """Story: nothing fences a zombie of at_most_once; its duplicates are expected, and so is the
+    verdict they make. A verdict that holds all the same is a surprise."""
     zombie, found = cell("at_most_once", "zombie"), {Damage.DUPLICATES: 100}
     assert surprises(zombie, found, Outcome.VIOLATED, "100 inputs twice", None, "it fired") == []
     assert surprises(zombie, found, Outcome.HOLDS, "as promised", None, "it fired") == [
@@ -121,13 +163,18 @@ def test_a_verdict_must_agree_with_what_was_found() -> None:
 
 
 def test_a_refusal_must_come_where_it_is_expected() -> None:
-    """Story: the group's offset is moved. The sink must refuse to go on; what that leaves undone is not lost, and no
-    record may be repeated."""
+    """Story: the group's offset is moved. The sink must refuse to go on; what that leaves undone is
+    not lost, and no record may be repeated."""
     moved = cell("exactly_once", "offsets-rewound")
-    assert surprises(moved, {}, Outcome.HOLDS, "300 are not processed", "somebody moved it", "it fired") == []
-    assert surprises(moved, {Damage.GAPS: 300}, Outcome.VIOLATED, "", "somebody moved it", "it fired") == [
-        "300 gaps, where none were expected"
-    ]
+    assert (
+        surprises(
+            moved, {}, Outcome.HOLDS, "300 are not processed", "somebody moved it", "it fired"
+        )
+        == []
+    )
+    assert surprises(
+        moved, {Damage.GAPS: 300}, Outcome.VIOLATED, "", "somebody moved it", "it fired"
+    ) == ["300 gaps, where none were expected"]
     assert surprises(moved, {}, Outcome.HOLDS, "as promised", None, "it fired") == [
         "the sink went on, where it should have refused to"
     ]
@@ -138,9 +185,13 @@ def test_a_refusal_must_come_where_it_is_expected() -> None:
 
 
 def test_results_answer_only_the_cells_they_were_made_for(tmp_path: Path) -> None:
-    """Story: a matrix goes on after the table has changed. The cells that are planned as they were are kept."""
+    """Story: a matrix goes on after the table has changed. The cells that are planned as they were
+    are kept."""
     settings = read_settings(home=tmp_path)
-    made = [result("exactly_once", "none"), replace(result("exactly_once", "abort"), plan={"records": 1})]
+    made = [
+        result("exactly_once", "none"),
+        replace(result("exactly_once", "abort"), plan={"records": 1}),
+    ]
     path = tmp_path / RESULTS
     path.parent.mkdir()
     path.write_text(json.dumps([vars(one) for one in made]))
@@ -164,11 +215,14 @@ class _Cells(HTMLParser):
 
 
 def test_a_matrix_is_shown_with_its_surprises_and_proofs() -> None:
-    """Story: somebody reads the matrix as a table, as a heat map and in the terminal; each says what surprised."""
+    """Story: somebody reads the matrix as a table, as a heat map and in the terminal; each says
+    what surprised."""
     shown = [
         result("exactly_once", "none"),
         result("exactly_once", "abort", {"hidden": 400}),
-        result("at_least_once", "none", {"duplicates": 3}, "3 duplicates, where none were expected"),
+        result(
+            "at_least_once", "none", {"duplicates": 3}, "3 duplicates, where none were expected"
+        ),
         result("at_least_once", "abort", {"duplicates": 100}),
     ]
     assert summary(shown) == "3 of 4 cells agree with what theory expects; 1 is a surprise (24 s)."
@@ -176,8 +230,14 @@ def test_a_matrix_is_shown_with_its_surprises_and_proofs() -> None:
     table = markdown(shown)
     assert "not tried" not in table
     assert "| `none`: nothing goes wrong | exact | **3 duplicates (surprise)** |" in table
-    assert "| `abort`: transactions fail by a draw of the seed | 400 hidden | 100 duplicates |" in table
-    assert "- `at_least_once` under `none` (run squares-aaaaaa): 3 duplicates, where none were expected" in table
+    assert (
+        "| `abort`: transactions fail by a draw of the seed | 400 hidden | 100 duplicates |"
+        in table
+    )
+    assert (
+        "- `at_least_once` under `none` (run squares-aaaaaa): 3 duplicates, where none were expected"
+        in table
+    )
     page = _Cells()
     page.feed(heat_map(shown))
     assert page.found == ["exact", "surprise", "exact", "damaged"]
@@ -185,11 +245,21 @@ def test_a_matrix_is_shown_with_its_surprises_and_proofs() -> None:
 
 
 def test_a_reader_who_drops_repeats_keeps_the_first_of_each(spark: SparkSession) -> None:
-    """Story: an output is there three times, once in another partition, and two foreign records have no lineage. The
-    reader of a partition keeps the first of what is alike, and what he cannot compare."""
+    """Story: an output is there three times, once in another partition, and two foreign records
+    have no lineage. The reader of a partition keeps the first of what is alike, and what he cannot
+    compare."""
     lineage = [{"key": "other", "value": b"1"}, {"key": LINEAGE_HEADER, "value": b"numbers/0/7/0"}]
-    records = [(0, 4, lineage), (0, 5, None), (0, 6, []), (0, 8, lineage), (0, 9, lineage[1:]), (1, 3, lineage)]
-    rows = [(partition, offset, None, b"k", b"v", headers) for partition, offset, headers in records]
+    records = [
+        (0, 4, lineage),
+        (0, 5, None),
+        (0, 6, []),
+        (0, 8, lineage),
+        (0, 9, lineage[1:]),
+        (1, 3, lineage),
+    ]
+    rows = [
+        (partition, offset, None, b"k", b"v", headers) for partition, offset, headers in records
+    ]
     kept = first_of_each(spark.createDataFrame(rows, COLUMNS)).collect()
     assert {(row["partition"], row["offset"]) for row in kept} == {(0, 4), (0, 5), (0, 6), (1, 3)}
 
@@ -199,8 +269,11 @@ def wanted_order(wanted: Sequence[Cell]) -> Callable[[Result], int]:
     return lambda result: names.index((result.guarantee, result.fault))
 
 
-def test_a_small_matrix_agrees_and_leaves_nothing_behind(settings: Settings, cluster: Services) -> None:
-    """Story: the handful of cells that tell most. Each agrees with theory, each fault is proven, no run is left."""
+def test_a_small_matrix_agrees_and_leaves_nothing_behind(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: the handful of cells that tell most. Each agrees with theory, each fault is proven, no
+    run is left."""
     wanted, seen = cells(small=True), list[Result]()
     before = {one.id for one in History(settings).list()}
     run_cells(settings, cluster, wanted, threading.Event(), seen.append)
@@ -214,11 +287,14 @@ def test_a_small_matrix_agrees_and_leaves_nothing_behind(settings: Settings, clu
 def test_a_fault_that_never_fires_and_damage_that_is_missing_are_surprises(
     settings: Settings, cluster: Services
 ) -> None:
-    """Story: the fault waits for a transaction that never comes. The run is exact, and its cell is a surprise; the run
-    stays, to be looked at."""
+    """Story: the fault waits for a transaction that never comes. The run is exact, and its cell is
+    a surprise; the run stays, to be looked at."""
     repeats = cell("at_least_once", "crash-produced")
     never = replace(repeats, plan={**repeats.plan, "faults": ["crash@transaction=99"]})
     seen: list[Result] = []
     run_cells(settings, cluster, [never], threading.Event(), seen.append)
-    assert seen[0].surprises == ("nothing shows that the fault fired", "no duplicates, which were expected")
+    assert seen[0].surprises == (
+        "nothing shows that the fault fired",
+        "no duplicates, which were expected",
+    )
     assert History(settings).get(seen[0].run).verdict == "HOLDS"

@@ -1,4 +1,5 @@
-"""Faults from outside the worker: the run's own process does the damage where the worker stands, and heals it."""
+"""Faults from outside the worker: the run's own process does the damage where the worker stands,
+and heals it."""
 
 from __future__ import annotations
 
@@ -18,8 +19,19 @@ from topicproof.validators.finding import Outcome
 RECORDS, PARTITIONS, PER_TRANSACTION = 1_200, 2, 200
 
 
-def run(settings: Settings, cluster: Services, fault: str, guarantee: str = "exactly_once", **plan: object) -> Finished:
-    plan = {"records": RECORDS, "partitions": PARTITIONS, "per_transaction": PER_TRANSACTION, **plan}
+def run(
+    settings: Settings,
+    cluster: Services,
+    fault: str,
+    guarantee: str = "exactly_once",
+    **plan: object,
+) -> Finished:
+    plan = {
+        "records": RECORDS,
+        "partitions": PARTITIONS,
+        "per_transaction": PER_TRANSACTION,
+        **plan,
+    }
     return run_to_end(settings, cluster, guarantee=guarantee, faults=[fault], **plan)
 
 
@@ -37,15 +49,19 @@ def told(cluster: Services, done: Finished, what: Told) -> list[str]:
 
 @pytest.mark.parametrize("request_", ["end", "partitions"])
 def test_a_request_that_is_never_made_cannot_be_hurt(request_: str) -> None:
-    """Story: somebody wants to lose the request that ends a transaction where there are none. The plan is refused."""
+    """Story: somebody wants to lose the request that ends a transaction where there are none. The
+    plan is refused."""
     fault = f"network@transaction=2,request={request_}"
     assert make_plan({"faults": [fault]}).faults == (fault,)
-    with pytest.raises(UsageError, match=f"{fault} strikes transactions, and at_least_once has none"):
+    with pytest.raises(
+        UsageError, match=f"{fault} strikes transactions, and at_least_once has none"
+    ):
         make_plan({"faults": [fault], "guarantee": "at_least_once"})
 
 
 def test_an_unanswered_commit_is_settled_once(settings: Settings, cluster: Services) -> None:
-    """Story: the brokers commit a transaction and their answer is lost. It is asked again, and the sink is exact."""
+    """Story: the brokers commit a transaction and their answer is lost. It is asked again, and the
+    sink is exact."""
     done = run(settings, cluster, "network@transaction=2,request=end")
     assert told(cluster, done, Told.STRUCK) == ["END_TXN unanswered, 1 of 1"]
     assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
@@ -55,8 +71,9 @@ def test_an_unanswered_commit_is_settled_once(settings: Settings, cluster: Servi
 def test_an_unanswered_produce_repeats_only_without_idempotence(
     settings: Settings, cluster: Services, idempotence: bool
 ) -> None:
-    """Story: the brokers take records and their acknowledgement is lost. The producer sends them again; the second copy
-    is refused where producers are idempotent, and is in the log where they are not."""
+    """Story: the brokers take records and their acknowledgement is lost. The producer sends them
+    again; the second copy is refused where producers are idempotent, and is in the log where they
+    are not."""
     fault = "network@transaction=2,request=produce"
     done = run(settings, cluster, fault, "at_least_once", idempotence=idempotence)
     assert told(cluster, done, Told.STRUCK) == ["PRODUCE unanswered, 1 of 1"]
@@ -68,20 +85,23 @@ def test_an_unanswered_produce_repeats_only_without_idempotence(
 def test_a_worker_cut_off_for_longer_than_its_transaction_may_last_ends_exact(
     settings: Settings, cluster: Services
 ) -> None:
-    """Story: in the middle of a transaction the workers cannot reach the brokers, until these have aborted it. Healed,
-    the worker finds itself fenced, and its successor goes on from the committed offset."""
+    """Story: in the middle of a transaction the workers cannot reach the brokers, until these have
+    aborted it. Healed, the worker finds itself fenced, and its successor goes on from the committed
+    offset."""
     done = run(settings, cluster, "isolated@transaction=2,seconds=8", transaction_timeout_ms=2_000)
     assert told(cluster, done, Told.HEALED) == ["the worker reaches the brokers again"]
     assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
     assert done.report.fates["aborted"] and done.run.state is State.DONE
 
 
-@pytest.mark.parametrize(("fault", "ended"), [("seconds=1", "aborted"), ("end=expiry,seconds=1", "expired")])
+@pytest.mark.parametrize(
+    ("fault", "ended"), [("seconds=1", "aborted"), ("end=expiry,seconds=1", "expired")]
+)
 def test_a_foreign_open_transaction_withholds_records_and_nothing_else(
     settings: Settings, cluster: Services, fault: str, ended: str
 ) -> None:
-    """Story: somebody leaves a transaction open in the sink. Until it is aborted, or the coordinator aborts it because
-    its time is over, nobody gets past it; then all do."""
+    """Story: somebody leaves a transaction open in the sink. Until it is aborted, or the
+    coordinator aborts it because its time is over, nobody gets past it; then all do."""
     done = run(settings, cluster, f"open@transaction=2,{fault}")
     (said,) = told(cluster, done, Told.HEALED)
     assert f"and was {ended}" in said and "withheld 0" not in said

@@ -1,4 +1,5 @@
-"""Lineage packed into one header for many records: as exact, and as well judged, as with headers on every record."""
+"""Lineage packed into one header for many records: as exact, and as well judged, as with headers on
+every record."""
 
 from __future__ import annotations
 
@@ -28,7 +29,12 @@ from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import TRANSACTION_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER
 
-ZOMBIE = {"records": 2_000, "partitions": 2, "per_transaction": 250, "faults": ["zombie@transaction=2"]}
+ZOMBIE = {
+    "records": 2_000,
+    "partitions": 2,
+    "per_transaction": 250,
+    "faults": ["zombie@transaction=2"],
+}
 REFUSED = {
     "records": 2_000,
     "partitions": 2,
@@ -39,7 +45,8 @@ REFUSED = {
 
 
 def counts(done: Finished) -> dict[str, Any]:
-    """What a report says, without what differs from run to run: where each record lies, and when."""
+    """What a report says, without what differs from run to run: where each record lies, and
+    when."""
     report = done.report
     return {
         "verdict": report.verdict,
@@ -51,10 +58,14 @@ def counts(done: Finished) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("plan", [SMALL, ZOMBIE, REFUSED], ids=["aborts and crashes", "zombie", "dead letters"])
-def test_a_packed_run_is_exact_under_faults(settings: Settings, cluster: Services, plan: dict[str, Any]) -> None:
-    """Story: the same run twice, with headers on every record and packed, under faults. Both are exact, and their
-    verdicts count the same."""
+@pytest.mark.parametrize(
+    "plan", [SMALL, ZOMBIE, REFUSED], ids=["aborts and crashes", "zombie", "dead letters"]
+)
+def test_a_packed_run_is_exact_under_faults(
+    settings: Settings, cluster: Services, plan: dict[str, Any]
+) -> None:
+    """Story: the same run twice, with headers on every record and packed, under faults. Both are
+    exact, and their verdicts count the same."""
     packed = run_to_end(settings, cluster, **plan, lineage="packed")
     assert packed.report.verdict is Outcome.HOLDS, packed.report.why
     assert packed.run.error is None
@@ -65,15 +76,27 @@ def test_a_packed_run_is_exact_under_faults(settings: Settings, cluster: Service
     named = Counter(name for message in messages for name, _ in message.headers)
     assert 0 < named[PACKED_HEADER] < plan["records"] / 10
     if plan is not REFUSED:
-        assert named == {PACKED_HEADER: named[PACKED_HEADER], TRANSACTION_HEADER: named[PACKED_HEADER]}
+        assert named == {
+            PACKED_HEADER: named[PACKED_HEADER],
+            TRANSACTION_HEADER: named[PACKED_HEADER],
+        }
 
 
 @pytest.mark.parametrize("lineage", ["record", "packed"])
 def test_a_run_with_aborts_and_crashes_is_counted_shortly(
-    settings: Settings, cluster: Services, spark_sessions: Callable[[], SparkSession], tmp_path: Path, lineage: str
+    settings: Settings,
+    cluster: Services,
+    spark_sessions: Callable[[], SparkSession],
+    tmp_path: Path,
+    lineage: str,
 ) -> None:
-    """Story: a run's evidence is judged again, by the short way, and then record by record: it counts the same."""
-    done, spark, turns = run_to_end(settings, cluster, **SMALL, lineage=lineage), spark_sessions(), count()
+    """Story: a run's evidence is judged again, by the short way, and then record by record: it
+    counts the same."""
+    done, spark, turns = (
+        run_to_end(settings, cluster, **SMALL, lineage=lineage),
+        spark_sessions(),
+        count(),
+    )
     taken = read_capture(spark, done.run.folder(settings) / EVIDENCE)
     assert (taken.packs is not None) == (lineage == "packed")
     assert_both_ways_count_the_same(lambda: ledger_of(spark, taken, tmp_path / str(next(turns))))
@@ -82,12 +105,24 @@ def test_a_run_with_aborts_and_crashes_is_counted_shortly(
 def test_a_packed_chain_is_judged_from_end_to_end(
     settings: Settings, cluster: Services, spark_sessions: Callable[[], SparkSession]
 ) -> None:
-    """Story: every stage of a chain packs its lineage, under aborts and crashes. It holds stage by stage and end to
-    end, its evidence judges again alike, and the self-test catches what is injected into it. Stopped inside a pack, it
-    is judged up to the first input whose square was not labelled."""
-    plan = {"scenario": "chain", "records": 1_200, "partitions": 2, "per_transaction": 100, "seed": 2}
+    """Story: every stage of a chain packs its lineage, under aborts and crashes. It holds stage by
+    stage and end to end, its evidence judges again alike, and the self-test catches what is
+    injected into it. Stopped inside a pack, it is judged up to the first input whose square was not
+    labelled."""
+    plan = {
+        "scenario": "chain",
+        "records": 1_200,
+        "partitions": 2,
+        "per_transaction": 100,
+        "seed": 2,
+    }
     done = run_to_end(
-        settings, cluster, **plan, abort_probability=0.3, faults=["crash@transaction=2"], lineage="packed"
+        settings,
+        cluster,
+        **plan,
+        abort_probability=0.3,
+        faults=["crash@transaction=2"],
+        lineage="packed",
     )
     assert done.report.verdict is Outcome.HOLDS, done.report.why
     assert {one["verdict"] for one in done.run.facts["verdicts"].values()} == {"HOLDS"}
@@ -95,11 +130,19 @@ def test_a_packed_chain_is_judged_from_end_to_end(
     found = verify(spark, folder / "stages" / "square" / "evidence")
     assert (found.exit_code, found.contradictions) == (0, ())
     caught = self_test(spark, folder / "stages" / "square")
-    assert {one.kind: one.found for one in caught} == {"duplicate": 1, "gap": 1, "order": 1, "torn": 1}
+    assert {one.kind: one.found for one in caught} == {
+        "duplicate": 1,
+        "gap": 1,
+        "order": 1,
+        "torn": 1,
+    }
 
     context = make_context(settings, cluster, History(settings), done.run)
     (_, keep), _, (_, label) = context.stages
-    places = {int(m.value or b""): (m.partition, m.offset) for m in read_all(cluster.bootstrap, done.source)}
+    places = {
+        int(m.value or b""): (m.partition, m.offset)
+        for m in read_all(cluster.bootstrap, done.source)
+    }
     squares = {(m.partition, m.offset): m for m in read_all(cluster.bootstrap, label.source)}
     partition, stopped = sorted(squares)[120]
     assert not squares[partition, stopped].headers, "it is not the first of its pack"
@@ -112,5 +155,6 @@ def test_a_packed_chain_is_judged_from_end_to_end(
     source, _ = judged_range(context, keep, Until.END)
     reached = {p.partition: p.lso for p in carried_through(context, spark, source).partitions}
     assert reached == {
-        p.partition: min((offset for of, offset in left if of == p.partition), default=p.lso) for p in source.partitions
+        p.partition: min((offset for of, offset in left if of == p.partition), default=p.lso)
+        for p in source.partitions
     }

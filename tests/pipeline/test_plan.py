@@ -17,12 +17,19 @@ from topicproof.backend.yaml_fields import read_yaml
 
 def test_a_plan_round_trips_through_json() -> None:
     """Story: a plan is stored with its run. Read back, it is the same plan."""
-    plan = make_plan({"records": 5, "faults": ["crash@transaction=3"], "source": {"isolation": "read_uncommitted"}})
+    plan = make_plan(
+        {
+            "records": 5,
+            "faults": ["crash@transaction=3"],
+            "source": {"isolation": "read_uncommitted"},
+        }
+    )
     assert RunPlan.model_validate(plan.model_dump(mode="json")) == plan
 
 
 def test_every_fault_that_a_form_offers_is_one_that_a_plan_takes() -> None:
-    """Story: somebody picks each fault on the page, in transaction 2, where transactions are open."""
+    """Story: somebody picks each fault on the page, in transaction 2, where transactions are
+    open."""
     offered = choices()
     assert {choice.kind.name for choice in offered.values()} == {kind.name for kind in KINDS}
     for choice in offered.values():
@@ -32,9 +39,12 @@ def test_every_fault_that_a_form_offers_is_one_that_a_plan_takes() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
-    """Story: a fault is said with every key. Its text leaves out what is the default, and means the same fault."""
+    """Story: a fault is said with every key. Its text leaves out what is the default, and means the
+    same fault."""
     chosen = {key.name: key.words[-1] if key.words else str(key.least + 1) for key in kind.keys}
-    fault = parse_fault(f"{kind.name}@{','.join(f'{name}={value}' for name, value in chosen.items())}")
+    fault = parse_fault(
+        f"{kind.name}@{','.join(f'{name}={value}' for name, value in chosen.items())}"
+    )
     assert fault.place == chosen
     assert parse_fault(str(fault)) == fault
     assert str(parse_fault("crash@transaction=03,step=produced")) == "crash@transaction=3"
@@ -47,24 +57,60 @@ def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
         ({"abort_probability": 2}, "abort_probability: Input should be less than or equal to 1"),
         ({"records": -1}, "records: Input should be greater than or equal to 1"),
         ({"faults": ["flood@noon"]}, "Unknown fault 'flood@noon'. Known: crash@transaction=N"),
-        ({"faults": ["hijack@transaction=2"], "guarantee": "at_least_once"}, "at_least_once has none"),
-        ({"faults": ["crash@transaction=2,step=committing"], "guarantee": "at_most_once"}, "at_most_once has none"),
+        (
+            {"faults": ["hijack@transaction=2"], "guarantee": "at_least_once"},
+            "at_least_once has none",
+        ),
+        (
+            {"faults": ["crash@transaction=2,step=committing"], "guarantee": "at_most_once"},
+            "at_most_once has none",
+        ),
         ({"faults": ["error@transaction=2,step=committing"]}, "unknown step 'committing'"),
         ({"faults": ["crash"]}, "Unknown fault 'crash'"),
         ({"faults": ["crash@"]}, "expected key=value, each key once, and found ''"),
         ({"faults": ["crash@step=begun"]}, "transaction is missing; say transaction=N"),
-        ({"faults": ["crash@transaction=0"]}, "transaction is '0'; it must be a whole number from 1"),
-        ({"faults": ["crash@transaction=2,transaction=3"]}, "each key once, and found 'transaction=3'"),
-        ({"faults": ["crash@transaction=1,colour=red"]}, "unknown key 'colour'. crash takes transaction=N, step="),
-        ({"faults": ["crash@transaction=1,step=lunch"]}, "unknown step 'lunch'. Known: begun, producing"),
-        ({"guarantee": "twice"}, "guarantee: Input should be 'exactly_once', 'at_least_once' or 'at_most_once'"),
+        (
+            {"faults": ["crash@transaction=0"]},
+            "transaction is '0'; it must be a whole number from 1",
+        ),
+        (
+            {"faults": ["crash@transaction=2,transaction=3"]},
+            "each key once, and found 'transaction=3'",
+        ),
+        (
+            {"faults": ["crash@transaction=1,colour=red"]},
+            "unknown key 'colour'. crash takes transaction=N, step=",
+        ),
+        (
+            {"faults": ["crash@transaction=1,step=lunch"]},
+            "unknown step 'lunch'. Known: begun, producing",
+        ),
+        (
+            {"guarantee": "twice"},
+            "guarantee: Input should be 'exactly_once', 'at_least_once' or 'at_most_once'",
+        ),
         ({"idempotence": False}, "exactly_once needs idempotence. Choose at_least_once"),
-        ({"guarantee": "at_least_once", "acks": "0"}, "at_least_once needs acks=all. Choose at_most_once"),
-        ({"lineage": "off", "scenario": "merge"}, "lineage: without lineage a run is judged by key, which needs one"),
-        ({"lineage": "off", "scenario": "totals"}, "lineage: without lineage a run is judged by key, which needs one"),
-        ({"lineage": "off", "source": {"topic": "a"}}, "let the run fill its source, or say judged: false."),
+        (
+            {"guarantee": "at_least_once", "acks": "0"},
+            "at_least_once needs acks=all. Choose at_most_once",
+        ),
+        (
+            {"lineage": "off", "scenario": "merge"},
+            "lineage: without lineage a run is judged by key, which needs one",
+        ),
+        (
+            {"lineage": "off", "scenario": "totals"},
+            "lineage: without lineage a run is judged by key, which needs one",
+        ),
+        (
+            {"lineage": "off", "source": {"topic": "a"}},
+            "let the run fill its source, or say judged: false.",
+        ),
         ({"lineage": "off", "faults": ["crash@transaction=2"]}, "lineage: faults needs lineage"),
-        ({"lineage": "off", "sink": {"dead_letters": True}}, "lineage: sink.dead_letters needs lineage"),
+        (
+            {"lineage": "off", "sink": {"dead_letters": True}},
+            "lineage: sink.dead_letters needs lineage",
+        ),
         ({"lineage": "off", "scenario": "table"}, "lineage: table needs lineage"),
         (
             {"lineage": "packed", "guarantee": "at_least_once"},
@@ -74,18 +120,33 @@ def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
             {"lineage": "packed", "scenario": "table"},
             "lineage: a table has a column for it in every row. Choose record",
         ),
-        ({"lineage": "packed", "scenario": "totals"}, "lineage: a stateful stage cannot pack it. Choose record"),
+        (
+            {"lineage": "packed", "scenario": "totals"},
+            "lineage: a stateful stage cannot pack it. Choose record",
+        ),
         ({"colour": "red"}, "colour: Extra inputs are not permitted"),
-        ({"source": {"topic": "a"}, "sink": {"topic": "a"}}, "source and sink are the same topic, a"),
+        (
+            {"source": {"topic": "a"}, "sink": {"topic": "a"}},
+            "source and sink are the same topic, a",
+        ),
         ({"source": {"topic": "a/b"}}, "a topic's name has"),
-        ({"source": {"options": {"minPartitions": "8"}}}, "minPartitions is refused: it splits a source partition"),
-        ({"source": {"options": {"maxRecordsPerPartition": "8"}}}, "maxRecordsPerPartition is refused"),
+        (
+            {"source": {"options": {"minPartitions": "8"}}},
+            "minPartitions is refused: it splits a source partition",
+        ),
+        (
+            {"source": {"options": {"maxRecordsPerPartition": "8"}}},
+            "maxRecordsPerPartition is refused",
+        ),
         ({"source": {"options": {"failOnDataLoss": "false"}}}, "failOnDataLoss=false is refused"),
         ({"source": {"options": {"kafka.isolation.level": "x"}}}, "say it as source.isolation"),
     ],
 )
-def test_a_bad_plan_is_refused_with_the_field_and_the_reason(fields: dict[str, Any], says: str) -> None:
-    """Story: somebody writes a plan that cannot be run soundly. One sentence names the field and why."""
+def test_a_bad_plan_is_refused_with_the_field_and_the_reason(
+    fields: dict[str, Any], says: str
+) -> None:
+    """Story: somebody writes a plan that cannot be run soundly. One sentence names the field and
+    why."""
     with pytest.raises(UsageError) as refused:
         make_plan(fields)
     assert says in str(refused.value)
@@ -93,7 +154,11 @@ def test_a_bad_plan_is_refused_with_the_field_and_the_reason(fields: dict[str, A
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("records: [1", "line 1: not YAML"), ("- squares", "expected a mapping"), ("just words", "expected a mapping")],
+    [
+        ("records: [1", "line 1: not YAML"),
+        ("- squares", "expected a mapping"),
+        ("just words", "expected a mapping"),
+    ],
 )
 def test_a_plan_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, says: str) -> None:
     """Story: the plan file is broken. The error names the file, and the line where there is one."""
@@ -106,24 +171,46 @@ def test_a_plan_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, sa
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
-        ("scenario: squares\nrecords: 10\nfaults:\n  - crash@transaction=1\n  - flood@noon\n", 5, "Unknown fault"),
+        (
+            "scenario: squares\nrecords: 10\nfaults:\n  - crash@transaction=1\n  - flood@noon\n",
+            5,
+            "Unknown fault",
+        ),
         ("records: 10\nabort_probability: 2\n", 2, "less than or equal to 1"),
         ("# a comment\n\nrecords: -1\n", 3, "greater than or equal to 1"),
         ("records: 10\nscenario: cubes\n", 2, "Unknown scenario 'cubes'. Known: squares"),
-        ("source: {topic: a}\nsink:\n  partitions: 3\n  topic: a\n", 4, "the same topic, a. Choose another sink"),
+        (
+            "source: {topic: a}\nsink:\n  partitions: 3\n  topic: a\n",
+            4,
+            "the same topic, a. Choose another sink",
+        ),
         ("records: 10\nrecodrs: 10\n", 2, "recodrs: Extra inputs are not permitted"),
         ("source:\n  topic: a\n  options: {minPartitions: '8'}\n", 1, "minPartitions is refused"),
         ("records: 10\nseed: 1\nrecords: 20\n", 3, "records is there twice. Keep one"),
         ("scenario: yours\nsource: {topic: a}\n", 1, "yours needs a value"),
-        ("records: 10\nvalue: upper(value)\n", 2, "squares takes no expression. Choose the scenario yours"),
-        ("value: value\nscenario: yours\n", 2, "yours fills no topic: name an existing one as source.topic"),
+        (
+            "records: 10\nvalue: upper(value)\n",
+            2,
+            "squares takes no expression. Choose the scenario yours",
+        ),
+        (
+            "value: value\nscenario: yours\n",
+            2,
+            "yours fills no topic: name an existing one as source.topic",
+        ),
         ("acks: '0'\n", 1, "exactly_once needs acks=all"),
         ("guarantee: at_least_once\nfaults:\n- hijack@transaction=1\n", 3, "strikes transactions"),
-        ("scenario: yours\nsource: {topic: a}\nvalue: reflect('a', 'b')\n", 3, "the function reflect is not allowed"),
+        (
+            "scenario: yours\nsource: {topic: a}\nvalue: reflect('a', 'b')\n",
+            3,
+            "the function reflect is not allowed",
+        ),
         ("files:\n  timeout_s: 0\n", 2, "files.timeout_s: Input should be greater than 0"),
     ],
 )
-def test_a_bad_plan_file_is_refused_with_the_line(tmp_path: Path, text: str, line: int, says: str) -> None:
+def test_a_bad_plan_file_is_refused_with_the_line(
+    tmp_path: Path, text: str, line: int, says: str
+) -> None:
     """Story: a plan file has a mistake. The error names its line, the field and what to do."""
     path = tmp_path / "plan.yaml"
     path.write_text(text)
@@ -134,7 +221,8 @@ def test_a_bad_plan_file_is_refused_with_the_line(tmp_path: Path, text: str, lin
 
 
 def test_a_field_that_an_option_changed_is_in_no_line(tmp_path: Path) -> None:
-    """Story: the file is right and an option wins over it with something wrong. No line of the file is blamed."""
+    """Story: the file is right and an option wins over it with something wrong. No line of the file
+    is blamed."""
     path = tmp_path / "plan.yaml"
     path.write_text("records: 10\n")
     fields = read_yaml(path)

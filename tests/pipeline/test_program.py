@@ -1,4 +1,5 @@
-"""The README's ten-line program, run as it stands there: a PySpark program of somebody else that uses the sink."""
+"""The README's ten-line program, run as it stands there: a PySpark program of somebody else that
+uses the sink."""
 
 from __future__ import annotations
 
@@ -53,12 +54,16 @@ def fill(bootstrap: str, topic: str, first: int) -> None:
 
 
 def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
-    cluster: Services, new_topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Services,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Story: somebody copies the program out of the README, puts in words of their own, and asks for a crash: each
-    worker is killed -9 in its second transaction, with all of its records in the log. A plain read_committed consumer
-    still gets every record once, in order. More records come. The program goes on without a fault, from the wheel, in
-    an environment with the core dependencies and Spark Connect's alone."""
+    """Story: somebody copies the program out of the README, puts in words of their own, and asks
+    for a crash: each worker is killed -9 in its second transaction, with all of its records in the
+    log. A plain read_committed consumer still gets every record once, in order. More records come.
+    The program goes on without a fault, from the wheel, in an environment with the core
+    dependencies and Spark Connect's alone."""
     quiet, loud, journal = new_topic(PARTITIONS), new_topic(PARTITIONS), new_topic(1)
     monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
     assert begin(cluster, f"{loud}-run", quiet) == 0
@@ -71,7 +76,12 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
         )
     }
     starts: tuple[tuple[str | Path, dict[str, str], str, dict[str, str]], ...] = (
-        (sys.executable, {**here, "PYTHONPATH": str(ROOT)}, ', "faults": "crash@transaction=2"', injecting),
+        (
+            sys.executable,
+            {**here, "PYTHONPATH": str(ROOT)},
+            ', "faults": "crash@transaction=2"',
+            injecting,
+        ),
         (fresh, here, "", {}),
     )
     for number, (python, environment, faults, words) in enumerate(starts):
@@ -88,7 +98,12 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
             }
         )
         answer = subprocess.run(
-            [python, "-c", text], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+            [python, "-c", text],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert answer.returncode == 0, answer.stderr
         got = read_all(cluster.bootstrap, loud)
@@ -97,20 +112,31 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
         for partition in range(PARTITIONS):
             values = [message.value or b"" for message in got if message.partition == partition]
             assert values == sorted(values)
-    killed = [entry for entry in read_journal(cluster.bootstrap, {}, journal) if isinstance(entry, FaultFired)]
+    killed = [
+        entry
+        for entry in read_journal(cluster.bootstrap, {}, journal)
+        if isinstance(entry, FaultFired)
+    ]
     assert len(killed) == PARTITIONS
-    assert begin(cluster, f"{loud}-run", quiet) == ClusterError.exit_code, "a floor is committed once"
+    assert begin(cluster, f"{loud}-run", quiet) == ClusterError.exit_code, (
+        "a floor is committed once"
+    )
 
 
-def test_a_group_that_has_begun_is_left_where_it_is(bootstrap: str, new_topic: Callable[..., str]) -> None:
-    """Story: `floor` is said twice, the second time after records came and for the end of the topic. The second one is
-    refused and moves nothing. A topic that does not exist is refused by its name."""
+def test_a_group_that_has_begun_is_left_where_it_is(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: `floor` is said twice, the second time after records came and for the end of the
+    topic. The second one is refused and moves nothing. A topic that does not exist is refused by
+    its name."""
     topic, cluster = new_topic(2), Cluster(bootstrap)
     assert commit_floor(cluster, f"{topic}-run", topic) == {0: 0, 1: 0}
     producer = Producer(idempotent_producer_config(bootstrap, {}))
     producer.produce(topic, b"late", partition=1)
     assert producer.flush(10) == 0
-    with pytest.raises(ClusterError, match=rf"has begun already \({topic}-0 at 0, {topic}-1 at 0\)"):
+    with pytest.raises(
+        ClusterError, match=rf"has begun already \({topic}-0 at 0, {topic}-1 at 0\)"
+    ):
         commit_floor(cluster, f"{topic}-run", topic, latest=True)
     assert cluster.committed(f"{topic}-run", topic) == {0: 0, 1: 0}
     assert commit_floor(cluster, f"{topic}-other", topic, latest=True) == {0: 0, 1: 1}

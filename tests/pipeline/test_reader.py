@@ -18,9 +18,12 @@ def test_runs_are_told_in_the_order_of_receipt() -> None:
     assert runs([4, 5, 6, 9, 10, 5]) == [(4, 6), (9, 10), (5, 5)]
 
 
-def test_a_reader_writes_down_what_it_polled(bootstrap: str, new_topic: Callable[..., str], tmp_path: Path) -> None:
-    """Story: two topics are read while they are written. On record is every committed record, once and in turn, and no
-    aborted one; the last stable offset of each poll lies above what it brought."""
+def test_a_reader_writes_down_what_it_polled(
+    bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Story: two topics are read while they are written. On record is every committed record, once
+    and in turn, and no aborted one; the last stable offset of each poll lies above what it
+    brought."""
     topics = new_topic(partitions=2), new_topic()
     cluster = Cluster(bootstrap, {})
     with reading(cluster, {topics[0]: {"0": 0, "1": 0}, topics[1]: {"0": 0}}, tmp_path):
@@ -39,11 +42,13 @@ def test_a_reader_writes_down_what_it_polled(bootstrap: str, new_topic: Callable
 
 
 def test_a_verdict_hears_the_reader(finished: Finished) -> None:
-    """Story: a run was read while its workers crashed and aborted. The reader received every committed record, in turn,
-    and none too early; the verdict says how many."""
+    """Story: a run was read while its workers crashed and aborted. The reader received every
+    committed record, in turn, and none too early; the verdict says how many."""
     committed = finished.report.fates["committed"]
     for kind in ("poll_skip", "precommitted_read"):
         (found,) = [one for one in finished.report.findings if one.kind == kind]
         (check,) = [one for one in finished.report.checked if one.kind == kind]
-        assert (found.outcome, found.count, check.records) == (Outcome.HOLDS, 0, committed), found.why
+        assert (found.outcome, found.count, check.records) == (Outcome.HOLDS, 0, committed), (
+            found.why
+        )
         assert Witness.READER in check.witnesses

@@ -1,5 +1,5 @@
-"""What a run comes back from: checkpoints that are gone or old, a Spark server that was killed, partitions that were
-added. Each time the sink is exact."""
+"""What a run comes back from: checkpoints that are gone or old, a Spark server that was killed,
+partitions that were added. Each time the sink is exact."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class Endless:
 
     @contextmanager
     def going(self, services: Services) -> Iterator[None]:
-        """Processes until it has committed something new; then the block; then it is stopped. Raises what it raised."""
+        """Processes until it has committed something new; then the block; then it is stopped.
+        Raises what it raised."""
         stop = threading.Event()
         before = self.committed()
 
@@ -77,7 +78,11 @@ class Endless:
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(work)
             try:
-                wait_until(lambda: done.done() or self.committed() > before + 200, WAIT_S, "new committed inputs")
+                wait_until(
+                    lambda: done.done() or self.committed() > before + 200,
+                    WAIT_S,
+                    "new committed inputs",
+                )
                 yield
             finally:
                 stop.set()
@@ -86,24 +91,38 @@ class Endless:
     def fenced(self) -> list[str]:
         """Why its workers were fenced that were."""
         entries = read_journal(self.cluster.bootstrap, {}, self.run.facts["journal"])
-        return [e.reason for e in entries if isinstance(e, TransactionEnded) and e.outcome is Declared.FENCED]
+        return [
+            e.reason
+            for e in entries
+            if isinstance(e, TransactionEnded) and e.outcome is Declared.FENCED
+        ]
 
     def assert_exact(self) -> None:
-        """Every number that the group's offsets cover is in the sink once; no transaction is open."""
+        """Every number that the group's offsets cover is in the sink once; no transaction is
+        open."""
         facts = self.run.facts
         assert all(p.lso == p.hw for p in self.cluster.bounds(facts["sink"]).partitions)
         offsets = self.offsets()
-        read = [m for m in read_all(self.cluster.bootstrap, facts["source"]) if m.offset < offsets[m.partition]]
+        read = [
+            m
+            for m in read_all(self.cluster.bootstrap, facts["source"])
+            if m.offset < offsets[m.partition]
+        ]
         squares = Counter[bytes | None](str(int(m.value or b"") ** 2).encode() for m in read)
         got = Counter(m.value for m in read_all(self.cluster.bootstrap, facts["sink"]))
         missing, extra = squares - got, got - squares
-        assert not missing and not extra, f"{offsets}: {len(missing)} missing {missing}, {len(extra)} extra {extra}"
+        assert not missing and not extra, (
+            f"{offsets}: {len(missing)} missing {missing}, {len(extra)} extra {extra}"
+        )
         assert set(squares.values()) == {1}
 
 
-def test_checkpoints_come_and_go_and_partitions_are_added(settings: Settings, cluster: Services) -> None:
-    """Story: a run is stopped and resumed three times: with its checkpoint of an hour ago, without any, and with more
-    partitions on both sides. Spark starts elsewhere each time; the sink is exact each time."""
+def test_checkpoints_come_and_go_and_partitions_are_added(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: a run is stopped and resumed three times: with its checkpoint of an hour ago, without
+    any, and with more partitions on both sides. Spark starts elsewhere each time; the sink is exact
+    each time."""
     endless = Endless(settings, cluster)
     checkpoint = settings.runs / endless.id / "checkpoint"
     with endless.going(cluster):
@@ -130,12 +149,18 @@ def test_checkpoints_come_and_go_and_partitions_are_added(settings: Settings, cl
     assert len(endless.offsets()) == 4
 
 
-def test_two_runs_that_share_their_transactional_ids_fence_each_other(settings: Settings, cluster: Services) -> None:
-    """Story: by mistake a second run has the group and the transactional ids of one that goes on, and writes the same
-    topics. Whoever takes an id over fences the other, who says so. Every number is in the sink once all the same."""
+def test_two_runs_that_share_their_transactional_ids_fence_each_other(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: by mistake a second run has the group and the transactional ids of one that goes on,
+    and writes the same topics. Whoever takes an id over fences the other, who says so. Every number
+    is in the sink once all the same."""
     # Spark here runs two tasks at a time: with one partition they are those of the two runs.
     one = Endless(settings, cluster, partitions=1, per_transaction=50)
-    topics = {"source": {"topic": one.run.facts["source"]}, "sink": {"topic": one.run.facts["sink"]}}
+    topics = {
+        "source": {"topic": one.run.facts["source"]},
+        "sink": {"topic": one.run.facts["sink"]},
+    }
     other = Endless(settings, cluster, partitions=1, per_transaction=50, **topics)
     (own,), (shared,) = other.run.facts["stages"], one.run.facts["stages"]
     mistaken = {**own, "group": shared["group"], "prefix": shared["prefix"]}
@@ -143,16 +168,23 @@ def test_two_runs_that_share_their_transactional_ids_fence_each_other(settings: 
     fights = (one, other)
     # Who has used up its attempts ends as fenced; else both go on until they are stopped.
     with suppress(Fenced), one.going(cluster), other.going(cluster):
-        wait_until(lambda: any(fight.fenced() for fight in fights), WAIT_S, "a worker that is fenced")
+        wait_until(
+            lambda: any(fight.fenced() for fight in fights), WAIT_S, "a worker that is fenced"
+        )
     said = [reason for fight in fights for reason in fight.fenced()]
-    assert said and all(reason.startswith(f"{shared['prefix']}-") and "was taken over" in reason for reason in said)
+    assert said and all(
+        reason.startswith(f"{shared['prefix']}-") and "was taken over" in reason for reason in said
+    )
     one.assert_exact()
 
 
 @pytest.fixture
 def servers(settings: Settings, tmp_path: Path) -> Iterator[list[EmbeddedSpark]]:
     """Two Spark servers to start one after the other, nothing else's."""
-    made = [EmbeddedSpark(tmp_path / name, jar_files(settings, SPARK), cores) for name, cores in (("a", 2), ("b", 1))]
+    made = [
+        EmbeddedSpark(tmp_path / name, jar_files(settings, SPARK), cores)
+        for name, cores in (("a", 2), ("b", 1))
+    ]
     yield made
     for one in made:
         one.stop()
@@ -161,8 +193,8 @@ def servers(settings: Settings, tmp_path: Path) -> Iterator[list[EmbeddedSpark]]
 def test_a_killed_spark_server_is_followed_by_another(
     settings: Settings, cluster: Services, servers: list[EmbeddedSpark]
 ) -> None:
-    """Story: the Spark server is killed while a run goes on. The run fails with a sentence; with a new server of fewer
-    cores it is resumed, and the sink is exact."""
+    """Story: the Spark server is killed while a run goes on. The run fails with a sentence; with a
+    new server of fewer cores it is resumed, and the sink is exact."""
     first, second = servers
     first.start()
     endless = Endless(settings, cluster)
@@ -173,7 +205,9 @@ def test_a_killed_spark_server_is_followed_by_another(
                 psutil.Process(pid).kill()
             wait_until(lambda: endless.run.state is State.FAILED, WAIT_S, "the run's failure")
 
-    with pytest.raises(SparkError, match="The Spark server has ended, or cannot be reached any more"):
+    with pytest.raises(
+        SparkError, match="The Spark server has ended, or cannot be reached any more"
+    ):
         kill_it_on_the_way()
     second.start()
     with endless.going(replace(cluster, spark_remote=second.remote)):

@@ -1,4 +1,5 @@
-"""Rights that are taken away in the middle of a transaction, by a broker that asks who may do what."""
+"""Rights that are taken away in the middle of a transaction, by a broker that asks who may do
+what."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ RECORDS, PER_TRANSACTION = 40, 10
 
 @dataclass(frozen=True)
 class Guarded:
-    """A broker with an authorizer, and the two who know its passwords: one who may everything, and a worker."""
+    """A broker with an authorizer, and the two who know its passwords: one who may everything, and
+    a worker."""
 
     bootstrap: str
     owner: dict[str, str]
@@ -44,21 +46,33 @@ class Guarded:
         return AdminClient(admin_config(self.bootstrap, self.owner))
 
     def grant(self, kind: ResourceType, name: str) -> None:
-        """The worker may write to it, and somebody else may read it: what nobody owns is open to all."""
-        wanted = [_right(kind, name, "worker", AclOperation.WRITE), _right(kind, name, "auditor", AclOperation.READ)]
+        """The worker may write to it, and somebody else may read it: what nobody owns is open to
+        all."""
+        wanted = [
+            _right(kind, name, "worker", AclOperation.WRITE),
+            _right(kind, name, "auditor", AclOperation.READ),
+        ]
         admin = self.admin
         for made in admin.create_acls(wanted).values():
             made.result()
 
     def revoke(self, kind: ResourceType, name: str) -> None:
-        place = (ResourcePatternType.LITERAL, "User:worker", "*", AclOperation.WRITE, AclPermissionType.ALLOW)
+        place = (
+            ResourcePatternType.LITERAL,
+            "User:worker",
+            "*",
+            AclOperation.WRITE,
+            AclPermissionType.ALLOW,
+        )
         admin = self.admin
         for removed in admin.delete_acls([AclBindingFilter(kind, name, *place)]).values():
             assert len(removed.result()) == 1
 
 
 def _right(kind: ResourceType, name: str, user: str, may: AclOperation) -> AclBinding:
-    return AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", may, AclPermissionType.ALLOW)
+    return AclBinding(
+        kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", may, AclPermissionType.ALLOW
+    )
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +106,8 @@ def guarded(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 class Struck(PartitionWriter):
-    """Loses a right at a step of the second transaction, when what was produced until then is in the log."""
+    """Loses a right at a step of the second transaction, when what was produced until then is in
+    the log."""
 
     lose: Callable[[], None]
     at: Step
@@ -116,9 +131,10 @@ class Struck(PartitionWriter):
 def test_a_right_that_is_taken_away_stops_the_sink_and_loses_nothing(
     guarded: Guarded, kind: ResourceType, at: Step
 ) -> None:
-    """Story: in the middle of a transaction the worker may not write to the sink any more, or not use its transactional
-    id. The sink stops with the brokers' own word for it, after as many tries as it may have; nothing of the
-    transaction is in the sink. The right is given back, and the next task goes on: exact."""
+    """Story: in the middle of a transaction the worker may not write to the sink any more, or not
+    use its transactional id. The sink stops with the brokers' own word for it, after as many tries
+    as it may have; nothing of the transaction is in the sink. The right is given back, and the next
+    task goes on: exact."""
     prefix = f"{kind.name}-{at.name}".lower().replace("_", "-")
     topics = {name: f"{prefix}-{name}" for name in TOPICS}
     cluster = Cluster(guarded.bootstrap, guarded.owner)
@@ -148,7 +164,10 @@ def test_a_right_that_is_taken_away_stops_the_sink_and_loses_nothing(
             return writer.finish()
 
     def sunk() -> Counter[bytes | None]:
-        return Counter(message.value for message in read_all(guarded.bootstrap, topics["sink"], client=guarded.owner))
+        return Counter(
+            message.value
+            for message in read_all(guarded.bootstrap, topics["sink"], client=guarded.owner)
+        )
 
     losing = Struck(SinkOptions.parse(options), NoHooks, topics["source"], 0)
     losing.lose, losing.at = lambda: guarded.revoke(kind, struck), at
@@ -168,9 +187,9 @@ def test_a_right_that_is_taken_away_stops_the_sink_and_loses_nothing(
 
 
 def test_what_cannot_be_aborted_is_left_to_whoever_comes_next(guarded: Guarded) -> None:
-    """Story: the pipeline fails in a transaction whose transactional id it may not use any more, so it cannot abort
-    either. It ends with the brokers' word for that. The right is given back: the next one settles what was left
-    open."""
+    """Story: the pipeline fails in a transaction whose transactional id it may not use any more, so
+    it cannot abort either. It ends with the brokers' word for that. The right is given back: the
+    next one settles what was left open."""
     kind, name = ResourceType.TRANSACTIONAL_ID, "left-open"
     Cluster(guarded.bootstrap, guarded.owner).create_topic("left-open-sink", 1)
     guarded.grant(kind, name)
@@ -187,7 +206,10 @@ def test_what_cannot_be_aborted_is_left_to_whoever_comes_next(guarded: Guarded) 
         fail()
     assert producer.open
     guarded.grant(kind, name)
-    with TransactionalProducer(guarded.bootstrap, guarded.worker, name) as another, another.transaction():
+    with (
+        TransactionalProducer(guarded.bootstrap, guarded.worker, name) as another,
+        another.transaction(),
+    ):
         another.produce([("left-open-sink", None, b"kept", ())])
     read = read_all(guarded.bootstrap, "left-open-sink", client=guarded.owner)
     assert [message.value for message in read] == [b"kept"]

@@ -31,7 +31,11 @@ from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.finding import Outcome
 
 
-def put(bootstrap: str, topic: str, records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]) -> None:
+def put(
+    bootstrap: str,
+    topic: str,
+    records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]],
+) -> None:
     producer = Producer(idempotent_producer_config(bootstrap, {}))
     for key, value, headers in records:
         producer.produce(topic, value, key, headers=list(headers))
@@ -40,8 +44,8 @@ def put(bootstrap: str, topic: str, records: list[tuple[bytes | None, bytes | No
 
 
 def test_yours_takes_spark_sql_over_any_topic(settings: Settings, cluster: Services) -> None:
-    """Story: somebody has a topic of texts with a header, and wants keys and values of their own making. Bytes that
-    are no text pass as they are; the verdict holds under aborts and a crash."""
+    """Story: somebody has a topic of texts with a header, and wants keys and values of their own
+    making. Bytes that are no text pass as they are; the verdict holds under aborts and a crash."""
     Cluster(cluster.bootstrap).create_topic("words", 2)
     words = [(f"k{n % 7}".encode(), f"word {n}".encode(), [("lang", b"en")]) for n in range(400)]
     put(cluster.bootstrap, "words", [*words, (b"raw", b"\xff\xfe", []), (None, None, [])])
@@ -58,8 +62,12 @@ def test_yours_takes_spark_sql_over_any_topic(settings: Settings, cluster: Servi
         seed=3,
     )
     assert finished.report.verdict is Outcome.HOLDS, finished.report.to_json()
-    made = sorted((m.key, m.value) for m in read_all(cluster.bootstrap, finished.sink) if m.key is not None)
-    assert made == sorted([*((b"en", f"WORD {n}".encode()) for n in range(400)), (b"raw", b"\xff\xfe")])
+    made = sorted(
+        (m.key, m.value) for m in read_all(cluster.bootstrap, finished.sink) if m.key is not None
+    )
+    assert made == sorted(
+        [*((b"en", f"WORD {n}".encode()) for n in range(400)), (b"raw", b"\xff\xfe")]
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +85,8 @@ def test_yours_takes_spark_sql_over_any_topic(settings: Settings, cluster: Servi
 def test_an_expression_that_spark_does_not_take_is_refused_by_line(
     settings: Settings, cluster: Services, tmp_path: Path, field: str, text: str, says: str
 ) -> None:
-    """Story: an expression of the plan is wrong. The file's line is named before a topic or a run is made."""
+    """Story: an expression of the plan is wrong. The file's line is named before a topic or a run
+    is made."""
     kafka = Cluster(cluster.bootstrap)
     kafka.create_topic("letters", 1, exists_ok=True)
     put(cluster.bootstrap, "letters", [(b"a", b"a", [])])
@@ -91,7 +100,9 @@ def test_an_expression_that_spark_does_not_take_is_refused_by_line(
     assert kafka.topics() == before and refused.value.exit_code == 64
 
 
-def test_a_topic_that_is_not_there_is_refused_before_anything_is_made(settings: Settings, cluster: Services) -> None:
+def test_a_topic_that_is_not_there_is_refused_before_anything_is_made(
+    settings: Settings, cluster: Services
+) -> None:
     """Story: the source's name is misspelled. No run and no topic is made."""
     kafka = Cluster(cluster.bootstrap)
     before = kafka.topics(), len(History(settings).list())
@@ -114,16 +125,19 @@ FILES: dict[str, Any] = {
 
 
 def test_files_become_payments_or_one_dead_letter(settings: Settings, cluster: Services) -> None:
-    """Story: 200 files, two bad ones in each of five ways, under a crash and aborts. What is committed are the payments
-    of every good file, all of them once, and ten dead letters with their reasons; the verdict, which counts every file
-    anew with other code, holds over both topics. The server heard more requests than there are files."""
+    """Story: 200 files, two bad ones in each of five ways, under a crash and aborts. What is
+    committed are the payments of every good file, all of them once, and ten dead letters with their
+    reasons; the verdict, which counts every file anew with other code, holds over both topics. The
+    server heard more requests than there are files."""
     finished = run_to_end(settings, cluster, **FILES)
     assert finished.report.verdict is Outcome.HOLDS, finished.report.to_json()
     served = finished.run.facts["served"]
     made = sorted((m.key, m.value) for m in read_all(cluster.bootstrap, finished.sink))
     good = [n for n in range(200) if bad(n) is None]
     assert made == sorted(
-        (f"{served}{name(n)}".encode(), json.dumps(payment).encode()) for n in good for payment in payments(n)
+        (f"{served}{name(n)}".encode(), json.dumps(payment).encode())
+        for n in good
+        for payment in payments(n)
     )
     letters = read_all(cluster.bootstrap, f"{finished.sink}.dead-letters")
     reasons = {(m.value or b"").decode(): dict(m.headers)[REASON_HEADER].decode() for m in letters}
@@ -141,7 +155,8 @@ def test_files_become_payments_or_one_dead_letter(settings: Settings, cluster: S
 def test_a_payment_that_the_second_look_misses_is_a_gap(
     settings: Settings, cluster: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Story: counted anew, one file holds a payment more than was committed. Exactly that output is missing."""
+    """Story: counted anew, one file holds a payment more than was committed. Exactly that output is
+    missing."""
     Cluster(cluster.bootstrap).create_topic("few-files", 1)
     counted = [(0, n, len(payments(n)) + (n == 5)) for n in range(12)]
     stage = replace(
@@ -153,7 +168,11 @@ def test_a_payment_that_the_second_look_misses_is_a_gap(
     monkeypatch.setitem(scenarios.SCENARIOS, "files", replace(scenarios.FILES, stages=(stage,)))
     with serving(0, settings.home / "few.log") as server:
         base = f"http://{HOST}:{server.server_address[1]}/"
-        put(cluster.bootstrap, "few-files", [(b"x", f"{base}{name(n)}".encode(), []) for n in range(12)])
+        put(
+            cluster.bootstrap,
+            "few-files",
+            [(b"x", f"{base}{name(n)}".encode(), []) for n in range(12)],
+        )
         finished = run_to_end(settings, cluster, scenario="files", source={"topic": "few-files"})
     assert finished.report.verdict is Outcome.VIOLATED
     gap = next(f for f in finished.report.findings if f.kind == "gap")
@@ -176,15 +195,19 @@ def chain(settings: Settings, cluster: Services) -> Finished:
     )
 
 
-def test_a_chain_is_judged_stage_by_stage_and_end_to_end(chain: Finished, cluster: Services) -> None:
-    """Story: three stages, one of them a filter. What comes out are the labels of the even numbers' squares, once each;
-    every stage holds by itself, and the last sink against the first source."""
+def test_a_chain_is_judged_stage_by_stage_and_end_to_end(
+    chain: Finished, cluster: Services
+) -> None:
+    """Story: three stages, one of them a filter. What comes out are the labels of the even numbers'
+    squares, once each; every stage holds by itself, and the last sink against the first source."""
     assert chain.report.verdict is Outcome.HOLDS, chain.report.to_json()
     verdicts = {name: one["verdict"] for name, one in chain.run.facts["verdicts"].items()}
     assert verdicts == {"keep": "HOLDS", "square": "HOLDS", "label": "HOLDS"}
     assert (chain.run.verdict, exit_code(chain.run, chain.report)) == (Outcome.HOLDS, 0)
     assert (chain.report.source.topic, chain.report.source_records) == (chain.source, 1_200)
-    made = sorted(int(json.loads(m.value or b"")["square"]) for m in read_all(cluster.bootstrap, chain.sink))
+    made = sorted(
+        int(json.loads(m.value or b"")["square"]) for m in read_all(cluster.bootstrap, chain.sink)
+    )
     assert made == [n * n for n in range(0, 1_200, 2)]
     assert len(read_all(cluster.bootstrap, chain.run.facts["topics"]["kept"])) == 600
 
@@ -192,14 +215,18 @@ def test_a_chain_is_judged_stage_by_stage_and_end_to_end(chain: Finished, cluste
 def test_a_chain_is_proven_by_the_evidence_of_each_stage(
     chain: Finished, settings: Settings, spark_sessions: Callable[[], SparkSession], tmp_path: Path
 ) -> None:
-    """Story: an auditor gets the evidence of a chain: end to end and of each stage. It is judged again with the
-    same result; a byte that is changed in one stage is named there, and the hash that is signed is another one."""
+    """Story: an auditor gets the evidence of a chain: end to end and of each stage. It is judged
+    again with the same result; a byte that is changed in one stage is named there, and the hash
+    that is signed is another one."""
     run = chain.run.folder(settings)
     copy_all(run, tmp_path / "proof")
     places = evidence_in(tmp_path / "proof")
     assert {one.parent.name for one in places} == {"proof", "keep", "square", "label"}
-    # End to end, and the stage that reads what a stage wrote and is read by another; the other two are like it.
-    found = [verify(spark_sessions(), one) for one in places if one.parent.name in ("proof", "square")]
+    # End to end, and the stage that reads what a stage wrote and is read by another; the other two
+    # are like it.
+    found = [
+        verify(spark_sessions(), one) for one in places if one.parent.name in ("proof", "square")
+    ]
     assert [(one.exit_code, one.contradictions) for one in found] == [(0, ())] * 2
     assert found[0].found is not None and found[0].found.findings == chain.report.findings
     signed = evidence_hash(tmp_path / "proof")
@@ -214,43 +241,58 @@ def test_a_chain_is_proven_by_the_evidence_of_each_stage(
 
 
 def test_a_run_is_as_good_as_its_worst_stage(chain: Finished) -> None:
-    """Story: end to end all is well, but a stage between has a phantom. The run's verdict names the stage."""
+    """Story: end to end all is well, but a stage between has a phantom. The run's verdict names the
+    stage."""
     worse = replace(chain.report, verdict=Outcome.VIOLATED, why="Not exactly once: 1 phantom.")
     judged = Judged(chain.report, {"keep": chain.report, "square": worse})
-    assert (judged.verdict, judged.why) == (Outcome.VIOLATED, "Stage square: Not exactly once: 1 phantom.")
+    assert (judged.verdict, judged.why) == (
+        Outcome.VIOLATED,
+        "Stage square: Not exactly once: 1 phantom.",
+    )
     assert exit_code(replace(chain.run, verdict=Outcome.VIOLATED), chain.report) == 1
 
 
 def test_a_stopped_chain_is_judged_as_far_as_it_was_carried_through(
-    chain: Finished, settings: Settings, cluster: Services, spark_sessions: Callable[[], SparkSession]
+    chain: Finished,
+    settings: Settings,
+    cluster: Services,
+    spark_sessions: Callable[[], SparkSession],
 ) -> None:
-    """Story: the last stage was stopped on its way. End to end is judged up to the first input of each source partition
-    whose square it had not labelled."""
+    """Story: the last stage was stopped on its way. End to end is judged up to the first input of
+    each source partition whose square it had not labelled."""
     context = make_context(settings, cluster, History(settings), chain.run)
     (_, keep), (_, square), (_, label) = context.stages
 
     def inputs(topic: str) -> dict[tuple[int, int], tuple[int, int]]:
         """Where the input of each record lies, by where the record does."""
-        parts = ((m, dict(m.headers)["topicproof-lineage"].decode().split("/")) for m in read_all(bootstrap, topic))
+        parts = (
+            (m, dict(m.headers)["topicproof-lineage"].decode().split("/"))
+            for m in read_all(bootstrap, topic)
+        )
         return {(m.partition, m.offset): (int(part[1]), int(part[2])) for m, part in parts}
 
     bootstrap = cluster.bootstrap
     kept, squares = inputs(square.source), inputs(label.source)
     partition, stopped = sorted(squares)[100]
     context.cluster.commit_offsets(label.group, label.source, {partition: stopped})
-    left = [kept[squares[place]] for place in squares if place[0] == partition and place[1] >= stopped]
+    left = [
+        kept[squares[place]] for place in squares if place[0] == partition and place[1] >= stopped
+    ]
     source, _ = judged_range(context, keep, Until.END)
-    found = {p.partition: p.lso for p in carried_through(context, spark_sessions(), source).partitions}
+    found = {
+        p.partition: p.lso for p in carried_through(context, spark_sessions(), source).partitions
+    }
     assert left and found == {
-        p.partition: min((offset for of, offset in left if of == p.partition), default=p.lso) for p in source.partitions
+        p.partition: min((offset for of, offset in left if of == p.partition), default=p.lso)
+        for p in source.partitions
     }
 
 
 def test_a_merge_is_torn_by_no_crash(
     settings: Settings, cluster: Services, spark_sessions: Callable[[], SparkSession]
 ) -> None:
-    """Story: two sources, two sinks, one stage, under aborts and a crash. Each input is in both sinks or in neither,
-    and the verdict spans all four topics; so does its evidence."""
+    """Story: two sources, two sinks, one stage, under aborts and a crash. Each input is in both
+    sinks or in neither, and the verdict spans all four topics; so does its evidence."""
     finished = run_to_end(
         settings,
         cluster,
@@ -274,4 +316,8 @@ def test_a_merge_is_torn_by_no_crash(
     assert "2,400 expected outputs" in gap.why
     (evidence,) = evidence_in(finished.run.folder(settings))
     again = verify(spark_sessions(), evidence)
-    assert again.exit_code == 0 and again.found is not None and again.found.sink == finished.report.sink
+    assert (
+        again.exit_code == 0
+        and again.found is not None
+        and again.found.sink == finished.report.sink
+    )

@@ -1,4 +1,5 @@
-"""The stateful stage: running totals whose outputs are committed once, whoever is killed and whatever is replayed."""
+"""The stateful stage: running totals whose outputs are committed once, whoever is killed and
+whatever is replayed."""
 
 from __future__ import annotations
 
@@ -37,7 +38,12 @@ from topicproof.backend.runs.stage_verdicts import Judged
 from topicproof.backend.runs.totals import account, current_totals, payment, total_text, totals
 from topicproof.backend.runs.windows import BY_CLOCK, BY_EVENT_TIME, check_values
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings, idempotent_producer_config, read_settings, spark_source_options
+from topicproof.backend.settings import (
+    Settings,
+    idempotent_producer_config,
+    read_settings,
+    spark_source_options,
+)
 from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
 from topicproof.backend.sink.stateful import STATEFUL_FORMAT, commit_batch_floor
@@ -55,7 +61,8 @@ Output = tuple[bytes | None, bytes | None, bytes]
 def committed(bootstrap: str, sink: str) -> Counter[Output]:
     """What a plain consumer gets."""
     return Counter(
-        (message.key, message.value, dict(message.headers)[LINEAGE_HEADER]) for message in read_all(bootstrap, sink)
+        (message.key, message.value, dict(message.headers)[LINEAGE_HEADER])
+        for message in read_all(bootstrap, sink)
     )
 
 
@@ -67,13 +74,18 @@ def due(bootstrap: str, source: str) -> Counter[Output]:
         one = json.loads(message.value or b"")
         sums[one["account"]] += one["cents"]
         value = total_text(one["id"], one["account"], one["cents"], sums[one["account"]])
-        made[one["account"].encode(), value, f"{source}/{message.partition}/{message.offset}/0".encode()] += 1
+        made[
+            one["account"].encode(),
+            value,
+            f"{source}/{message.partition}/{message.offset}/0".encode(),
+        ] += 1
     return made
 
 
 @dataclass
 class Stage:
-    """A program with the stateful sink: its topics, its group, and where its checkpoint lies now."""
+    """A program with the stateful sink: its topics, its group, and where its checkpoint lies
+    now."""
 
     bootstrap: str
     checkpoint: Path
@@ -82,7 +94,11 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.cluster = Cluster(self.bootstrap)
-        for topic, partitions in ((self.source, PARTITIONS), (self.sink, PARTITIONS), (self.journal, 1)):
+        for topic, partitions in (
+            (self.source, PARTITIONS),
+            (self.sink, PARTITIONS),
+            (self.journal, 1),
+        ):
             self.cluster.create_topic(topic, partitions)
         commit_batch_floor(self.cluster, self.name, PARTITIONS)
 
@@ -156,7 +172,8 @@ class Stage:
         return committed(self.bootstrap, self.sink) == due(self.bootstrap, self.source)
 
     def in_order(self) -> bool:
-        """Whether every account's totals follow one another: each is the one before plus its payment."""
+        """Whether every account's totals follow one another: each is the one before plus its
+        payment."""
         last: defaultdict[str, int] = defaultdict(int)
         for message in read_all(self.bootstrap, self.sink):
             one = json.loads(message.value or b"")
@@ -171,10 +188,15 @@ def stage(bootstrap: str, tmp_path: Path) -> Stage:
     return Stage(bootstrap, tmp_path / "checkpoint")
 
 
-def test_totals_killed_ten_times_are_those_of_an_uninterrupted_run(stage: Stage, spark: SparkSession) -> None:
-    """Story: ten workers and more are killed -9, at every step of a transaction, and transactions abort by a draw. The
-    query is stopped in the middle of a batch and started again, twice. Every total is committed once, in order."""
-    faults = [f"crash@transaction={number},step={step}" for number, step in enumerate(Step, start=1)]
+def test_totals_killed_ten_times_are_those_of_an_uninterrupted_run(
+    stage: Stage, spark: SparkSession
+) -> None:
+    """Story: ten workers and more are killed -9, at every step of a transaction, and transactions
+    abort by a draw. The query is stopped in the middle of a batch and started again, twice. Every
+    total is committed once, in order."""
+    faults = [
+        f"crash@transaction={number},step={step}" for number, step in enumerate(Step, start=1)
+    ]
     stage.fill(PER_BATCH * 4)
     options = {"faults": " ".join(faults), "abortProbability": "0.3", "seed": "4"}
     for _stop in range(2):
@@ -190,13 +212,18 @@ def test_totals_killed_ten_times_are_those_of_an_uninterrupted_run(stage: Stage,
     outcomes = Counter(entry.outcome for entry in journal if isinstance(entry, TransactionEnded))
     assert outcomes[Declared.ABORTED] > 0
     ends = {p.partition: p.hw for p in stage.cluster.bounds(stage.source).partitions}
-    assert stage.cluster.committed(stage.name, stage.source) == ends, "how far it is, for people and tools"
+    assert stage.cluster.committed(stage.name, stage.source) == ends, (
+        "how far it is, for people and tools"
+    )
 
 
-def test_a_checkpoint_that_does_not_belong_to_the_sink_is_refused(stage: Stage, spark: SparkSession) -> None:
-    """Story: three batches, with a copy of the checkpoint after each. Started without its checkpoint, with one that is
-    two batches old, and with one that is a batch old and would make other outputs, the query is refused and nothing is
-    written. The right checkpoint, moved to another folder, goes on."""
+def test_a_checkpoint_that_does_not_belong_to_the_sink_is_refused(
+    stage: Stage, spark: SparkSession
+) -> None:
+    """Story: three batches, with a copy of the checkpoint after each. Started without its
+    checkpoint, with one that is two batches old, and with one that is a batch old and would make
+    other outputs, the query is refused and nothing is written. The right checkpoint, moved to
+    another folder, goes on."""
     copies: list[Path] = []
     for _batch in range(3):
         stage.fill(PER_BATCH)
@@ -207,8 +234,14 @@ def test_a_checkpoint_that_does_not_belong_to_the_sink_is_refused(stage: Stage, 
     stage.fill(PER_BATCH // 2)
     before = stage.cluster.bounds(stage.sink)
     for copy, says in (
-        (None, r"its checkpoint, which holds the state, was deleted or replaced. Put back the checkpoint"),
-        (copies[0], r"waits for batch 3 of query .* but the checkpoint is at batch 1: an older one was put in"),
+        (
+            None,
+            r"its checkpoint, which holds the state, was deleted or replaced. Put back the checkpoint",
+        ),
+        (
+            copies[0],
+            r"waits for batch 3 of query .* but the checkpoint is at batch 1: an older one was put in",
+        ),
         (copies[1], r"Batch 2 of .* is in the sink with other records than it makes now"),
     ):
         shutil.rmtree(stage.checkpoint)
@@ -217,7 +250,9 @@ def test_a_checkpoint_that_does_not_belong_to_the_sink_is_refused(stage: Stage, 
         refused = stage.refusal(spark)
         assert isinstance(refused, CheckpointMismatch)
         assert re.search(says, str(refused))
-        assert [p.lso for p in stage.cluster.bounds(stage.sink).partitions] == [p.lso for p in before.partitions]
+        assert [p.lso for p in stage.cluster.bounds(stage.sink).partitions] == [
+            p.lso for p in before.partitions
+        ]
     stage.checkpoint = copies[2]
     stage.run(spark)
     assert stage.is_exact()
@@ -227,9 +262,9 @@ def test_a_checkpoint_that_does_not_belong_to_the_sink_is_refused(stage: Stage, 
 
 
 def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Path) -> None:
-    """Story: a run of the scenario crashes in its second batch, aborts by a draw, and is stopped. Its home is moved to
-    another folder and resumed there: the verdict holds, and the totals are those of an uninterrupted run. Its
-    checkpoint lies at a URL of its own."""
+    """Story: a run of the scenario crashes in its second batch, aborts by a draw, and is stopped.
+    Its home is moved to another folder and resumed there: the verdict holds, and the totals are
+    those of an uninterrupted run. Its checkpoint lies at a URL of its own."""
     settings = read_settings(home=tmp_path / "home")
     plan = make_plan(
         {
@@ -264,18 +299,34 @@ def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Pa
     settings = read_settings(home=tmp_path / "moved")
     report = resume(settings, cluster, History(settings), run.id)
     assert report is not None and report.verdict is Outcome.HOLDS, report and report.why
-    assert report.not_processed == 0 and report.fates["committed"] == 1_000 and (report.fates["aborted"] or 0) > 0
+    assert (
+        report.not_processed == 0
+        and report.fates["committed"] == 1_000
+        and (report.fates["aborted"] or 0) > 0
+    )
     assert (tmp_path / "durable" / run.id / "total" / "state").exists()
-    assert committed(cluster.bootstrap, run.facts["sink"]) == due(cluster.bootstrap, run.facts["source"])
+    assert committed(cluster.bootstrap, run.facts["sink"]) == due(
+        cluster.bootstrap, run.facts["source"]
+    )
     right = amounts(range(1_000))
     known = current_totals(Cluster(cluster.bootstrap), run.facts["sink"])
-    assert {one.account: one.cents for one in known} == right and {one.payments for one in known} == {50}
+    assert {one.account: one.cents for one in known} == right and {
+        one.payments for one in known
+    } == {50}
 
 
-def test_totals_are_exact_under_every_fault_of_the_worker(settings: Settings, cluster: Services) -> None:
-    """Story: workers of a stateful stage are killed, raise, become zombies, have their transactional id taken and a
-    record refused, each in another batch. Zombies and hijacked ones are fenced, and every total is there once."""
-    faults = ["crash@transaction=1", "zombie@transaction=2", "hijack@transaction=3", "error@transaction=4"]
+def test_totals_are_exact_under_every_fault_of_the_worker(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: workers of a stateful stage are killed, raise, become zombies, have their
+    transactional id taken and a record refused, each in another batch. Zombies and hijacked ones
+    are fenced, and every total is there once."""
+    faults = [
+        "crash@transaction=1",
+        "zombie@transaction=2",
+        "hijack@transaction=3",
+        "error@transaction=4",
+    ]
     faults.append("refused@transaction=5")
     plan = {"records": 1_200, "partitions": PARTITIONS, "per_transaction": 100, "faults": faults}
     done = run_to_end(settings, cluster, scenario="totals", **plan)
@@ -284,16 +335,23 @@ def test_totals_are_exact_under_every_fault_of_the_worker(settings: Settings, cl
     journal = read_journal(cluster.bootstrap, {}, done.run.facts["journal"])
     fired = Counter(entry.fault for entry in journal if isinstance(entry, FaultFired))
     assert fired == dict.fromkeys(faults, PARTITIONS)
-    fenced = [one for one in journal if isinstance(one, TransactionEnded) and one.outcome is Declared.FENCED]
+    fenced = [
+        one
+        for one in journal
+        if isinstance(one, TransactionEnded) and one.outcome is Declared.FENCED
+    ]
     assert {(one.source_partition, one.sequence) for one in fenced} == {
         (partition, sequence) for partition in range(PARTITIONS) for sequence in (2, 3)
     }
 
 
 @pytest.mark.parametrize("how", ["rewound", "forwarded"])
-def test_totals_whose_batches_were_counted_anew_are_refused(stage: Stage, spark: SparkSession, how: str) -> None:
-    """Story: after its second batch somebody moves the number that fences it, back or forward, and Spark runs the batch
-    again. It would be written twice, or the next one be skipped: the sink refuses and says what was moved."""
+def test_totals_whose_batches_were_counted_anew_are_refused(
+    stage: Stage, spark: SparkSession, how: str
+) -> None:
+    """Story: after its second batch somebody moves the number that fences it, back or forward, and
+    Spark runs the batch again. It would be written twice, or the next one be skipped: the sink
+    refuses and says what was moved."""
     stage.fill(PER_BATCH * 4)
     with pytest.raises(PySparkException) as refused:
         stage.run(spark, {"faults": f"offsets@transaction=2,how={how}"})
@@ -306,20 +364,34 @@ def test_totals_whose_batches_were_counted_anew_are_refused(stage: Stage, spark:
 def test_windows_of_event_time_are_counted_anew_and_those_of_the_clock_are_unknown(
     settings: Settings, cluster: Services
 ) -> None:
-    """Story: payments are counted by the minute, by their own time and by the clock, under crashes and aborts. Both are
-    there once. The counts by event time are right; of the others nobody can tell. One that is put in with another value
-    is found, and then breaks the run's verdict."""
-    plan = {"records": 600, "partitions": PARTITIONS, "per_transaction": 100, "abort_probability": 0.3, "seed": 2}
+    """Story: payments are counted by the minute, by their own time and by the clock, under crashes
+    and aborts. Both are there once. The counts by event time are right; of the others nobody can
+    tell. One that is put in with another value is found, and then breaks the run's verdict."""
+    plan = {
+        "records": 600,
+        "partitions": PARTITIONS,
+        "per_transaction": 100,
+        "abort_probability": 0.3,
+        "seed": 2,
+    }
     done = run_to_end(settings, cluster, scenario="windows", faults=["crash@transaction=2"], **plan)
     assert done.report.verdict is Outcome.HOLDS, done.report.why
     topics = done.run.facts["topics"]
-    by_event, by_clock = (read_all(cluster.bootstrap, topics[name]) for name in (BY_EVENT_TIME, BY_CLOCK))
+    by_event, by_clock = (
+        read_all(cluster.bootstrap, topics[name]) for name in (BY_EVENT_TIME, BY_CLOCK)
+    )
     minutes = Counter((account(n).decode(), f"2026-01-01T00:{n // 60:02}:00Z") for n in range(600))
     made = Counter(
-        (one["account"], one["window"], one["count"]) for one in (json.loads(m.value or b"") for m in by_event)
+        (one["account"], one["window"], one["count"])
+        for one in (json.loads(m.value or b"") for m in by_event)
     )
-    assert made == Counter((*of, count) for of, all_of in minutes.items() for count in range(1, all_of + 1))
-    last = {(one["account"], one["window"]): one["count"] for one in (json.loads(m.value or b"") for m in by_clock)}
+    assert made == Counter(
+        (*of, count) for of, all_of in minutes.items() for count in range(1, all_of + 1)
+    )
+    last = {
+        (one["account"], one["window"]): one["count"]
+        for one in (json.loads(m.value or b"") for m in by_clock)
+    }
     assert len(by_clock) == sum(last.values()) == 600
     assert {name: said["verdict"] for name, said in done.run.facts["values"].items()} == {
         BY_EVENT_TIME: "HOLDS",
@@ -339,39 +411,69 @@ def test_windows_of_event_time_are_counted_anew_and_those_of_the_clock_are_unkno
 def test_a_run_whose_payments_come_twice_says_by_how_much_it_is_wrong(
     settings: Settings, cluster: Services, cause: Cause, deduplicate_s: int | None, postgresql: str
 ) -> None:
-    """Story: payments come from a client that posts again where no answer came, from a filler that was killed and
-    started again, and from a transfer that reads its table in PostgreSQL from the start again. The run is exactly-once,
-    and adds twice what came twice: each account is wrong by just that, and the run says so. With the plan's step that
-    drops them, the totals are right."""
-    source = {"url": new_database(postgresql, f"twice-{uuid.uuid4().hex[:6]}")} if cause is Cause.TRANSFER else {}
-    plan = {"records": 300, "partitions": PARTITIONS, "per_transaction": PER_BATCH, "source": source}
-    finished = run_to_end(settings, cluster, scenario="totals", duplicates=cause, deduplicate_s=deduplicate_s, **plan)
+    """Story: payments come from a client that posts again where no answer came, from a filler that
+    was killed and started again, and from a transfer that reads its table in PostgreSQL from the
+    start again. The run is exactly-once, and adds twice what came twice: each account is wrong by
+    just that, and the run says so. With the plan's step that drops them, the totals are right."""
+    source = (
+        {"url": new_database(postgresql, f"twice-{uuid.uuid4().hex[:6]}")}
+        if cause is Cause.TRANSFER
+        else {}
+    )
+    plan = {
+        "records": 300,
+        "partitions": PARTITIONS,
+        "per_transaction": PER_BATCH,
+        "source": source,
+    }
+    finished = run_to_end(
+        settings, cluster, scenario="totals", duplicates=cause, deduplicate_s=deduplicate_s, **plan
+    )
     assert finished.report.verdict is Outcome.HOLDS, finished.report.why
-    came = Counter(json.loads(m.value or b"")["id"] for m in read_all(cluster.bootstrap, finished.source))
+    came = Counter(
+        json.loads(m.value or b"")["id"] for m in read_all(cluster.bootstrap, finished.source)
+    )
     again = sorted(int(number) for number, count in came.items() if count == 2)
-    assert set(came) == {str(number) for number in range(300)} and sum(came.values()) == 300 + len(again)
-    # The server loses every seventh answer; a life of the filler and of the transfer is half as long as the whole.
+    assert set(came) == {str(number) for number in range(300)} and sum(came.values()) == 300 + len(
+        again
+    )
+    # The server loses every seventh answer; a life of the filler and of the transfer is half as
+    # long as the whole.
     assert len(again) == 49 if cause is Cause.INGEST else again == list(range(150))
     wrong = {} if deduplicate_s else dict(amounts(again))
     known = current_totals(Cluster(cluster.bootstrap), finished.sink)
     assert {one.account: one.due_cents for one in known} == amounts(range(300))
-    assert {one.account: one.cents for one in known} == amounts([*range(300), *(again if wrong else [])])
+    assert {one.account: one.cents for one in known} == amounts(
+        [*range(300), *(again if wrong else [])]
+    )
     assert finished.run.facts["wrong_by"] == wrong
     said = balances(finished.run.facts)
-    assert said.startswith(f"totals: {len(wrong)} of 20 accounts are wrong" if wrong else "totals: all 20 accounts")
+    assert said.startswith(
+        f"totals: {len(wrong)} of 20 accounts are wrong" if wrong else "totals: all 20 accounts"
+    )
 
 
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"scenario": "squares"}, "duplicates: squares has no payments. Choose the scenario totals"),
+        (
+            {"scenario": "squares"},
+            "duplicates: squares has no payments. Choose the scenario totals",
+        ),
         ({"until_stopped": True}, "goes to its end by itself. Remove until_stopped"),
-        ({"source": {"url": "sqlite:////payments.db"}}, "source.url: only a transfer reads a database"),
-        ({"duplicates": "nonsense"}, "duplicates: Input should be 'ingest', 'restart' or 'transfer'"),
+        (
+            {"source": {"url": "sqlite:////payments.db"}},
+            "source.url: only a transfer reads a database",
+        ),
+        (
+            {"duplicates": "nonsense"},
+            "duplicates: Input should be 'ingest', 'restart' or 'transfer'",
+        ),
     ],
 )
 def test_duplicates_that_cannot_be_are_refused(fields: dict[str, Any], says: str) -> None:
-    """Story: a plan wants payments twice where there are none, or of a database that nothing reads. Refused."""
+    """Story: a plan wants payments twice where there are none, or of a database that nothing reads.
+    Refused."""
     with pytest.raises(UsageError) as refused:
         make_plan({"scenario": "totals", "duplicates": "ingest", **fields})
     assert says in str(refused.value)

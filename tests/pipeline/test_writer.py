@@ -1,5 +1,5 @@
-"""The sink's writer at work on a real Kafka, task by task, without Spark around it: refused records, moved offsets, and
-transactional ids that two hold."""
+"""The sink's writer at work on a real Kafka, task by task, without Spark around it: refused
+records, moved offsets, and transactional ids that two hold."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class Pipeline:
     journal: str
     dead_letters: str
 
-    def task(self, first: int, end: int, value: Callable[[int], bytes] = lambda n: b"%d" % n, **more: str) -> Receipt:
+    def task(
+        self, first: int, end: int, value: Callable[[int], bytes] = lambda n: b"%d" % n, **more: str
+    ) -> Receipt:
         """One Spark task with the inputs from `first` to below `end`."""
         with self.writer(**more) as writer:
             writer.accept(rows(self.source, first, end, value))
@@ -83,7 +85,9 @@ class Pipeline:
         ]
 
     def fired(self) -> int:
-        return sum(isinstance(one, FaultFired) for one in read_journal(self.bootstrap, {}, self.journal))
+        return sum(
+            isinstance(one, FaultFired) for one in read_journal(self.bootstrap, {}, self.journal)
+        )
 
 
 def rows(topic: str, first: int, end: int, value: Callable[[int], bytes]) -> pa.RecordBatch:
@@ -100,7 +104,11 @@ def rows(topic: str, first: int, end: int, value: Callable[[int], bytes]) -> pa.
 
 
 def _as_structs(headers: object) -> list[dict[str, object]] | None:
-    return [{"key": key, "value": value} for key, value in headers] if isinstance(headers, list) else None
+    return (
+        [{"key": key, "value": value} for key, value in headers]
+        if isinstance(headers, list)
+        else None
+    )
 
 
 def numbers(first: int, end: int) -> Counter[bytes | None]:
@@ -120,18 +128,23 @@ def pipeline(bootstrap: str, new_topic: Callable[..., str]) -> Pipeline:
 
 
 def test_a_record_refused_for_a_while_is_tried_again(pipeline: Pipeline) -> None:
-    """Story: the broker refuses a record of the second transaction in two tries. The third commits, and nobody is
-    missing."""
+    """Story: the broker refuses a record of the second transaction in two tries. The third commits,
+    and nobody is missing."""
     done = pipeline.task(0, RECORDS, faults="refused@transaction=2,times=2")
     assert (done.committed, done.aborted, pipeline.fired()) == (6, 2, 1)
     assert pipeline.sunk() == numbers(0, RECORDS)
-    assert [(n, "MSG_SIZE_TOO_LARGE" in why) for n, why in pipeline.ended(Declared.ABORTED)] == [(2, True)] * 2
+    assert [(n, "MSG_SIZE_TOO_LARGE" in why) for n, why in pipeline.ended(Declared.ABORTED)] == [
+        (2, True)
+    ] * 2
 
 
 def test_an_input_whose_record_is_always_refused_is_a_dead_letter(pipeline: Pipeline) -> None:
-    """Story: the broker refuses a record of the second transaction's first input however often it is sent. After three
-    tries the input is a dead letter, in the transaction that takes its offset; the others are in the sink."""
-    done = pipeline.task(0, RECORDS, faults="refused@transaction=2,times=99", deadLetters=pipeline.dead_letters)
+    """Story: the broker refuses a record of the second transaction's first input however often it
+    is sent. After three tries the input is a dead letter, in the transaction that takes its offset;
+    the others are in the sink."""
+    done = pipeline.task(
+        0, RECORDS, faults="refused@transaction=2,times=99", deadLetters=pipeline.dead_letters
+    )
     assert (done.committed, done.aborted) == (6, 3)
     assert pipeline.sunk() == numbers(0, RECORDS) - numbers(10, 11)
     (letter,) = pipeline.buried()
@@ -142,17 +155,25 @@ def test_an_input_whose_record_is_always_refused_is_a_dead_letter(pipeline: Pipe
 
 
 def test_without_dead_letters_a_refused_record_stops_the_task(pipeline: Pipeline) -> None:
-    """Story: as before, but there is no topic for dead letters. The task ends with a sentence that names the input, and
-    nothing of its transaction is committed."""
-    with pytest.raises(RecordRefused, match=rf"The input is {pipeline.source}/0/10\. Set deadLetters to a topic"):
+    """Story: as before, but there is no topic for dead letters. The task ends with a sentence that
+    names the input, and nothing of its transaction is committed."""
+    with pytest.raises(
+        RecordRefused, match=rf"The input is {pipeline.source}/0/10\. Set deadLetters to a topic"
+    ):
         pipeline.task(0, RECORDS, faults="refused@transaction=2,times=99")
     assert pipeline.sunk() == numbers(0, 10)
     assert len(pipeline.ended(Declared.ABORTED)) == 3
 
 
 def test_an_output_too_large_for_the_client_is_a_dead_letter_too(pipeline: Pipeline) -> None:
-    """Story: nobody injects anything, but input 25 makes an output of 2 MB. The client itself refuses it."""
-    pipeline.task(0, RECORDS, lambda n: b"x" * 2_000_000 if n == 25 else b"%d" % n, deadLetters=pipeline.dead_letters)
+    """Story: nobody injects anything, but input 25 makes an output of 2 MB. The client itself
+    refuses it."""
+    pipeline.task(
+        0,
+        RECORDS,
+        lambda n: b"x" * 2_000_000 if n == 25 else b"%d" % n,
+        deadLetters=pipeline.dead_letters,
+    )
     assert pipeline.sunk() == numbers(0, RECORDS) - numbers(25, 26)
     assert [letter.value for letter in pipeline.buried()] == [f"{pipeline.source}/0/25".encode()]
 
@@ -160,8 +181,9 @@ def test_an_output_too_large_for_the_client_is_a_dead_letter_too(pipeline: Pipel
 def test_an_input_is_no_dead_letter_for_one_that_was_refused_before_it(
     pipeline: Pipeline, new_topic: Callable[..., str]
 ) -> None:
-    """Story: of a large transaction the broker refuses the first record while the sink is still sending the others, so
-    that one of these hears of it first. Only the input of the refused one is a dead letter."""
+    """Story: of a large transaction the broker refuses the first record while the sink is still
+    sending the others, so that one of these hears of it first. Only the input of the refused one is
+    a dead letter."""
     narrow = replace(pipeline, sink=new_topic(max_message_bytes="2000"))
     narrow.task(
         0,
@@ -177,18 +199,24 @@ def test_an_input_is_no_dead_letter_for_one_that_was_refused_before_it(
 def test_small_records_that_are_too_large_together_pass_one_by_one(
     pipeline: Pipeline, new_topic: Callable[..., str]
 ) -> None:
-    """Story: the topic allows batches of 2 kB, and a transaction of ten records of 500 bytes goes as one batch. Each
-    record alone is small enough, so nothing is a dead letter."""
+    """Story: the topic allows batches of 2 kB, and a transaction of ten records of 500 bytes goes
+    as one batch. Each record alone is small enough, so nothing is a dead letter."""
     narrow = new_topic(max_message_bytes="2000")
-    done = pipeline.task(0, 20, lambda n: b"%0500d" % n, topic=narrow, deadLetters=pipeline.dead_letters)
+    done = pipeline.task(
+        0, 20, lambda n: b"%0500d" % n, topic=narrow, deadLetters=pipeline.dead_letters
+    )
     assert done.committed == 2
-    assert [int(one.value or b"") for one in read_all(pipeline.bootstrap, narrow)] == list(range(20))
+    assert [int(one.value or b"") for one in read_all(pipeline.bootstrap, narrow)] == list(
+        range(20)
+    )
     assert pipeline.buried() == []
 
 
-def test_without_lineage_records_are_as_they_were_made(pipeline: Pipeline, new_topic: Callable[..., str]) -> None:
-    """Story: lineage is off, inputs make none, one or two outputs for two topics, and some have headers of their own.
-    All arrive in their order, and carry nothing but what is theirs."""
+def test_without_lineage_records_are_as_they_were_made(
+    pipeline: Pipeline, new_topic: Callable[..., str]
+) -> None:
+    """Story: lineage is off, inputs make none, one or two outputs for two topics, and some have
+    headers of their own. All arrive in their order, and carry nothing but what is theirs."""
     other = new_topic()
     own = [("colour", b"red"), ("colour", b"")]
 
@@ -202,30 +230,64 @@ def test_without_lineage_records_are_as_they_were_made(pipeline: Pipeline, new_t
 
     numbered = rows(pipeline.source, 0, RECORDS, lambda n: b"%d" % n)
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    fields = {"key": pa.binary(), "value": pa.binary(), "headers": pa.list_(header), "topic": pa.string()}
+    fields = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": pa.list_(header),
+        "topic": pa.string(),
+    }
     outputs = pa.array(
-        [[{**one, "headers": _as_structs(one["headers"])} for one in made(n)] for n in range(RECORDS)],
+        [
+            [{**one, "headers": _as_structs(one["headers"])} for one in made(n)]
+            for n in range(RECORDS)
+        ],
         pa.list_(pa.struct(list(fields.items()))),
     )
     with pipeline.writer(lineage="off") as writer:
-        writer.accept(numbered.select(["topic", "partition", "offset"]).append_column("outputs", outputs))
+        writer.accept(
+            numbered.select(["topic", "partition", "offset"]).append_column("outputs", outputs)
+        )
         assert writer.finish().inputs == RECORDS
     for topic, index in ((pipeline.sink, 0), (other, 1)):
         expected = [made(n)[index] for n in range(RECORDS) if n % 3 > index]
-        got = [(one.key, one.value, list(one.headers)) for one in read_all(pipeline.bootstrap, topic)]
+        got = [
+            (one.key, one.value, list(one.headers)) for one in read_all(pipeline.bootstrap, topic)
+        ]
         assert got == [(one["key"], one["value"], one["headers"] or []) for one in expected]
 
 
-KEYS = [b"", b"a", b"ab", b"abc", b"abcd", b"abcde", b"\xff\x00\x80", b"k" * 1_024, b"k" * 1_027, b"l" * 5_000, None]
+KEYS = [
+    b"",
+    b"a",
+    b"ab",
+    b"abc",
+    b"abcd",
+    b"abcde",
+    b"\xff\x00\x80",
+    b"k" * 1_024,
+    b"k" * 1_027,
+    b"l" * 5_000,
+    None,
+]
 
 
-def test_packed_outputs_go_where_their_keys_always_go(pipeline: Pipeline, new_topic: Callable[..., str]) -> None:
-    """Story: the same inputs are written with headers on every record and packed, into two topics, with keys of all
-    lengths and headers of their own. Every key is in the same partition, in the same order, with its own headers, and
-    the packs name each record's input."""
-    where = {lineage: (new_topic(partitions=5), new_topic(partitions=3)) for lineage in ("record", "packed")}
+def test_packed_outputs_go_where_their_keys_always_go(
+    pipeline: Pipeline, new_topic: Callable[..., str]
+) -> None:
+    """Story: the same inputs are written with headers on every record and packed, into two topics,
+    with keys of all lengths and headers of their own. Every key is in the same partition, in the
+    same order, with its own headers, and the packs name each record's input."""
+    where = {
+        lineage: (new_topic(partitions=5), new_topic(partitions=3))
+        for lineage in ("record", "packed")
+    }
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    fields = {"key": pa.binary(), "value": pa.binary(), "headers": pa.list_(header), "topic": pa.string()}
+    fields = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": pa.list_(header),
+        "topic": pa.string(),
+    }
     got: dict[str, list[list[tuple[object, ...]]]] = {}
     for lineage, (first, second) in where.items():
         outputs = pa.array(
@@ -245,8 +307,12 @@ def test_packed_outputs_go_where_their_keys_always_go(pipeline: Pipeline, new_to
         )
         group = f"{pipeline.source}-{lineage}"
         Cluster(pipeline.bootstrap).commit_offsets(group, pipeline.source, {0: 0})
-        numbered = rows(pipeline.source, 0, RECORDS, lambda n: b"%d" % n).select(["topic", "partition", "offset"])
-        with pipeline.writer(lineage=lineage, topic=first, group=group, transactionalIdPrefix=group) as writer:
+        numbered = rows(pipeline.source, 0, RECORDS, lambda n: b"%d" % n).select(
+            ["topic", "partition", "offset"]
+        )
+        with pipeline.writer(
+            lineage=lineage, topic=first, group=group, transactionalIdPrefix=group
+        ) as writer:
             writer.accept(numbered.append_column("outputs", outputs))
             assert writer.finish().inputs == RECORDS
         got[lineage] = [_with_lineage(pipeline.bootstrap, topic) for topic in (first, second)]
@@ -255,8 +321,8 @@ def test_packed_outputs_go_where_their_keys_always_go(pipeline: Pipeline, new_to
 
 
 def _with_lineage(bootstrap: str, topic: str) -> list[tuple[object, ...]]:
-    """Partition, value, key, lineage and own headers of every record that has a key; of the others their lineage, as
-    they may go anywhere."""
+    """Partition, value, key, lineage and own headers of every record that has a key; of the others
+    their lineage, as they may go anywhere."""
     packs: dict[int, tuple[Pack, int]] = {}
     found: list[tuple[object, ...]] = []
     keyless = []
@@ -280,38 +346,60 @@ def _with_lineage(bootstrap: str, topic: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("headers", [[], [("colour", b"red")]], ids=["plain", "with headers"])
-def test_records_wait_in_order_for_room_in_the_queue(pipeline: Pipeline, headers: list[tuple[str, bytes]]) -> None:
-    """Story: a transaction holds more records than the client's queue does. None is left out, and none overtakes."""
+def test_records_wait_in_order_for_room_in_the_queue(
+    pipeline: Pipeline, headers: list[tuple[str, bytes]]
+) -> None:
+    """Story: a transaction holds more records than the client's queue does. None is left out, and
+    none overtakes."""
     config = idempotent_producer_config(pipeline.bootstrap, {})
     producer = Producer({**config, "queue.buffering.max.messages": 10, "linger.ms": 1})
     enqueue(producer, [(pipeline.sink, None, b"%d" % n, headers) for n in range(1_000)])
     assert producer.flush(10) == 0
-    assert [int(one.value or b"") for one in read_all(pipeline.bootstrap, pipeline.sink)] == list(range(1_000))
+    assert [int(one.value or b"") for one in read_all(pipeline.bootstrap, pipeline.sink)] == list(
+        range(1_000)
+    )
 
 
 def test_without_lineage_a_refused_record_is_tried_again(pipeline: Pipeline) -> None:
-    """Story: lineage is off, and the broker refuses a record of the second transaction twice, which then passes."""
+    """Story: lineage is off, and the broker refuses a record of the second transaction twice, which
+    then passes."""
     done = pipeline.task(0, RECORDS, faults="refused@transaction=2,times=2", lineage="off")
     assert (done.committed, done.aborted, pipeline.fired()) == (6, 2, 1)
     assert pipeline.sunk() == numbers(0, RECORDS)
 
 
 def test_of_two_that_share_a_transactional_id_one_is_fenced(pipeline: Pipeline) -> None:
-    """Story: two runs were given one prefix by mistake. Whoever comes first is fenced by the second, commits nothing
-    from then on, and says why; together they are exact."""
+    """Story: two runs were given one prefix by mistake. Whoever comes first is fenced by the
+    second, commits nothing from then on, and says why; together they are exact."""
     with pipeline.writer() as first:
         first.accept(rows(pipeline.source, 0, 25, lambda n: b"%d" % n))
         assert pipeline.task(0, 40) == Receipt((pipeline.source, 0), 20, 20, 2, 0)
-        with pytest.raises(Fenced, match=rf"{pipeline.source}-{pipeline.source}-0 was taken over by another producer"):
+        with pytest.raises(
+            Fenced,
+            match=rf"{pipeline.source}-{pipeline.source}-0 was taken over by another producer",
+        ):
             first.finish()
     assert pipeline.sunk() == numbers(0, 40)
     assert [n for n, _ in pipeline.ended(Declared.FENCED)] == [3]
 
 
 MOVED = [
-    # how, the first input of the next task, what it says when it refuses, inputs that are twice there and never
-    ("rewound", 10, "left it at 20: somebody moved it back, and going on would repeat offsets 10 to 19", (10, 20), ()),
-    ("rewound", 20, "left it at 20: somebody moved it back, and going on would repeat offsets 10 to 19", (), ()),
+    # how, the first input of the next task, what it says when it refuses, inputs that are twice
+    # there and never
+    (
+        "rewound",
+        10,
+        "left it at 20: somebody moved it back, and going on would repeat offsets 10 to 19",
+        (10, 20),
+        (),
+    ),
+    (
+        "rewound",
+        20,
+        "left it at 20: somebody moved it back, and going on would repeat offsets 10 to 19",
+        (),
+        (),
+    ),
     (
         "forwarded",
         10,
@@ -333,10 +421,16 @@ MOVED = [
 
 @pytest.mark.parametrize(("how", "first", "says", "twice", "never"), MOVED)
 def test_a_moved_offset_is_refused_or_does_its_damage(
-    pipeline: Pipeline, how: str, first: int, says: str, twice: tuple[int, ...], never: tuple[int, ...]
+    pipeline: Pipeline,
+    how: str,
+    first: int,
+    says: str,
+    twice: tuple[int, ...],
+    never: tuple[int, ...],
 ) -> None:
-    """Story: somebody moves the group's offset after the second transaction. The next task, whether it replays a batch
-    or not, compares it with the journal and refuses. Told to go on all the same, it does the damage that it said."""
+    """Story: somebody moves the group's offset after the second transaction. The next task, whether
+    it replays a batch or not, compares it with the journal and refuses. Told to go on all the same,
+    it does the damage that it said."""
     with pytest.raises(InjectedError, match="raised on purpose"):
         pipeline.task(0, RECORDS, faults=f"offsets@transaction=2,how={how}")
     with pytest.raises((OffsetsMoved, OffsetMissing), match=says):
@@ -347,12 +441,14 @@ def test_a_moved_offset_is_refused_or_does_its_damage(
     damage = pipeline.sunk()
     assert damage - numbers(0, RECORDS) == (numbers(*twice) if twice else Counter())
     assert numbers(0, RECORDS) - damage == (numbers(*never) if never else Counter())
-    assert pipeline.task(RECORDS - 10, RECORDS).skipped == 10, "the journal agrees with the group again"
+    assert pipeline.task(RECORDS - 10, RECORDS).skipped == 10, (
+        "the journal agrees with the group again"
+    )
 
 
 def test_an_offset_is_where_an_undeclared_transaction_left_it(pipeline: Pipeline) -> None:
-    """Story: a worker dies before the journal has its last outcomes. The group's offset lies beyond what the journal
-    knows, by a transaction of ours: nobody moved it."""
+    """Story: a worker dies before the journal has its last outcomes. The group's offset lies beyond
+    what the journal knows, by a transaction of ours: nobody moved it."""
     pipeline.task(0, 20)
     pipeline.task(20, 40, journal=pipeline.dead_letters)
     assert pipeline.task(30, RECORDS).skipped == 10
@@ -360,9 +456,13 @@ def test_an_offset_is_where_an_undeclared_transaction_left_it(pipeline: Pipeline
 
 
 def test_without_a_journal_nobody_can_tell(pipeline: Pipeline) -> None:
-    """Story: the sink has no journal, and the group's offset is moved. Moved back, the hole in the rows is seen all the
-    same; moved forward, it is not, and the option's description says so."""
-    options = {"kafka.bootstrap.servers": pipeline.bootstrap, "topic": pipeline.sink, "group": pipeline.source}
+    """Story: the sink has no journal, and the group's offset is moved. Moved back, the hole in the
+    rows is seen all the same; moved forward, it is not, and the option's description says so."""
+    options = {
+        "kafka.bootstrap.servers": pipeline.bootstrap,
+        "topic": pipeline.sink,
+        "group": pipeline.source,
+    }
 
     def task(first: int, end: int) -> None:
         given = SinkOptions.parse({**options, "transactionalIdPrefix": pipeline.source})
@@ -382,10 +482,13 @@ def test_without_a_journal_nobody_can_tell(pipeline: Pipeline) -> None:
 
 
 def test_a_worker_of_an_earlier_generation_ends_before_it_writes(pipeline: Pipeline) -> None:
-    """Story: a query was stopped, and started anew, while one of its workers slept. The worker takes its transactional
-    id late, from whoever holds it now, and must not go on; whoever holds it takes it back and does."""
+    """Story: a query was stopped, and started anew, while one of its workers slept. The worker
+    takes its transactional id late, from whoever holds it now, and must not go on; whoever holds it
+    takes it back and does."""
     cluster = Cluster(pipeline.bootstrap)
-    first, second = (next_generation(cluster, pipeline.source, pipeline.journal) for _start in range(2))
+    first, second = (
+        next_generation(cluster, pipeline.source, pipeline.journal) for _start in range(2)
+    )
     pipeline.task(0, 20, generation=str(second))
     with pytest.raises(Fenced, match="stopped or started anew"):
         pipeline.task(20, 40, generation=str(first))
@@ -394,9 +497,12 @@ def test_a_worker_of_an_earlier_generation_ends_before_it_writes(pipeline: Pipel
     assert pipeline.sunk() == numbers(0, RECORDS)
 
 
-def test_holes_are_looked_for_at_the_level_of_the_rows(pipeline: Pipeline, new_topic: Callable[..., str]) -> None:
-    """Story: rows are read read_uncommitted, where markers alone leave holes and aborted records none. Told so, the
-    writer takes them; told nothing, it refuses rows that a read_committed consumer would never get."""
+def test_holes_are_looked_for_at_the_level_of_the_rows(
+    pipeline: Pipeline, new_topic: Callable[..., str]
+) -> None:
+    """Story: rows are read read_uncommitted, where markers alone leave holes and aborted records
+    none. Told so, the writer takes them; told nothing, it refuses rows that a read_committed
+    consumer would never get."""
     source = new_topic()
     fill_with_attempts(Cluster(pipeline.bootstrap), source, 20, 10)
     there = [message.offset for message in read_all(pipeline.bootstrap, source, "read_uncommitted")]
@@ -405,7 +511,10 @@ def test_holes_are_looked_for_at_the_level_of_the_rows(pipeline: Pipeline, new_t
     options = {"group": pipeline.sink}
     Cluster(pipeline.bootstrap).commit_offsets(pipeline.sink, source, {0: 0})
     taken = rows(source, 0, 43, lambda n: b"%d" % n).take(there)
-    with pipeline.writer(**options) as writer, pytest.raises(SourceGap, match="a read_committed consumer finds"):
+    with (
+        pipeline.writer(**options) as writer,
+        pytest.raises(SourceGap, match="a read_committed consumer finds"),
+    ):
         writer.accept(taken)
     with pipeline.writer(**options, sourceIsolation="read_uncommitted") as writer:
         writer.accept(taken)

@@ -1,4 +1,5 @@
-"""Stories are short: Spark interprets their expressions, as it does for every verdict on few records."""
+"""Stories are short: Spark interprets their expressions, as it does for every verdict on few
+records."""
 
 from __future__ import annotations
 

@@ -2,10 +2,11 @@
 
     0 1 C 2 A 2 C       inputs 0 and 1 committed, 2 aborted, then 2 again and committed
 
-`3`      the output of input 3 of source partition 0; `1.3` of source partition 1; `3#1` its second output
-`C` `A`  the commit or abort marker of the transaction so far; a transaction without one is open
-`b:3`    the same, of producer b (`a` when none is named); `b1:3` at its epoch 1
-`3@2`    its header names the producer's second transaction, not the one it stands in; `3@b2` that of producer b; `3@`
+`3`      the output of input 3 of source partition 0; `1.3` of source partition 1; `3#1` its second
+output `C` `A`  the commit or abort marker of the transaction so far; a transaction without one is
+open `b:3`    the same, of producer b (`a` when none is named); `b1:3` at its epoch 1 `3@2`    its
+header names the producer's second transaction, not the one it stands in; `3@b2` that of producer b;
+`3@`
          has no such header
 `3%5`    its header says that its transaction has 5 records
 `3^`     its sequence leaves one out
@@ -130,7 +131,8 @@ class History:
         source_log: bool = True,
         circumstances: Circumstances = NO_CIRCUMSTANCES,
     ) -> Ledger:
-        """`declared`: outcomes of the journal by (transactional id, sequence), with the reason behind a colon."""
+        """`declared`: outcomes of the journal by (transactional id, sequence), with the reason
+        behind a colon."""
         journal = None
         if declared is not None:
             rows = [
@@ -138,11 +140,16 @@ class History:
                 for (name, sequence), outcome in declared.items()
             ]
             ids = frozenset(name for name, _ in declared)
-            journal = Declared(spark.createDataFrame(rows, DECLARED_COLUMNS), len(rows), ids, outcomes_of(rows))
+            journal = Declared(
+                spark.createDataFrame(rows, DECLARED_COLUMNS), len(rows), ids, outcomes_of(rows)
+            )
         raw = RawLog(
             spark.createDataFrame(self.batches, BATCH_COLUMNS),
             spark.createDataFrame(self.transactions, TRANSACTION_COLUMNS),
-            (table_of(self.batches, BATCH_COLUMNS), table_of(self.transactions, TRANSACTION_COLUMNS)),
+            (
+                table_of(self.batches, BATCH_COLUMNS),
+                table_of(self.transactions, TRANSACTION_COLUMNS),
+            ),
         )
         aborted = spark.createDataFrame(self.aborted, readings.COLUMNS) if self.aborted else None
         pending = spark.createDataFrame(self.pending, readings.COLUMNS) if self.pending else None
@@ -154,7 +161,9 @@ class History:
             raw_log=raw if raw_log else None,
             declared=journal,
             source_log=SourceLog(aborted, pending, markers) if source_log else None,
-            polled=Polled(spark.createDataFrame(self.polled, POLLED_COLUMNS), received) if self.polled else None,
+            polled=Polled(spark.createDataFrame(self.polled, POLLED_COLUMNS), received)
+            if self.polled
+            else None,
         )
         return build_ledger(
             committed=spark.createDataFrame(self.committed, readings.COLUMNS),
@@ -171,7 +180,9 @@ class History:
             circumstances=circumstances,
         )
 
-    def report(self, spark: SparkSession, folder: Path, guarantee: Guarantee = Guarantee.EXACTLY_ONCE) -> Report:
+    def report(
+        self, spark: SparkSession, folder: Path, guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    ) -> Report:
         return judge(self.ledger(spark, folder), guarantee)
 
 
@@ -190,13 +201,15 @@ def history(
 ) -> History:
     """The history of a sink, line by line.
 
-    `inputs`: how many the source has, per source partition; `holes`: (partition, offset) where it has none;
-    `judged`: (start, end) per source partition, when less than all is judged; `start`: where the sink's log starts;
-    `keys`: of inputs that have another key than their place; `first`: the number of the first partition of both topics;
-    `lso`: of the sink's first partition, where the brokers' is not the one that its markers say; `aborted`: (partition,
-    offset) of inputs that were aborted in the source; `writers`: the transactions that inputs' headers name, `a2` for
-    the second one of producer a; `polls`: what a concurrent reader received of the sink's first partition, a text a
-    session: `0-2 4` is one poll of two runs, `4/3` one that found the last stable offset at 3, `|` ends a poll.
+    `inputs`: how many the source has, per source partition; `holes`: (partition, offset) where it
+    has none; `judged`: (start, end) per source partition, when less than all is judged; `start`:
+    where the sink's log starts; `keys`: of inputs that have another key than their place; `first`:
+    the number of the first partition of both topics; `lso`: of the sink's first partition, where
+    the brokers' is not the one that its markers say; `aborted`: (partition, offset) of inputs that
+    were aborted in the source; `writers`: the transactions that inputs' headers name, `a2` for the
+    second one of producer a; `polls`: what a concurrent reader received of the sink's first
+    partition, a text a session: `0-2 4` is one poll of two runs, `4/3` one that found the last
+    stable offset at 3, `|` ends a poll.
     """
     counts = [inputs] if isinstance(inputs, int) else list(inputs)
     ranges = judged or [(0, count) for count in counts]
@@ -209,7 +222,10 @@ def history(
                 for partition, line in enumerate(lines, first)
             ),
         ),
-        Bounds(SOURCE, tuple(PartitionBounds(first + p, *ranges[p], count) for p, count in enumerate(counts))),
+        Bounds(
+            SOURCE,
+            tuple(PartitionBounds(first + p, *ranges[p], count) for p, count in enumerate(counts)),
+        ),
     )
     totals = Counter(_transaction(one) for line in lines for one in line)
     named = keys or {}
@@ -226,7 +242,9 @@ def history(
                 rows = made.aborted if (partition, offset) in lost else made.source
                 rows.append((first + partition, offset, BEGAN, key, b"", headers))
     for session, text in enumerate(polls):
-        made.polled += _polled(f"session {session}", text, first, start, made.sink_bounds.partitions[0].hw)
+        made.polled += _polled(
+            f"session {session}", text, first, start, made.sink_bounds.partitions[0].hw
+        )
     for partition, line in enumerate(lines, first):
         _write(made, partition, line, start, named, first, totals)
     return made
@@ -240,17 +258,29 @@ def side_by_side(histories: Iterable[History]) -> History:
         Bounds(SOURCE, tuple(one for made in every for one in made.source_bounds.partitions)),
         *(
             [row for made in every for row in getattr(made, name)]
-            for name in ("committed", "uncommitted", "source", "aborted", "polled", "batches", "transactions")
+            for name in (
+                "committed",
+                "uncommitted",
+                "source",
+                "aborted",
+                "polled",
+                "batches",
+                "transactions",
+            )
         ),
     )
 
 
 def table_of(rows: Sequence[tuple[Any, ...]], columns: str) -> pa.Table:
-    schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in map(str.split, columns.split(", "))])
+    schema = pa.schema(
+        [(name, ARROW_TYPES[kind]) for name, kind in map(str.split, columns.split(", "))]
+    )
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
-def _polled(session: str, text: str, partition: int, start: int, end: int) -> Iterator[tuple[Any, ...]]:
+def _polled(
+    session: str, text: str, partition: int, start: int, end: int
+) -> Iterator[tuple[Any, ...]]:
     yield session, 0, 0, 0, partition, start, start - 1, end
     run = 0
     for poll, received in enumerate(text.split("|"), 1):
@@ -258,7 +288,16 @@ def _polled(session: str, text: str, partition: int, start: int, end: int) -> It
             run += 1
             places, _, lso = token.partition("/")
             first, _, last = places.partition("-")
-            yield session, poll, run, poll, partition, int(first), int(last or first), int(lso or end)
+            yield (
+                session,
+                poll,
+                run,
+                poll,
+                partition,
+                int(first),
+                int(last or first),
+                int(lso or end),
+            )
 
 
 def _parse(line: str) -> list[Written]:
@@ -270,9 +309,17 @@ def _parse(line: str) -> list[Written]:
         text, at, named = place.partition("@")
         flags = rest[len(body) :]
         written.append(
-            Written(offset, producer or "a", text, flags, int(total) if total else None, named if at else None)
+            Written(
+                offset,
+                producer or "a",
+                text,
+                flags,
+                int(total) if total else None,
+                named if at else None,
+            )
         )
-    # Data and markers are folded per producer: data since the previous marker belongs to the next one.
+    # Data and markers are folded per producer: data since the previous marker belongs to the next
+    # one.
     waiting: dict[str, list[Written]] = {}
     ended: dict[str, int] = {}
     for one in written:
@@ -289,7 +336,9 @@ def _parse(line: str) -> list[Written]:
 def _bounds(partition: int, line: list[Written], start: int, lso: int | None) -> PartitionBounds:
     if lso is not None:
         return PartitionBounds(partition, start, lso, len(line))
-    unsettled = (one.offset for one in line if one.is_record and one.transactional and one.end is None)
+    unsettled = (
+        one.offset for one in line if one.is_record and one.transactional and one.end is None
+    )
     return PartitionBounds(partition, start, next(unsettled, len(line)), len(line))
 
 
@@ -320,14 +369,17 @@ def _write(
             made.batches.append(row)
     named = [one for one in line if one.is_record and one.transactional]
     for (producer, _), records in itertools.groupby(
-        sorted(named, key=lambda one: (one.name, one.offset)), key=lambda one: (one.name, one.sequence)
+        sorted(named, key=lambda one: (one.name, one.offset)),
+        key=lambda one: (one.name, one.sequence),
     ):
         data = list(records)
         if data[-1].offset >= start:
             endless = "OPEN" if data[0].offset >= lso else "UNEXPLAINED"
             outcome = {"C": "COMMITTED", "A": "ABORTED", None: endless}[data[0].end]
             places = (data[0].offset, data[-1].offset, len(data), outcome, data[0].marker_offset)
-            made.transactions.append((partition, _producer_id(producer, first), data[-1].epoch, *places))
+            made.transactions.append(
+                (partition, _producer_id(producer, first), data[-1].epoch, *places)
+            )
 
 
 def _record(
@@ -344,11 +396,22 @@ def _record(
         source, _, offset = place.rpartition(".")
         lineage = Lineage(SOURCE, first + int(source or 0), int(offset), int(index or 0))
         headers.append((LINEAGE_HEADER, format_lineage(lineage)))
-        key = keys.get((int(source or 0), lineage.offset), f"{int(source or 0)}.{lineage.offset}".encode())
+        key = keys.get(
+            (int(source or 0), lineage.offset), f"{int(source or 0)}.{lineage.offset}".encode()
+        )
     if (name := _transaction(one)) is not None:
-        transaction = Transaction(f"{name[0]}-{first}", name[1], 1, "task", one.total or totals[name])
+        transaction = Transaction(
+            f"{name[0]}-{first}", name[1], 1, "task", one.total or totals[name]
+        )
         headers.append((TRANSACTION_HEADER, format_transaction(transaction)))
-    return partition, one.offset, BEGAN + timedelta(seconds=one.offset), key, one.text.encode(), headers
+    return (
+        partition,
+        one.offset,
+        BEGAN + timedelta(seconds=one.offset),
+        key,
+        one.text.encode(),
+        headers,
+    )
 
 
 def _transaction(one: Written) -> tuple[str, int] | None:
@@ -360,12 +423,17 @@ def _transaction(one: Written) -> tuple[str, int] | None:
 
 
 def _batch_of(line: list[Written]) -> Any:
-    """A key that changes where a new batch begins: with the producer, a marker, a lost batch, another transaction."""
+    """A key that changes where a new batch begins: with the producer, a marker, a lost batch,
+    another transaction."""
 
     def key(one: Written) -> tuple[Any, ...]:
         if one.is_marker:
             return one.offset, "marker"
-        record = one if one.is_record else next(two for two in reversed(line[: one.offset]) if two.is_record)
+        record = (
+            one
+            if one.is_record
+            else next(two for two in reversed(line[: one.offset]) if two.is_record)
+        )
         skips = sum("^" in two.flags for two in line[: one.offset + 1])
         lost = sum(two.text == "_" for two in line[: one.offset])
         return record.producer, record.sequence, record.transactional, lost, skips
@@ -373,8 +441,11 @@ def _batch_of(line: list[Written]) -> Any:
     return key
 
 
-def _batch(partition: int, batch: list[Written], story: int, sequences: dict[str, int]) -> tuple[Any, ...]:
-    """`story`: the number of its first partition; `sequences`: the next one of each producer and epoch, moved on."""
+def _batch(
+    partition: int, batch: list[Written], story: int, sequences: dict[str, int]
+) -> tuple[Any, ...]:
+    """`story`: the number of its first partition; `sequences`: the next one of each producer and
+    epoch, moved on."""
     first, last = batch[0], batch[-1]
     control = {"C": "COMMIT", "A": "ABORT"}.get(first.text)
     count = sum(one.text != "x" for one in batch)
@@ -388,7 +459,20 @@ def _batch(partition: int, batch: list[Written], story: int, sequences: dict[str
         first.epoch if transactional else -1,
         sequence,
     )
-    return (partition, first.offset, last.offset, count, *identity, transactional, control, 0, 0, 100, "none", 0)
+    return (
+        partition,
+        first.offset,
+        last.offset,
+        count,
+        *identity,
+        transactional,
+        control,
+        0,
+        0,
+        100,
+        "none",
+        0,
+    )
 
 
 def _producer_id(name: str, story: int) -> int:

@@ -1,7 +1,9 @@
-"""Hostile pairs of topics: a source, a pipeline with mistakes, a sink, and what was removed afterwards.
+"""Hostile pairs of topics: a source, a pipeline with mistakes, a sink, and what was removed
+afterwards.
 
-A story is a policy and a list of operations. `simulate` plays them one after another and gives a pair, which also knows
-its truth. Any part of the list is a story too, so that a pair is minimised by leaving operations out.
+A story is a policy and a list of operations. `simulate` plays them one after another and gives a
+pair, which also knows its truth. Any part of the list is a story too, so that a pair is minimised
+by leaving operations out.
 
     python -m tests.validators.hostile_pairs --pairs 20000 --seed 1     judges with Spark
     python -m tests.validators.hostile_pairs --pairs 20000 --rules      holds the oracle's own rules against the truth
@@ -109,7 +111,8 @@ MISSING = ("unnamed_input", "unnamed_output", "unnamed_inputs", "unnamed_outputs
 
 
 def draw(count: int, number: int, policy: Policy | None = None) -> list[Story]:
-    """So many stories, the same ones for the same number, each of a policy of its own unless one is given."""
+    """So many stories, the same ones for the same number, each of a policy of its own unless one is
+    given."""
     chance = random.Random(number)
     return [draw_story(chance, policy or draw_policy(chance)) for _ in range(count)]
 
@@ -124,17 +127,24 @@ def draw_policy(chance: random.Random) -> Policy:
         chance.random() < 0.5,
         chance.random() < 0.3,
     )
-    # Values are compared where an input has one output, and by value there is nothing else to compare.
+    # Values are compared where an input has one output, and by value there is nothing else to
+    # compare.
     return policy._replace(values=policy.values and policy.expect != MANY and policy.match != VALUE)
 
 
 def draw_story(chance: random.Random, policy: Policy) -> Story:
-    """A story of a policy. Each kind of trouble is left out of most of them: one alone shows most."""
+    """A story of a policy. Each kind of trouble is left out of most of them: one alone shows
+    most."""
 
-    def ops(likely: float, kinds: Sequence[str], most: int, a: int = 11, b: int = 11, c: int = 9) -> list[Op]:
+    def ops(
+        likely: float, kinds: Sequence[str], most: int, a: int = 11, b: int = 11, c: int = 9
+    ) -> list[Op]:
         count = chance.randint(1, most) if chance.random() < likely else 0
         limits = (a, b, c)
-        return [Op(chance.choice(kinds), *(chance.randint(0, limit) for limit in limits)) for _ in range(count)]
+        return [
+            Op(chance.choice(kinds), *(chance.randint(0, limit) for limit in limits))
+            for _ in range(count)
+        ]
 
     every = (
         ops(0.95, ("input",), 12, a=2, b=3, c=8),
@@ -149,7 +159,12 @@ def draw_story(chance: random.Random, policy: Policy) -> Story:
         ops(0.25, REMOVALS, 2),
         ops(0.4, ("offset",), 2, a=2, b=6, c=3),
     )
-    return Story(policy, chance.randint(1, 3), chance.randint(1, 3), tuple(itertools.chain.from_iterable(every)))
+    return Story(
+        policy,
+        chance.randint(1, 3),
+        chance.randint(1, 3),
+        tuple(itertools.chain.from_iterable(every)),
+    )
 
 
 def simulate(story: Story) -> Pair:
@@ -157,7 +172,8 @@ def simulate(story: Story) -> Pair:
 
 
 class _Simulator:
-    """Plays a story: the source is filled, the pipeline plans its outputs, errs and writes, and records are removed."""
+    """Plays a story: the source is filled, the pipeline plans its outputs, errs and writes, and
+    records are removed."""
 
     def __init__(self, story: Story) -> None:
         self.story, self.policy = story, story.policy
@@ -192,16 +208,28 @@ class _Simulator:
         for op in self.ops(*MISTAKES):
             self.err(op)
         for op in self.ops("chunk"):
-            self.write(op.a + 1, ("plain", COMMITTED, COMMITTED, COMMITTED, "retried", "retried", ABORTED, OPEN)[op.b])
+            self.write(
+                op.a + 1,
+                ("plain", COMMITTED, COMMITTED, COMMITTED, "retried", "retried", ABORTED, OPEN)[
+                    op.b
+                ],
+            )
         self.write(len(self.plan), COMMITTED)
         for op in self.ops(*MISSING):
             self.forget(op)
         starts, sink_starts = [0] * self.story.sources, [0] * self.story.sinks
         for op in self.ops(*REMOVALS):
             self.remove(op, starts, sink_starts)
-        source = tuple(replace(one, removed=one.removed or one.offset < starts[one.partition]) for one in self.inputs)
+        source = tuple(
+            replace(one, removed=one.removed or one.offset < starts[one.partition])
+            for one in self.inputs
+        )
         sink = tuple(
-            replace(one, removed=one.removed or one.offset < sink_starts[one.partition], topic=self.topic)
+            replace(
+                one,
+                removed=one.removed or one.offset < sink_starts[one.partition],
+                topic=self.topic,
+            )
             for one in self.records
         )
         return Pair(
@@ -209,7 +237,10 @@ class _Simulator:
             source,
             sink,
             tuple(Range(starts[p], self.lsos.get(p, end), end) for p, end in enumerate(self.ends)),
-            tuple(Range(sink_starts[p], self.sink_lsos.get(p, end), end) for p, end in enumerate(self.sink_ends)),
+            tuple(
+                Range(sink_starts[p], self.sink_lsos.get(p, end), end)
+                for p, end in enumerate(self.sink_ends)
+            ),
             tuple(self.markers),
             self.group() if self.policy.group else None,
         )
@@ -222,7 +253,9 @@ class _Simulator:
         key = identity if self.policy.match == KEY else (None, "a", "b", "c")[op.b]
         value = identity if self.policy.match == VALUE else f"v{number}"
         expected = 2 if self.policy.expect == MANY else 1
-        self.inputs.append(Input(partition, self.ends[partition], identity, key, value, fate, expected))
+        self.inputs.append(
+            Input(partition, self.ends[partition], identity, key, value, fate, expected)
+        )
         if fate == OPEN:
             self.lsos.setdefault(partition, self.ends[partition])
         self.ends[partition] += 2 if op.c in (7, 8) else 1
@@ -239,10 +272,14 @@ class _Simulator:
         twin = self.inputs[op.b % len(self.inputs)]
         key = twin.key if self.policy.match == KEY else one.key
         value = twin.value if self.policy.match == VALUE else one.value
-        self.inputs[op.a % len(self.inputs)] = replace(one, identity=twin.identity, key=key, value=value)
+        self.inputs[op.a % len(self.inputs)] = replace(
+            one, identity=twin.identity, key=key, value=value
+        )
 
     def reads(self, one: Input) -> bool:
-        if one.fate != COMMITTED or one.offset >= self.lsos.get(one.partition, self.ends[one.partition]):
+        if one.fate != COMMITTED or one.offset >= self.lsos.get(
+            one.partition, self.ends[one.partition]
+        ):
             return False
         return one.offset < self.stops.get(one.partition, self.ends[one.partition])
 
@@ -253,8 +290,13 @@ class _Simulator:
         return self.policy.expect == FILTERED and any(filtered)
 
     def output(self, one: Input, index: int, alike: bool = False, spread: bool = False) -> _Output:
-        value = one.value if alike or index == 0 or self.policy.match == VALUE else f"{one.value}#{index}"
-        # A key's outputs go to one partition, as Kafka's own partitioner has it; without keys a partition's do.
+        value = (
+            one.value
+            if alike or index == 0 or self.policy.match == VALUE
+            else f"{one.value}#{index}"
+        )
+        # A key's outputs go to one partition, as Kafka's own partitioner has it; without keys a
+        # partition's do.
         by_key = sum(one.key.encode()) if one.key is not None else one.partition
         home = (self.inputs.index(one) if spread else by_key) % self.story.sinks
         place = one.partition, one.offset, index
@@ -270,10 +312,18 @@ class _Simulator:
             lineage = None if op.c % 2 else (0, self.ends[0] + op.c, 0)
             plan.insert(to, _Output(None, name, lineage, key, value, op.c % self.story.sinks))
         elif op.kind in ("stray_aborted", "stray_pending"):
-            waits = [given.offset >= self.lsos.get(given.partition, given.offset + 1) for given in self.inputs]
-            aborted = [given.fate == ABORTED and not wait for given, wait in zip(self.inputs, waits, strict=True)]
+            waits = [
+                given.offset >= self.lsos.get(given.partition, given.offset + 1)
+                for given in self.inputs
+            ]
+            aborted = [
+                given.fate == ABORTED and not wait
+                for given, wait in zip(self.inputs, waits, strict=True)
+            ]
             wanted = aborted if op.kind == "stray_aborted" else waits
-            strays = [given for given, is_wanted in zip(self.inputs, wanted, strict=True) if is_wanted]
+            strays = [
+                given for given, is_wanted in zip(self.inputs, wanted, strict=True) if is_wanted
+            ]
             if strays:
                 plan.insert(to, self.output(strays[op.a % len(strays)], 0))
         elif op.kind == "unfiltered":
@@ -291,7 +341,9 @@ class _Simulator:
             plan.remove(one)
         elif op.kind == "swap":
             other = next((each for each in plan if each is not one and self.alike(one, each)), one)
-            here, there = (next(at for at, each in enumerate(plan) if each is found) for found in (one, other))
+            here, there = (
+                next(at for at, each in enumerate(plan) if each is found) for found in (one, other)
+            )
             plan[here], plan[there] = other, one
         elif op.kind == "extra" and one.origin:
             beyond = (*one.origin[:2], max(each.origin[2] for each in plan if each.origin) + 1)
@@ -302,12 +354,15 @@ class _Simulator:
         elif op.kind == "corrupt" and self.policy.match != VALUE and not self.tells_by_bytes():
             one.value += "!"
         elif op.kind == "beside":
-            twins = [each for each in plan if each.identity == one.identity and each.origin != one.origin]
+            twins = [
+                each for each in plan if each.identity == one.identity and each.origin != one.origin
+            ]
             if twins:
                 plan[next(at for at, each in enumerate(plan) if each is twins[0])] = replace(one)
 
     def tells_by_bytes(self) -> bool:
-        """Whether only its bytes tell a repeated output from another one: then no repeated one may have others."""
+        """Whether only its bytes tell a repeated output from another one: then no repeated one may
+        have others."""
         return self.policy.expect == MANY and self.policy.match != LINEAGE
 
     def alike(self, one: _Output, other: _Output) -> bool:
@@ -342,11 +397,14 @@ class _Simulator:
             self.plan = taken + self.plan
         if transaction is not None and fate != OPEN:
             for partition in sorted({one.home for one in taken}):
-                self.markers.append(Marker(partition, self.sink_ends[partition], transaction, fate == COMMITTED))
+                self.markers.append(
+                    Marker(partition, self.sink_ends[partition], transaction, fate == COMMITTED)
+                )
                 self.sink_ends[partition] += 1
 
     def forget(self, op: Op) -> None:
-        """Takes the identity from one record or from all. A key that is the identity goes with it, a value too."""
+        """Takes the identity from one record or from all. A key that is the identity goes with it,
+        a value too."""
         if op.kind == "wrong_topic":
             self.topic = self.policy.match != LINEAGE
             return
@@ -371,14 +429,18 @@ class _Simulator:
             starts[partition] = min(op.b, self.lsos.get(partition, self.ends[partition]))
         elif op.kind == "sink_start":
             partition = op.a % self.story.sinks
-            sink_starts[partition] = min(op.b, self.sink_lsos.get(partition, self.sink_ends[partition]))
+            sink_starts[partition] = min(
+                op.b, self.sink_lsos.get(partition, self.sink_ends[partition])
+            )
         elif op.kind == "source_hole" and self.inputs:
             at = op.a % len(self.inputs)
             self.inputs[at] = replace(self.inputs[at], removed=True)
         elif op.kind == "sink_hole" and self.records:
             at = op.a % len(self.records)
             # The cleaner never goes beyond the last stable offset.
-            if self.records[at].offset < self.sink_lsos.get(self.records[at].partition, self.records[at].offset + 1):
+            if self.records[at].offset < self.sink_lsos.get(
+                self.records[at].partition, self.records[at].offset + 1
+            ):
                 self.records[at] = replace(self.records[at], removed=True)
 
     def group(self) -> dict[int, int]:
@@ -386,7 +448,10 @@ class _Simulator:
         offsets = {}
         for partition, end in enumerate(self.ends):
             mine = [one for one in self.records if one.origin and one.origin[0] == partition]
-            done = max((one.origin[1] + 1 for one in mine if one.origin and one.fate == COMMITTED), default=0)
+            done = max(
+                (one.origin[1] + 1 for one in mine if one.origin and one.fate == COMMITTED),
+                default=0,
+            )
             is_open = any(one.fate == OPEN for one in mine)
             read = min(self.lsos.get(partition, end), max(done, self.stops.get(partition, end)))
             offsets[partition] = done if is_open else read
@@ -395,7 +460,11 @@ class _Simulator:
             if op.b == 6:
                 offsets.pop(partition, None)
             elif partition in offsets and op.b > 2:
-                to = {3: max(offsets[partition] - far, 0), 4: offsets[partition] + far, 5: self.ends[partition] + far}
+                to = {
+                    3: max(offsets[partition] - far, 0),
+                    4: offsets[partition] + far,
+                    5: self.ends[partition] + far,
+                }
                 offsets[partition] = to[op.b] if op.b != 4 else min(to[4], self.ends[partition])
         return offsets
 
@@ -403,7 +472,9 @@ class _Simulator:
 def minimised(story: Story, fails: Callable[[Sequence[Story]], list[bool]]) -> Story:
     """The story without all that it fails without. `fails` judges many stories at once."""
     while True:
-        shorter = [story._replace(ops=story.ops[:at] + story.ops[at + 1 :]) for at in range(len(story.ops))]
+        shorter = [
+            story._replace(ops=story.ops[:at] + story.ops[at + 1 :]) for at in range(len(story.ops))
+        ]
         if story.sources > 1:
             shorter.append(story._replace(sources=1))
         if story.sinks > 1:
@@ -423,16 +494,29 @@ def minimised(story: Story, fails: Callable[[Sequence[Story]], list[bool]]) -> S
 def told(story: Story) -> str:
     """A pair in a few lines, for a person."""
     pair = simulate(story)
-    lines = [f"{story.policy}", f"  operations: {' '.join(f'{op.kind}({op.a},{op.b},{op.c})' for op in story.ops)}"]
+    lines = [
+        f"{story.policy}",
+        f"  operations: {' '.join(f'{op.kind}({op.a},{op.b},{op.c})' for op in story.ops)}",
+    ]
     for one in pair.source:
         where = f"{one.partition}/{one.offset}"
         gone = " REMOVED" if one.removed else ""
-        lines.append(f"  input  {where} id={one.identity} key={one.key} {one.value} {one.fate} x{one.expected}{gone}")
+        lines.append(
+            f"  input  {where} id={one.identity} key={one.key} {one.value} {one.fate} x{one.expected}{gone}"
+        )
     for each in pair.sink:
         where, gone = f"{each.partition}/{each.offset}", " REMOVED" if each.removed else ""
-        name = each.identity if pair.by_key else f"{'' if each.topic else 'other topic '}{each.lineage}"
-        lines.append(f"  output {where} id={name} key={each.key} {each.value} {each.fate} of {each.origin}{gone}")
-    lines.append(f"  source {_ranges(pair.source_ranges)} sink {_ranges(pair.sink_ranges)} group {pair.offsets}")
+        name = (
+            each.identity
+            if pair.by_key
+            else f"{'' if each.topic else 'other topic '}{each.lineage}"
+        )
+        lines.append(
+            f"  output {where} id={name} key={each.key} {each.value} {each.fate} of {each.origin}{gone}"
+        )
+    lines.append(
+        f"  source {_ranges(pair.source_ranges)} sink {_ranges(pair.sink_ranges)} group {pair.offsets}"
+    )
     return "\n".join(lines)
 
 
@@ -441,7 +525,8 @@ def _ranges(ranges: Iterable[Range]) -> str:
 
 
 def false_by_rule(found: Iterable[Story]) -> dict[str, list[tuple[Story, str]]]:
-    """Stories on which the oracle contradicts the truth, by the amendment that is left out. `all kept` keeps all."""
+    """Stories on which the oracle contradicts the truth, by the amendment that is left out. `all
+    kept` keeps all."""
     wrong: dict[str, list[tuple[Story, str]]] = {}
     for story in found:
         pair = simulate(story)
@@ -459,11 +544,18 @@ def _rules(count: int, number: int) -> int:
         by_why = Counter(why for _, why in found)
         log.info("%s: %s", name, dict(by_why))
         for wanted in by_why:
-            story = min((each for each, why in found if why == wanted), key=lambda each: len(each.ops))
+            story = min(
+                (each for each, why in found if why == wanted), key=lambda each: len(each.ops)
+            )
             ruled = SOUND - {name}
 
-            def fails(some: Sequence[Story], ruled: frozenset[str] = ruled, wanted: str = wanted) -> list[bool]:
-                return [Truth(pair).false(judge(pair, ruled).outcome) == wanted for pair in map(simulate, some)]
+            def fails(
+                some: Sequence[Story], ruled: frozenset[str] = ruled, wanted: str = wanted
+            ) -> list[bool]:
+                return [
+                    Truth(pair).false(judge(pair, ruled).outcome) == wanted
+                    for pair in map(simulate, some)
+                ]
 
             small = minimised(story, fails)
             judged = judge(simulate(small), ruled)
@@ -483,8 +575,14 @@ class Difference(NamedTuple):
 def difference(story: Story, verdict: str, found: object) -> Difference | None:
     pair = simulate(story)
     slow = judge(pair)
-    why = Truth(pair).false(verdict) or (f"{verdict}, not {slow.outcome}" if verdict != slow.outcome else None)
-    return Difference(story, why, f"{told(story)}\n  found: {found}\n  oracle: {slow}") if why else None
+    why = Truth(pair).false(verdict) or (
+        f"{verdict}, not {slow.outcome}" if verdict != slow.outcome else None
+    )
+    return (
+        Difference(story, why, f"{told(story)}\n  found: {found}\n  oracle: {slow}")
+        if why
+        else None
+    )
 
 
 def grouped(found: Iterable[Story]) -> list[list[Story]]:
@@ -502,16 +600,20 @@ def differences(spark: SparkSession, folder: Path, found: Sequence[Story]) -> li
     pairs = [simulate(story) for story in found]
     rows = rows_of(spark, folder, pairs)
     every = [
-        difference(story, verdict_of(own, pair), dict(own)) for story, pair, own in zip(found, pairs, rows, strict=True)
+        difference(story, verdict_of(own, pair), dict(own))
+        for story, pair, own in zip(found, pairs, rows, strict=True)
     ]
     return [one for one in every if one]
 
 
 def difference_alone(spark: SparkSession, folder: Path, story: Story) -> Difference | None:
-    """What differs when a pair is judged alone, by its report. A kind without anything to look at is no difference."""
+    """What differs when a pair is judged alone, by its report. A kind without anything to look at
+    is no difference."""
     report = report_of(spark, folder, simulate(story))
     uncounted = {one.kind for one in report.not_checked}
-    unknown = [one for one in report.findings if one.outcome == "UNKNOWN" and one.kind not in uncounted]
+    unknown = [
+        one for one in report.findings if one.outcome == "UNKNOWN" and one.kind not in uncounted
+    ]
     empty = all(one.why.startswith("Nothing to look at") for one in unknown) and unknown
     if report.verdict == "UNKNOWN" and empty and judge(simulate(story)).outcome == "HOLDS":
         return None
@@ -524,7 +626,13 @@ def _smallest(spark: SparkSession, folder: Path, one: Difference) -> Difference:
 
     def fails(some: Sequence[Story]) -> list[bool]:
         for group in grouped(some):
-            known.update({each.story: each for each in differences(spark, folder, group) if each.why == one.why})
+            known.update(
+                {
+                    each.story: each
+                    for each in differences(spark, folder, group)
+                    if each.why == one.why
+                }
+            )
         return [story in known for story in some]
 
     return known.get(minimised(one.story, fails), one)
@@ -548,7 +656,10 @@ def _judged(spark: SparkSession, folder: Path, asked: argparse.Namespace) -> int
             for story in group:
                 slow = judge(simulate(story))
                 verdicts[slow.outcome] += 1
-                verdicts.update({f"{kind} by {cause}" if cause else kind for kind, cause in slow.rows} | slow.premises)
+                verdicts.update(
+                    {f"{kind} by {cause}" if cause else kind for kind, cause in slow.rows}
+                    | slow.premises
+                )
             for one in found:
                 wrong[one.why] += 1
                 if shown[one.why] < asked.shown:
@@ -557,9 +668,15 @@ def _judged(spark: SparkSession, folder: Path, asked: argparse.Namespace) -> int
                     small = _smallest(spark, folder, one)
                     log.info("%s\n%s", small.why, small.told)
         took = time.monotonic() - began
-        log.info("%d pairs, %.3f s a pair, %d wrong", count, took / max(count, 1), sum(wrong.values()))
+        log.info(
+            "%d pairs, %.3f s a pair, %d wrong", count, took / max(count, 1), sum(wrong.values())
+        )
     for at, story in enumerate(draw(20 * asked.singly, asked.seed)):
-        if at % 20 == 0 and is_told(simulate(story)) and (alone := difference_alone(spark, folder, story)):
+        if (
+            at % 20 == 0
+            and is_told(simulate(story))
+            and (alone := difference_alone(spark, folder, story))
+        ):
             wrong[alone.why] += 1
             log.info("alone: %s\n%s", alone.why, alone.told)
     log.info("verdicts and reasons: %s", dict(verdicts.most_common()))
@@ -568,14 +685,24 @@ def _judged(spark: SparkSession, folder: Path, asked: argparse.Namespace) -> int
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description="Judge hostile pairs of topics, and hold the verdicts to the truth.")
+    options = argparse.ArgumentParser(
+        description="Judge hostile pairs of topics, and hold the verdicts to the truth."
+    )
     options.add_argument("--pairs", type=int, default=2_000)
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--batch", type=int, default=500, help="pairs that are drawn of one policy")
-    options.add_argument("--ledgers", type=int, default=8, help="how many ledgers the pairs of one policy are put in")
+    options.add_argument(
+        "--batch", type=int, default=500, help="pairs that are drawn of one policy"
+    )
+    options.add_argument(
+        "--ledgers", type=int, default=8, help="how many ledgers the pairs of one policy are put in"
+    )
     options.add_argument("--singly", type=int, default=0, help="how many are also judged alone")
-    options.add_argument("--shown", type=int, default=2, help="how many differences of each kind are minimised")
-    options.add_argument("--rules", action="store_true", help="only the oracle against the truth, without Spark")
+    options.add_argument(
+        "--shown", type=int, default=2, help="how many differences of each kind are minimised"
+    )
+    options.add_argument(
+        "--rules", action="store_true", help="only the oracle against the truth, without Spark"
+    )
     asked = options.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     for noisy in ("pyspark", "py4j", "urllib3"):

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from tests.validators.test_kinds import STORIES
 from topicproof.backend.settings import ROOT
-from topicproof.validators.expectation import ADVISORY, BY_CONTRACT, CONTRADICTIONS, NORMAL, PREMISES, REQUIRED
+from topicproof.validators.expectation import (
+    ADVISORY,
+    BY_CONTRACT,
+    CONTRADICTIONS,
+    NORMAL,
+    PREMISES,
+    REQUIRED,
+)
 from topicproof.validators.finding import Guarantee, Witness
 from topicproof.validators.kinds.anomalies import ANOMALIES, Anomaly
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
@@ -38,11 +45,26 @@ def table() -> str:
     """The whole document."""
     kinds = {one.NAME: one for one in VALIDATORS}
     rows = [
-        ["", "anomaly", "detected here", "by the kind", "witnesses", "needs", "Jepsen", "Apache", "UIs"],
+        [
+            "",
+            "anomaly",
+            "detected here",
+            "by the kind",
+            "witnesses",
+            "needs",
+            "Jepsen",
+            "Apache",
+            "UIs",
+        ],
         *(_anomaly(one, kinds) for one in ANOMALIES),
     ]
-    reasons = [f"- **{one.number} {one.name}**: {one.otherwise}" for one in ANOMALIES if one.otherwise]
-    told = [["kind", "asks", "in a verdict on exactly-once", "shown by"], *(_kind(one) for one in VALIDATORS)]
+    reasons = [
+        f"- **{one.number} {one.name}**: {one.otherwise}" for one in ANOMALIES if one.otherwise
+    ]
+    told = [
+        ["kind", "asks", "in a verdict on exactly-once", "shown by"],
+        *(_kind(one) for one in VALIDATORS),
+    ]
     return "\n".join(
         [
             HEAD + _markdown(rows),
@@ -104,8 +126,13 @@ def _standing(kind: str) -> str:
 
 
 def shown_by(kind: str) -> str:
-    """Where it is shown: stories in which it is found and primary, else the tests that name it. Empty: nowhere."""
-    names = [name for name, one in STORIES.items() if any(row[-1] is None for row in one.found.get(kind, []))]
+    """Where it is shown: stories in which it is found and primary, else the tests that name it.
+    Empty: nowhere."""
+    names = [
+        name
+        for name, one in STORIES.items()
+        if any(row[-1] is None for row in one.found.get(kind, []))
+    ]
     if names:
         more = f" and {len(names) - STORIES_MAX} more" if len(names) > STORIES_MAX else ""
         return ", ".join(f'"{name}"' for name in names[:STORIES_MAX]) + more
@@ -118,7 +145,13 @@ def shown_by(kind: str) -> str:
     return ", ".join(f"`{name}`" for name in files)
 
 
-GENERAL = {"test_expectation.py", "test_report.py", "test_kinds.py", "test_kinds_table.py", "test_hostile_pairs.py"}
+GENERAL = {
+    "test_expectation.py",
+    "test_report.py",
+    "test_kinds.py",
+    "test_kinds_table.py",
+    "test_hostile_pairs.py",
+}
 """Tests that name kinds without showing them."""
 
 

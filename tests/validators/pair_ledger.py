@@ -1,6 +1,7 @@
 """Hands pairs of topics to the validators: many pairs as one ledger, each in partitions of its own.
 
-`TOLD` names the facts that `report_of` and `rows_of` can tell the validators. Pairs with other facts are left out.
+`TOLD` names the facts that `report_of` and `rows_of` can tell the validators. Pairs with other
+facts are left out.
 """
 
 from __future__ import annotations
@@ -40,7 +41,14 @@ from tests.validators.pair_oracle import judge as judge_slowly
 from topicproof.validators.circumstances import Circumstances, Growth, Removed
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.evidence import together
-from topicproof.validators.expectation import ADVISORY, CONTRADICTIONS, EXEMPT, REQUIRED, judge_rows, merge
+from topicproof.validators.expectation import (
+    ADVISORY,
+    CONTRADICTIONS,
+    EXEMPT,
+    REQUIRED,
+    judge_rows,
+    merge,
+)
 from topicproof.validators.expected import Expect, Expected
 from topicproof.validators.finding import Bounds, Guarantee, Order, Outcome, PartitionBounds
 from topicproof.validators.kinds.catalogue import VALIDATORS
@@ -62,15 +70,23 @@ EXPECTS = {
     MANY: Expect.ONE_TO_MANY,
 }
 ORDERS = {PER_PARTITION: Order.PER_SOURCE_PARTITION, PER_KEY: Order.PER_KEY, NO_ORDER: Order.NONE}
-MATCHES = {LINEAGE: Match(), KEY: Match(), VALUE: Match(VALUE, VALUE), HEADER: Match(*[f"header:{NAME_HEADER}"] * 2)}
+MATCHES = {
+    LINEAGE: Match(),
+    KEY: Match(),
+    VALUE: Match(VALUE, VALUE),
+    HEADER: Match(*[f"header:{NAME_HEADER}"] * 2),
+}
 Row = tuple[str, str | None]
 
 
 @dataclass
 class Facts:
-    """What else is known of topics, besides their records and bounds: everything by the numbered partitions."""
+    """What else is known of topics, besides their records and bounds: everything by the numbered
+    partitions."""
 
-    removed: dict[str, Counter[int]] = field(default_factory=lambda: {"source": Counter(), "sink": Counter()})
+    removed: dict[str, Counter[int]] = field(
+        default_factory=lambda: {"source": Counter(), "sink": Counter()}
+    )
     """How many records the raw log of each topic shows to be gone, by partition."""
     markers: list[tuple[int, int]] = field(default_factory=list)
     """Partition and offset of the source's markers."""
@@ -82,17 +98,23 @@ class Facts:
 
 
 def facts_of(pair: Pair) -> frozenset[str]:
-    """What of a pair `build_ledger` must be told beyond readings, bounds, raw log and the group's offsets."""
+    """What of a pair `build_ledger` must be told beyond readings, bounds, raw log and the group's
+    offsets."""
     found = set(judge_slowly(pair).premises)
     if pair.policy.moving:
         found.add("moving")
     if any(pair.unsettled(one) for one in pair.source):
         found.add("source_pending")
     offsets = pair.offsets or {}
-    if pair.policy.group and any(one.offset >= offsets.get(one.partition, 0) for one in pair.source):
+    if pair.policy.group and any(
+        one.offset >= offsets.get(one.partition, 0) for one in pair.source
+    ):
         found.add("not due")
     for partition, bounds in enumerate(pair.source_ranges):
-        if pair.policy.group and not bounds.start <= offsets.get(partition, bounds.start) <= bounds.hw:
+        if (
+            pair.policy.group
+            and not bounds.start <= offsets.get(partition, bounds.start) <= bounds.hw
+        ):
             found.add("offset beyond the end")
     return frozenset(found)
 
@@ -104,7 +126,8 @@ def is_told(pair: Pair) -> bool:
 def batch_of(pair: Pair) -> tuple[object, ...] | None:
     """Pairs with the same answer can share a ledger; None: the pair must be judged alone.
 
-    The validators count some facts over the whole topic. They must be the same for all pairs of a ledger."""
+    The validators count some facts over the whole topic. They must be the same for all pairs of a
+    ledger."""
     facts = facts_of(pair)
     unnamed = pair.policy.match != LINEAGE and any(one.identity is None for one in pair.source)
     if unnamed or facts & {"identity_missing", "identity_disjoint"}:
@@ -122,7 +145,11 @@ def history_of(pairs: Sequence[Pair]) -> tuple[History, Facts, list[tuple[int, i
         for topic, ranges in ((SINK, pair.sink_ranges), (SOURCE, pair.source_ranges)):
             bounds[topic] += [PartitionBounds(first + at, *one) for at, one in enumerate(ranges)]
         _add_source(made, facts, number, pair)
-        counts += [(first + one.partition, one.offset, one.expected) for one in pair.source if not one.removed]
+        counts += [
+            (first + one.partition, one.offset, one.expected)
+            for one in pair.source
+            if not one.removed
+        ]
         _add_sink(made, number, pair)
         for record in pair.sink:
             if record.removed and record.offset >= pair.sink_ranges[record.partition].start:
@@ -146,14 +173,21 @@ def ledger_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> Ledge
     whole = made.source_bounds
 
     def ledger(due: Mapping[int, int] | None) -> Ledger:
-        ends = {p.partition: p.lso if due is None else due.get(p.partition, p.start) for p in whole.partitions}
-        cut = tuple(replace(p, lso=max(p.start, min(p.lso, ends[p.partition]))) for p in whole.partitions)
+        ends = {
+            p.partition: p.lso if due is None else due.get(p.partition, p.start)
+            for p in whole.partitions
+        }
+        cut = tuple(
+            replace(p, lso=max(p.start, min(p.lso, ends[p.partition]))) for p in whole.partitions
+        )
         made.source_bounds = replace(whole, partitions=cut)
         return made.ledger(
             spark,
             folder,
             identity=Identity.LINEAGE if policy.match == LINEAGE else Identity.KEY,
-            expected=Expected(EXPECTS[policy.expect], count if policy.expect in (COUNTED, MANY) else None),
+            expected=Expected(
+                EXPECTS[policy.expect], count if policy.expect in (COUNTED, MANY) else None
+            ),
             agreed=ContractTerms(
                 match=MATCHES[policy.match],
                 value="value" if policy.values else None,
@@ -167,7 +201,11 @@ def ledger_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> Ledge
     if policy.group:
         return ledger(facts.due)
     first = ledger(None)
-    return ledger({p.partition: first.after(p.partition) for p in whole.partitions}) if policy.moving else first
+    return (
+        ledger({p.partition: first.after(p.partition) for p in whole.partitions})
+        if policy.moving
+        else first
+    )
 
 
 def _circumstances(made: History, facts: Facts, source: Bounds, policy: Policy) -> Circumstances:
@@ -205,7 +243,9 @@ def rows_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> list[Co
     asked = [one for one in VALIDATORS if one.NAME not in ADVISORY]
     frames = [(one.NAME, rows) for one in asked if (rows := one.find(ledger)) is not None]
     place = F.coalesce("partition", "source_partition").alias("place")
-    every = together([rows.select(F.lit(name).alias("kind"), "explained_by", place) for name, rows in frames])
+    every = together(
+        [rows.select(F.lit(name).alias("kind"), "explained_by", place) for name, rows in frames]
+    )
     found: list[Counter[Row]] = [Counter() for _ in pairs]
     if every is not None:
         for row in every.groupBy("kind", "explained_by", "place").count().collect():
@@ -214,7 +254,8 @@ def rows_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> list[Co
 
 
 def verdict_of(rows: Mapping[Row, int], pair: Pair) -> Outcome:
-    """The verdict on a pair from its rows alone. That a kind has nothing to look at is not among them."""
+    """The verdict on a pair from its rows alone. That a kind has nothing to look at is not among
+    them."""
     policy, guarantee = pair.policy, guarantee_of(pair.policy)
     group = ("offset_ahead", "offset_behind") if policy.group else ()
     asked = (*REQUIRED[guarantee], *(("wrong_value",) if policy.values else ()), *group)
@@ -240,7 +281,11 @@ def _add_source(made: History, facts: Facts, number: int, pair: Pair) -> None:
     first = APART * number
     known = {(given.partition, given.offset) for given in pair.source}
     for at, one in enumerate(pair.source_ranges):
-        facts.markers += [(first + at, offset) for offset in range(one.start, one.lso) if (at, offset) not in known]
+        facts.markers += [
+            (first + at, offset)
+            for offset in range(one.start, one.lso)
+            if (at, offset) not in known
+        ]
     for given in pair.source:
         place = first + given.partition, given.offset
         if given.removed:
@@ -250,7 +295,12 @@ def _add_source(made: History, facts: Facts, number: int, pair: Pair) -> None:
         headers = None
         if pair.policy.match == HEADER and given.identity is not None:
             headers = [(NAME_HEADER, f"{number}:{given.identity}".encode())]
-        row = (*place, BEGAN, *_bytes(number, pair.policy, given.key, given.value, given.identity), headers)
+        row = (
+            *place,
+            BEGAN,
+            *_bytes(number, pair.policy, given.key, given.value, given.identity),
+            headers,
+        )
         if pair.unsettled(given):
             made.pending.append(row)
         else:
@@ -274,21 +324,40 @@ def _add_sink(made: History, number: int, pair: Pair) -> None:
             sequence = sequences[one.partition, producer]
             sequences[one.partition, producer] += 1
         if not one.removed:
-            batch = (first + one.partition, one.offset, one.offset, 1, producer, 0 if transactional else -1, sequence)
+            batch = (
+                first + one.partition,
+                one.offset,
+                one.offset,
+                1,
+                producer,
+                0 if transactional else -1,
+                sequence,
+            )
             made.batches.append((*batch, transactional, None, 0, 0, 100, "none", 0))
     markers = {(one.partition, one.transaction): one for one in pair.markers}
     for marker in pair.markers:
         if marker.offset >= pair.sink_ranges[marker.partition].start:
             control = "COMMIT" if marker.commits else "ABORT"
-            at, producer = (first + marker.partition, marker.offset), _producer(number, marker.transaction)
-            made.batches.append((*at, marker.offset, 1, producer, 0, -1, True, control, 0, 0, 100, "none", 0))
+            at, producer = (
+                (first + marker.partition, marker.offset),
+                _producer(number, marker.transaction),
+            )
+            made.batches.append(
+                (*at, marker.offset, 1, producer, 0, -1, True, control, 0, 0, 100, "none", 0)
+            )
     made.batches.sort(key=lambda each: (each[0], each[1]))
     transactions = {(one.partition, one.transaction) for one in kept if one.transaction is not None}
     for partition, transaction in sorted(transactions):
         mine = [one for one in kept if (one.partition, one.transaction) == (partition, transaction)]
         ended = markers.get((partition, transaction))
         outcome = {COMMITTED: "COMMITTED", ABORTED: "ABORTED", OPEN: "OPEN"}[mine[0].fate]
-        places = (mine[0].offset, mine[-1].offset, len(mine), outcome, ended.offset if ended else None)
+        places = (
+            mine[0].offset,
+            mine[-1].offset,
+            len(mine),
+            outcome,
+            ended.offset if ended else None,
+        )
         made.transactions.append((first + partition, _producer(number, transaction), 0, *places))
 
 
@@ -297,7 +366,12 @@ def _row(number: int, pair: Pair, one: Record) -> tuple[object, ...]:
     if pair.policy.match == LINEAGE and one.lineage is not None:
         partition, offset, index = one.lineage
         topic = SOURCE if one.topic else "letters"
-        headers = [(LINEAGE_HEADER, format_lineage(Lineage(topic, APART * number + partition, offset, index)))]
+        headers = [
+            (
+                LINEAGE_HEADER,
+                format_lineage(Lineage(topic, APART * number + partition, offset, index)),
+            )
+        ]
     elif pair.policy.match == HEADER and one.identity is not None:
         headers = [(NAME_HEADER, f"{number}:{one.identity}".encode())]
     written = BEGAN + timedelta(seconds=one.written)
@@ -308,7 +382,8 @@ def _row(number: int, pair: Pair, one: Record) -> tuple[object, ...]:
 def _bytes(
     number: int, policy: Policy, key: str | None, value: str, identity: str | None
 ) -> tuple[bytes | None, bytes | None]:
-    """Key and value. The one that is the identity carries the pair's number, so that no two pairs match."""
+    """Key and value. The one that is the identity carries the pair's number, so that no two pairs
+    match."""
     if policy.match == KEY:
         return _named(number, identity), value.encode()
     held = None if key is None else key.encode()

@@ -1,10 +1,13 @@
-"""A slow and obvious judge of one source and sink, over plain lists. It shares no code with the validators.
+"""A slow and obvious judge of one source and sink, over plain lists. It shares no code with the
+validators.
 
-`judge` sees only what a reader sees. `Truth` also knows which input each record belongs to, removed records included.
-So two checks are possible: the validators must agree with `judge`, and no verdict may contradict the truth.
+`judge` sees only what a reader sees. `Truth` also knows which input each record belongs to, removed
+records included. So two checks are possible: the validators must agree with `judge`, and no verdict
+may contradict the truth.
 
-The rules come in two parts. The contract is what every judge follows. `AMENDMENTS` are rules added because the contract
-without them gives a false verdict; `judge(pair, amended=frozenset())` shows what the bare contract would say.
+The rules come in two parts. The contract is what every judge follows. `AMENDMENTS` are rules added
+because the contract without them gives a false verdict; `judge(pair, amended=frozenset())` shows
+what the bare contract would say.
 """
 
 from __future__ import annotations
@@ -19,7 +22,12 @@ from typing import NamedTuple
 HOLDS, VIOLATED, UNKNOWN = "HOLDS", "VIOLATED", "UNKNOWN"
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 LINEAGE, KEY, VALUE, HEADER = "lineage", "key", "value", "header"
-ONE_TO_ONE, FILTERED, COUNTED, MANY = "one_to_one", "zero_or_one", "zero_or_one, counted", "one_to_many"
+ONE_TO_ONE, FILTERED, COUNTED, MANY = (
+    "one_to_one",
+    "zero_or_one",
+    "zero_or_one, counted",
+    "one_to_many",
+)
 PER_PARTITION, PER_KEY, NO_ORDER = "per_source_partition", "per_key", "none"
 EXACTLY, AT_LEAST = "exactly_once", "at_least_once"
 
@@ -115,7 +123,9 @@ class Pair:
     offsets: Mapping[int, int] | None = None
     """The consumer group's, by source partition."""
 
-    def lost(self, topic: tuple[Input, ...] | tuple[Record, ...], ranges: tuple[Range, ...]) -> bool:
+    def lost(
+        self, topic: tuple[Input, ...] | tuple[Record, ...], ranges: tuple[Range, ...]
+    ) -> bool:
         return any(one.start for one in ranges) or any(one.removed for one in topic)
 
     @property
@@ -144,7 +154,10 @@ def judge(pair: Pair, amended: frozenset[str] = SOUND) -> Judgement:
 
 
 def _outcome(pair: Pair, rows: Counter[tuple[str, str | None]], premises: frozenset[str]) -> str:
-    allowed = {"range", *(("duplicate", "offset_behind") if pair.policy.guarantee == AT_LEAST else ())}
+    allowed = {
+        "range",
+        *(("duplicate", "offset_behind") if pair.policy.guarantee == AT_LEAST else ()),
+    }
     causes = {cause or kind for kind, cause in rows if kind not in allowed} - allowed
     if causes - UNSURE:
         return VIOLATED
@@ -167,7 +180,8 @@ class _Case:
         self.waiting = [one for one in seen if pair.unsettled(one)]
         kept = [one for one in pair.sink if not one.removed]
         self.committed = [one for one in kept if one.fate == COMMITTED and not pair.pending(one)]
-        # Above the last stable offset the raw log may show an abort already: nothing comes of such a record.
+        # Above the last stable offset the raw log may show an abort already: nothing comes of such
+        # a record.
         self.undecided = [one for one in kept if pair.pending(one) and one.fate != ABORTED]
         self.produced = {self.name(one) for one in kept}
         self.source_removed = pair.lost(pair.source, pair.source_ranges)
@@ -191,7 +205,11 @@ class _Case:
     @cached_property
     def room(self) -> Counter[Hashable]:
         """How many outputs there may be."""
-        inputs = self.inputs if "not due" in self.amended else [one for one in self.inputs if self.due(one)]
+        inputs = (
+            self.inputs
+            if "not due" in self.amended
+            else [one for one in self.inputs if self.due(one)]
+        )
         return Counter(name for one in inputs for name in self.names(one))
 
     @cached_property
@@ -202,7 +220,10 @@ class _Case:
             return every
         if self.pair.by_key:
             return Counter(
-                {name: min(count, self.counts[name] + self.pending_counts[name]) for name, count in every.items()}
+                {
+                    name: min(count, self.counts[name] + self.pending_counts[name])
+                    for name, count in every.items()
+                }
             )
         return Counter({name: count for name, count in every.items() if name in self.produced})
 
@@ -222,12 +243,16 @@ class _Case:
     def reached(self) -> Iterator[tuple[int, int]]:
         if not self.pair.by_key:
             for one in self.committed:
-                if one.topic and one.lineage and one.lineage[1] < self.pair.source_ranges[one.lineage[0]].hw:
+                if (
+                    one.topic
+                    and one.lineage
+                    and one.lineage[1] < self.pair.source_ranges[one.lineage[0]].hw
+                ):
                     yield one.lineage[:2]
             return
         left = Counter(self.counts)
-        # A committed output whose input is pending is wrong unless the group goes on behind it: aborted, the input has
-        # no output; committed, it is processed again.
+        # A committed output whose input is pending is wrong unless the group goes on behind it:
+        # aborted, the input has no output; committed, it is processed again.
         for given in (*sorted(self.inputs, key=_place), *sorted(self.waiting, key=_place)):
             for name in self.names(given):
                 if left[name] > 0:
@@ -241,7 +266,9 @@ class _Case:
         if not there or not (self.inputs or emptied):
             return False
         if self.pair.by_key:
-            return not {one.identity for one in there} & ({one.identity for one in self.inputs} - {None})
+            return not {one.identity for one in there} & (
+                {one.identity for one in self.inputs} - {None}
+            )
         return not any(one.topic and one.lineage for one in there)
 
     @cached_property
@@ -262,7 +289,11 @@ class _Case:
         if self.disjoint:
             yield "identity_disjoint"
         if self.pair.by_key and self.policy.expect == MANY:
-            alike = Counter((one.identity, one.key, one.value) for one in self.committed if one.identity is not None)
+            alike = Counter(
+                (one.identity, one.key, one.value)
+                for one in self.committed
+                if one.identity is not None
+            )
             if any(count > 1 for count in alike.values()):
                 yield "outputs_alike"
         if self.source_removed:
@@ -296,19 +327,32 @@ class _Case:
             return "pending"
         if "removed input" in self.amended and self.source_removed:
             return "source_removed"
-        return "identity_missing" if "missing input" in self.amended and self.unnamed_input else None
+        return (
+            "identity_missing" if "missing input" in self.amended and self.unnamed_input else None
+        )
 
     def duplicates(self) -> Iterator[tuple[str, str | None]]:
         for name, count in self.counts.items():
             for _ in range(count - self.room[name] if self.room[name] else 0):
                 removed = "source_removed" if self.pair.by_key and self.source_removed else None
-                yield "duplicate", removed or (self.doubtful(str(name)) if self.pair.by_key else None)
+                yield (
+                    "duplicate",
+                    removed or (self.doubtful(str(name)) if self.pair.by_key else None),
+                )
 
     def gaps(self) -> Iterator[tuple[str, str | None]]:
-        short = {name: count - self.counts[name] for name, count in self.wanted.items() if count > self.counts[name]}
+        short = {
+            name: count - self.counts[name]
+            for name, count in self.wanted.items()
+            if count > self.counts[name]
+        }
         waiting = sum(min(count, self.pending_counts[name]) for name, count in short.items())
         missing = sum(short.values()) - waiting
-        unnamed = sum(one.identity is None for one in (*self.committed, *self.undecided)) if self.pair.by_key else 0
+        unnamed = (
+            sum(one.identity is None for one in (*self.committed, *self.undecided))
+            if self.pair.by_key
+            else 0
+        )
         yield from [("gap", "pending")] * waiting
         for number in range(missing):
             if self.sink_removed:
@@ -347,13 +391,20 @@ class _Case:
         if not one.topic or one.lineage is None:
             return "identity_disjoint" if self.disjoint and "disjoint" in self.amended else None
         partition, offset, index = one.lineage
-        if partition >= len(self.pair.source_ranges) or offset >= self.pair.source_ranges[partition].hw:
+        if (
+            partition >= len(self.pair.source_ranges)
+            or offset >= self.pair.source_ranges[partition].hw
+        ):
             return None
         if offset < self.pair.source_ranges[partition].start:
             return "range"
         if offset >= self.pair.source_ranges[partition].lso:
             return "pending"
-        found = [given for given in self.pair.source if (given.partition, given.offset) == (partition, offset)]
+        found = [
+            given
+            for given in self.pair.source
+            if (given.partition, given.offset) == (partition, offset)
+        ]
         if not found or found[0].removed:
             return "source_removed" if found else None
         if found[0].fate != COMMITTED:
@@ -364,11 +415,19 @@ class _Case:
 
     def placed(self) -> Iterator[tuple[Record, tuple[int, ...]]]:
         """Committed records and the places of their inputs, where these are certain."""
-        unique = {one.identity: one for one in self.inputs if one.identity and self.copies[one.identity] == 1}
+        unique = {
+            one.identity: one
+            for one in self.inputs
+            if one.identity and self.copies[one.identity] == 1
+        }
         for one in self.committed:
             if not self.pair.by_key and one.topic and one.lineage:
                 start, lso, hw = self.pair.source_ranges[one.lineage[0]]
-                seen = (given for given in self.inputs if (given.partition, given.offset) == one.lineage[:2])
+                seen = (
+                    given
+                    for given in self.inputs
+                    if (given.partition, given.offset) == one.lineage[:2]
+                )
                 if one.lineage[1] < start or lso <= one.lineage[1] < hw or next(seen, None):
                     yield one, one.lineage
             elif self.pair.by_key and one.identity in unique:
@@ -385,7 +444,9 @@ class _Case:
             if seen[self.name(one)] <= (self.room[one.identity] if self.pair.by_key else 1):
                 lines.setdefault(line, []).append((one, place))
         for found in lines.values():
-            for (_, before), (one, place) in itertools.pairwise(sorted(found, key=lambda each: each[0].offset)):
+            for (_, before), (one, place) in itertools.pairwise(
+                sorted(found, key=lambda each: each[0].offset)
+            ):
                 if place < before:
                     yield "order", self._of_inversion(one)
 
@@ -411,12 +472,27 @@ class _Case:
             if offset > bounds.hw:
                 yield "offset_ahead", None
             if offset < after:
-                moves = "movement" if self.policy.moving and "moving group" in self.amended else None
-                last = [one.identity for one in self.inputs if (one.partition, one.offset) == (partition, after - 1)]
+                moves = (
+                    "movement" if self.policy.moving and "moving group" in self.amended else None
+                )
+                last = [
+                    one.identity
+                    for one in self.inputs
+                    if (one.partition, one.offset) == (partition, after - 1)
+                ]
                 doubt = self.doubtful(last[0] if last else None)
                 yield "offset_behind", "identity_repeated" if repeated else moves or doubt
-            tail = [one for one in self.inputs if one.partition == partition and after <= one.offset < offset]
-            names = [name for one in tail for name in self.names(one) if self.wanted[name] > self.counts[name]]
+            tail = [
+                one
+                for one in self.inputs
+                if one.partition == partition and after <= one.offset < offset
+            ]
+            names = [
+                name
+                for one in tail
+                for name in self.names(one)
+                if self.wanted[name] > self.counts[name]
+            ]
             if names:
                 yield "offset_ahead", "identity_repeated" if repeated else self._of_tail(names)
 
@@ -427,7 +503,9 @@ class _Case:
             return "sink_removed"
         if "disjoint" in self.amended and self.disjoint:
             return "identity_disjoint"
-        unnamed = self.pair.by_key and any(one.identity is None for one in (*self.committed, *self.undecided))
+        unnamed = self.pair.by_key and any(
+            one.identity is None for one in (*self.committed, *self.undecided)
+        )
         return "identity_missing" if unnamed and "removed output" in self.amended else None
 
     def wrong_values(self) -> Iterator[tuple[str, str | None]]:
@@ -441,8 +519,9 @@ class _Case:
 class Truth:
     """What really happened to a pair, removed records included.
 
-    Two things are left out, as no identity by key can tell them. An output beyond those that its input must have is a
-    repeated one. An output of an aborted input is that of the committed input with its identity, where there is one.
+    Two things are left out, as no identity by key can tell them. An output beyond those that its
+    input must have is a repeated one. An output of an aborted input is that of the committed input
+    with its identity, where there is one.
     """
 
     def __init__(self, pair: Pair) -> None:
@@ -455,7 +534,11 @@ class Truth:
             return origin
         given = self.inputs[origin[:2]]
         if given.fate == ABORTED and given.identity is not None:
-            same = (one for one in self.pair.source if one.identity == given.identity and one.fate == COMMITTED)
+            same = (
+                one
+                for one in self.pair.source
+                if one.identity == given.identity and one.fate == COMMITTED
+            )
             given = next((one for one in same if not self.pair.unsettled(one)), given)
         index = min(origin[2], given.expected - 1) if given.expected else origin[2]
         return given.partition, given.offset, index
@@ -484,7 +567,9 @@ class Truth:
             elif given.fate == ABORTED:
                 found.add("aborted input")
             # The judged range ends at the group's offset.
-            elif self._has_wrong_value(one, given) and (not self.policy.group or self._due(given, sink)):
+            elif self._has_wrong_value(one, given) and (
+                not self.policy.group or self._due(given, sink)
+            ):
                 found.add("wrong value")
         if any(self._is_lost(one, sink) for one in self.pair.source):
             found.add("loss")
@@ -499,28 +584,40 @@ class Truth:
         if one.fate != COMMITTED or self.pair.unsettled(one) or not self._due(one, sink):
             return False
         there = {each.origin for each in sink if each.fate != ABORTED}
-        there |= {each.origin for each in self.sink if self.pair.pending(each) and each.fate != ABORTED}
+        there |= {
+            each.origin for each in self.sink if self.pair.pending(each) and each.fate != ABORTED
+        }
         return any((one.partition, one.offset, index) not in there for index in range(one.expected))
 
     def _due(self, one: Input, sink: list[Record]) -> bool:
         if self.policy.group:
             return one.offset < (self.pair.offsets or {}).get(one.partition, 0)
         later = (each.origin for each in sink if each.fate == COMMITTED and each.origin)
-        return not self.policy.moving or any(origin[0] == one.partition and origin[1] > one.offset for origin in later)
+        return not self.policy.moving or any(
+            origin[0] == one.partition and origin[1] > one.offset for origin in later
+        )
 
     def _inversions(self, committed: list[Record]) -> Iterator[bool]:
         lines: dict[Hashable, list[Record]] = {}
         firsts: set[Place] = set()
         for one in sorted(committed, key=lambda each: each.written):
-            if one.origin is None or one.origin in firsts or (self.policy.order == PER_KEY and one.key is None):
+            if (
+                one.origin is None
+                or one.origin in firsts
+                or (self.policy.order == PER_KEY and one.key is None)
+            ):
                 continue
             firsts.add(one.origin)
             line = (one.partition, one.origin[0], one.key if self.policy.order == PER_KEY else "")
             lines.setdefault(line, []).append(one)
         for found in lines.values():
-            places = [one.origin for one in sorted(found, key=lambda each: each.offset) if one.origin]
+            places = [
+                one.origin for one in sorted(found, key=lambda each: each.offset) if one.origin
+            ]
             parts = 2 if self.pair.by_key else 3
-            yield any(later[:parts] < earlier[:parts] for earlier, later in itertools.pairwise(places))
+            yield any(
+                later[:parts] < earlier[:parts] for earlier, later in itertools.pairwise(places)
+            )
 
     def _of_group(self, committed: list[Record]) -> set[str]:
         offsets, found = self.pair.offsets or {}, set()
@@ -528,6 +625,10 @@ class Truth:
             if offset > self.pair.source_ranges[partition].hw:
                 found.add("offset beyond the end")
             done = [one.origin[1] for one in committed if one.origin and one.origin[0] == partition]
-            if offset <= max(done, default=-1) and self.policy.guarantee == EXACTLY and not self.policy.moving:
+            if (
+                offset <= max(done, default=-1)
+                and self.policy.guarantee == EXACTLY
+                and not self.policy.moving
+            ):
                 found.add("offset behind")
         return found

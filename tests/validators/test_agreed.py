@@ -19,22 +19,34 @@ VALUE = "substring_index(key, '.', -1)"
 """The value of an output is the number of its input."""
 
 
-def wrong(ledger: Ledger, guarantee: Guarantee = Guarantee.EXACTLY_ONCE) -> tuple[Report, dict[str, int]]:
+def wrong(
+    ledger: Ledger, guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+) -> tuple[Report, dict[str, int]]:
     report = judge(ledger, guarantee)
-    return report, {one.kind: one.primary for one in report.findings if one.outcome is Outcome.VIOLATED}
+    return report, {
+        one.kind: one.primary for one in report.findings if one.outcome is Outcome.VIOLATED
+    }
 
 
-def test_a_value_and_the_groups_offsets_agree_with_the_contract(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: every value is what its expression gives, and the group stands behind the last input. All is required."""
+def test_a_value_and_the_groups_offsets_agree_with_the_contract(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: every value is what its expression gives, and the group stands behind the last input.
+    All is required."""
     agreed = ContractTerms(value=VALUE, offsets={0: 3})
     report, _ = wrong(history("0 1 A 0 1 2 C", inputs=3).ledger(spark, tmp_path, agreed=agreed))
     assert report.why.startswith("3 of 3 inputs committed exactly once, in order")
-    assert {"wrong_value", "offset_ahead", "offset_behind"} <= {check.kind for check in report.checked}
-    assert not {"wrong_value", "offset_ahead", "offset_behind"} & {one.kind for one in report.not_checked}
+    assert {"wrong_value", "offset_ahead", "offset_behind"} <= {
+        check.kind for check in report.checked
+    }
+    assert not {"wrong_value", "offset_ahead", "offset_behind"} & {
+        one.kind for one in report.not_checked
+    }
 
 
 def test_one_value_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: input 1 was computed wrongly, and nothing else. The same in an aborted attempt hurts nobody."""
+    """Story: input 1 was computed wrongly, and nothing else. The same in an aborted attempt hurts
+    nobody."""
     made = history("0 1 A 0 1 2 C", inputs=3)
     for reading in (made.committed, made.uncommitted):
         reading[:] = [(*row[:4], b"7", row[5]) if row[1] in (1, 4) else row for row in reading]
@@ -51,7 +63,9 @@ def test_one_value_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
 def test_values_are_shown_for_people(spark: SparkSession) -> None:
     """Story: values are missing, hold control characters, are no text, or are long."""
     held = [None, b"", b"a\nb", "grün".encode(), b"\xff\x00", b"\xff" * 40, b"x" * 61]
-    rows = spark.createDataFrame([(one,) for one in held], "value binary").select(shown("value").alias("text"))
+    rows = spark.createDataFrame([(one,) for one in held], "value binary").select(
+        shown("value").alias("text")
+    )
     assert [row["text"] for row in rows.collect()] == [
         *("null", '""', '"a\ufffdb"', '"grün"', "0xff00"),
         "0x" + "ff" * 30 + "… (40 bytes)",
@@ -60,14 +74,16 @@ def test_values_are_shown_for_people(spark: SparkSession) -> None:
 
 
 def test_a_groups_offset_must_agree_with_the_output(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: of partition 0 two inputs are lost below the group's offset. In partition 1 the offset was not committed
-    with the last output. A hole in partition 2 says nothing of its offset."""
+    """Story: of partition 0 two inputs are lost below the group's offset. In partition 1 the offset
+    was not committed with the last output. A hole in partition 2 says nothing of its offset."""
     made = [
         history("0 1 C", inputs=4, first=0),
         history("0 1 2 C", inputs=3, first=1),
         history("0 2 C", inputs=3, first=2),
     ]
-    ledger = side_by_side(made).ledger(spark, tmp_path, agreed=ContractTerms(offsets={0: 4, 1: 2, 2: 3}))
+    ledger = side_by_side(made).ledger(
+        spark, tmp_path, agreed=ContractTerms(offsets={0: 4, 1: 2, 2: 3})
+    )
     assert list(rows_of(ledger)) == [
         ("gap", (None, None, 0, 2, "offset_ahead")),
         ("gap", (None, None, 0, 3, "offset_ahead")),
@@ -79,18 +95,24 @@ def test_a_groups_offset_must_agree_with_the_output(spark: SparkSession, tmp_pat
     assert wrong(ledger, Guarantee.AT_MOST_ONCE)[1] == {"offset_behind": 1}
 
 
-def test_a_groups_offset_may_wait_for_an_open_transaction(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: an abandoned transaction holds the last stable offset back, and the outputs behind it, which the group's
-    offset covers, are pending. Nothing is lost for all that anybody knows: no verdict yet."""
+def test_a_groups_offset_may_wait_for_an_open_transaction(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: an abandoned transaction holds the last stable offset back, and the outputs behind it,
+    which the group's offset covers, are pending. Nothing is lost for all that anybody knows: no
+    verdict yet."""
     made = history("a:0 a:C b:9 a:1 a:2 a:C", inputs=3)
     ledger = made.ledger(spark, tmp_path, agreed=ContractTerms(offsets={0: 3}))
-    assert {row[1][-1] for row in rows_of(ledger) if row[0] in ("gap", "offset_ahead")} == {"pending"}
+    assert {row[1][-1] for row in rows_of(ledger) if row[0] in ("gap", "offset_ahead")} == {
+        "pending"
+    }
     assert judge(ledger, Guarantee.EXACTLY_ONCE).verdict is Outcome.UNKNOWN
 
 
 def test_a_record_is_known_by_what_both_sides_hold(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: the source has its number in JSON, the sink in a header, where it stands twice: the last one counts.
-    One number is missing, another came twice; nobody wrote lineage, and no order is promised."""
+    """Story: the source has its number in JSON, the sink in a header, where it stands twice: the
+    last one counts. One number is missing, another came twice; nobody wrote lineage, and no order
+    is promised."""
 
     def topics() -> History:
         made = history("2 0 0 C", inputs=3)
@@ -100,7 +122,11 @@ def test_a_record_is_known_by_what_both_sides_hold(spark: SparkSession, tmp_path
         return made
 
     agreed = ContractTerms(match=Match("json:$.id", "header:id"))
-    ledger = topics().ledger(spark, tmp_path, identity=Identity.KEY, agreed=agreed, order=Order.NONE)
+    ledger = topics().ledger(
+        spark, tmp_path, identity=Identity.KEY, agreed=agreed, order=Order.NONE
+    )
     report, found = wrong(ledger)
     assert found == {"duplicate": 1, "gap": 1}
-    assert {one.kind: one.why for one in report.not_checked}["order"] == "Not required: no order is promised."
+    assert {one.kind: one.why for one in report.not_checked}[
+        "order"
+    ] == "Not required: no order is promised."

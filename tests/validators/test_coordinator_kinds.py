@@ -1,4 +1,5 @@
-"""What the coordinator and the partitions' leaders tell, judged: hanging, stalled, stuck, and all of them healthy."""
+"""What the coordinator and the partitions' leaders tell, judged: hanging, stalled, stuck, and all
+of them healthy."""
 
 from __future__ import annotations
 
@@ -55,12 +56,17 @@ def ledger(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Led
 
 
 def rows(
-    validator: Validator, ledger: Ledger, *opened: OpenTransaction, unstable: tuple[UnstableOffset, ...] = ()
+    validator: Validator,
+    ledger: Ledger,
+    *opened: OpenTransaction,
+    unstable: tuple[UnstableOffset, ...] = (),
 ) -> Rows:
     heard = Coordinator(3, opened, 4, unstable)
     found = validator.find(replace(ledger, coordinator=heard))
     told = found.collect() if found is not None else []
-    return [(one["partition"], one["offset"], one["transaction"], one["explained_by"]) for one in told]
+    return [
+        (one["partition"], one["offset"], one["transaction"], one["explained_by"]) for one in told
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +84,14 @@ def rows(
         (lso_stall, (replace(LATE, withheld=2),), []),
         # Younger than what may still end by itself, though nobody knows its timeout.
         (lso_stall, (replace(HANGING, age_ms=65_000),), []),
-        # An earlier one holds the last stable offset, and is in time; on another partition it would not be.
+        # An earlier one holds the last stable offset, and is in time; on another partition it would
+        # not be.
         (lso_stall, (LATE, replace(OPEN, start_offset=3)), []),
-        (lso_stall, (LATE, replace(OPEN, start_offset=3, partition=1)), [(0, 12, "payments", None)]),
+        (
+            lso_stall,
+            (LATE, replace(OPEN, start_offset=3, partition=1)),
+            [(0, 12, "payments", None)],
+        ),
         (unstable_offsets, (), []),
         (unstable_offsets, (OPEN, LATE, HANGING), []),
         (unstable_offsets, (STUCK,), [(0, 12, "payments", None)]),
@@ -91,20 +102,28 @@ def rows(
 def test_a_kind_is_found_where_it_is_and_nowhere_else(
     validator: Validator, opened: tuple[OpenTransaction, ...], expected: Rows, ledger: Ledger
 ) -> None:
-    """The same transaction in time, late, hanging and decided. Each kind names its own, and is silent on the rest."""
+    """The same transaction in time, late, hanging and decided. Each kind names its own, and is
+    silent on the rest."""
     assert rows(validator, ledger, *opened) == expected
 
 
 @pytest.mark.parametrize(("holder", "found"), [(OPEN, 0), (LATE, 1), (HANGING, 1), (STUCK, 1)])
-def test_an_offset_that_does_not_become_stable_is_told(holder: OpenTransaction, found: int, ledger: Ledger) -> None:
-    """A group's offset is in a transaction on `__consumer_offsets`. While that is in time, it is nobody's business."""
+def test_an_offset_that_does_not_become_stable_is_told(
+    holder: OpenTransaction, found: int, ledger: Ledger
+) -> None:
+    """A group's offset is in a transaction on `__consumer_offsets`. While that is in time, it is
+    nobody's business."""
     waiting = UnstableOffset("billing", "numbers", 2, (holder,))
-    assert rows(unstable_offsets, ledger, unstable=(waiting,)) == [(None, None, holder.name, None)] * found
+    assert (
+        rows(unstable_offsets, ledger, unstable=(waiting,))
+        == [(None, None, holder.name, None)] * found
+    )
     assert "offset of group billing on numbers-2" in waiting.why
 
 
 def test_a_sentence_names_who_blocks_and_what_waits(ledger: Ledger) -> None:
-    """An operator reads the row. It says since when, by whom, and how many records of others wait."""
+    """An operator reads the row. It says since when, by whom, and how many records of others
+    wait."""
     found = lso_stall.find(replace(ledger, coordinator=Coordinator(1, (LATE,), 0, ())))
     assert found is not None
     (row,) = found.collect()
@@ -115,15 +134,19 @@ def test_a_sentence_names_who_blocks_and_what_waits(ledger: Ledger) -> None:
 
 
 def test_without_the_coordinator_nothing_is_claimed(ledger: Ledger) -> None:
-    """The client may not describe transactions. The kinds are unknown, and the verdict is that of the others."""
-    deaf = judge(replace(ledger, heard=ledger.heard - {Witness.COORDINATOR}), Guarantee.EXACTLY_ONCE)
+    """The client may not describe transactions. The kinds are unknown, and the verdict is that of
+    the others."""
+    deaf = judge(
+        replace(ledger, heard=ledger.heard - {Witness.COORDINATOR}), Guarantee.EXACTLY_ONCE
+    )
     found = {one.kind: one.outcome for one in deaf.findings}
     assert found["hanging"] is found["lso_stall"] is found["unstable_offsets"] is Outcome.UNKNOWN
     assert deaf.verdict is Outcome.HOLDS
 
 
 def test_a_sound_topic_holds_with_its_denominators(ledger: Ledger) -> None:
-    """Three partitions and four offsets of groups were asked about, and nothing is wrong. That is said with counts."""
+    """Three partitions and four offsets of groups were asked about, and nothing is wrong. That is
+    said with counts."""
     report = judge(replace(ledger, coordinator=Coordinator(3, (), 4, ())), Guarantee.EXACTLY_ONCE)
     asked = {one.kind: one.records for one in report.checked}
     assert (asked["hanging"], asked["lso_stall"], asked["unstable_offsets"]) == (3, 3, 7)
@@ -135,12 +158,18 @@ def test_a_sound_topic_holds_with_its_denominators(ledger: Ledger) -> None:
 def test_a_hanging_transaction_shows_in_the_verdict_on_real_topics(
     bootstrap: str, spark: SparkSession, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    """A late write hangs on a real sink. The verdict names it; what is pending behind it is unknown, not violated."""
+    """A late write hangs on a real sink. The verdict names it; what is pending behind it is
+    unknown, not violated."""
     source, sink = new_topic(), new_topic()
     for topic in (source, sink):
         Writer(bootstrap, topic).write("n3")
-    question = Question(source=fetch_bounds(bootstrap, {}, source), sink=sink, identity=Identity.KEY)
-    before = {one.kind: one for one in judge_topics(spark, bootstrap, {}, question, tmp_path / "before").findings}
+    question = Question(
+        source=fetch_bounds(bootstrap, {}, source), sink=sink, identity=Identity.KEY
+    )
+    before = {
+        one.kind: one
+        for one in judge_topics(spark, bootstrap, {}, question, tmp_path / "before").findings
+    }
     assert before["hanging"].outcome is before["lso_stall"].outcome is Outcome.HOLDS
     hang(bootstrap, sink)
     report = judge_topics(spark, bootstrap, {}, question, tmp_path / "after")

@@ -24,14 +24,15 @@ KINDS = [validator.NAME for validator in VALIDATORS]
 def test_outcomes_merge_worst_first() -> None:
     """Story: three checks differ. The worst of them counts, and no check at all proves nothing."""
     holds, violated, unknown = Outcome.HOLDS, Outcome.VIOLATED, Outcome.UNKNOWN
-    assert [merge(them) for them in ([holds, unknown, violated], [holds, unknown], [holds, holds], [])] == [
-        *(violated, unknown, holds, unknown)
-    ]
+    assert [
+        merge(them) for them in ([holds, unknown, violated], [holds, unknown], [holds, holds], [])
+    ] == [*(violated, unknown, holds, unknown)]
 
 
 @pytest.mark.parametrize("guarantee", Guarantee)
 def test_a_kind_is_required_exempt_or_promised_by_nobody(guarantee: Guarantee) -> None:
-    """Story: a guarantee that required what it allows would contradict itself. Every name is one of a validator."""
+    """Story: a guarantee that required what it allows would contradict itself. Every name is one of
+    a validator."""
     assert not set(REQUIRED[guarantee]) & set(EXEMPT[guarantee])
     assert {*REQUIRED[guarantee], *EXEMPT[guarantee]} <= set(KINDS)
 
@@ -71,5 +72,6 @@ def test_every_kind_is_required_contradicting_or_advisory() -> None:
 def test_a_row_is_judged_by_its_cause(
     guarantee: Guarantee, kind: str, causes: dict[str | None, int], outcome: Outcome
 ) -> None:
-    """Story: the same rows break one guarantee and not another. What decides is what caused them."""
+    """Story: the same rows break one guarantee and not another. What decides is what caused
+    them."""
     assert judge_rows(kind, causes, guarantee) is outcome

@@ -19,14 +19,16 @@ PARITY = Expected(Expect.ONE_TO_MANY, "offset % 3")
 
 
 def test_as_many_outputs_as_the_count_says(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: each input has as many outputs as its expression says; filtered ones have none. In one topic all are
-    there. In the other, input 2 lacks its second, those of the last are missing altogether, input 3 was to be filtered
-    out and has one, and input 4 has one too many."""
+    """Story: each input has as many outputs as its expression says; filtered ones have none. In one
+    topic all are there. In the other, input 2 lacks its second, those of the last are missing
+    altogether, input 3 was to be filtered out and has one, and input 4 has one too many."""
     healthy = history("1 2#0 4 C 5#0 A 5#0 C", "2#1 5#1 C", inputs=6)
     broken = history("1 2#0 3 4#0 4#1 C", inputs=6, first=2)
     ledger = side_by_side([healthy, broken]).ledger(spark, tmp_path, expected=PARITY)
     report = judge(ledger, Guarantee.EXACTLY_ONCE)
-    gaps, phantoms = (next(one for one in report.findings if one.kind == kind) for kind in ("gap", "phantom"))
+    gaps, phantoms = (
+        next(one for one in report.findings if one.kind == kind) for kind in ("gap", "phantom")
+    )
     assert [(one.lineage, one.why.split(":")[0]) for one in gaps.examples] == [
         ("numbers/2/2/1", "A hole"),
         ("numbers/2/5/0", "Lost tail"),
@@ -36,14 +38,21 @@ def test_as_many_outputs_as_the_count_says(spark: SparkSession, tmp_path: Path) 
         (2, 2, "numbers/2/3/0"),
         (2, 4, "numbers/2/4/1"),
     ]
-    assert phantoms.examples[1].why == "It is output 1 of its input, counted from 0, and fewer are expected."
-    assert {one.kind for one in report.findings if one.count} == {"gap", "phantom", "aborted_volume"}
+    assert (
+        phantoms.examples[1].why
+        == "It is output 1 of its input, counted from 0, and fewer are expected."
+    )
+    assert {one.kind for one in report.findings if one.count} == {
+        "gap",
+        "phantom",
+        "aborted_volume",
+    }
     assert gaps.why == "3 of 12 expected outputs are missing."
 
 
 def test_counts_may_come_as_a_table(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: no expression can tell how many outputs an input has, so that the caller counted. One input is not in the
-    table, and one has a negative count: nothing is judged."""
+    """Story: no expression can tell how many outputs an input has, so that the caller counted. One
+    input is not in the table, and one has a negative count: nothing is judged."""
     rows = [(0, 0, 2), (0, 1, 0), (0, 2, -1)]
     counts = spark.createDataFrame(rows, "partition int, offset long, count int")
     made = history("0#0 0#1 2 C", inputs=4)
@@ -53,18 +62,26 @@ def test_counts_may_come_as_a_table(spark: SparkSession, tmp_path: Path) -> None
 
 
 def test_a_condition_decides_what_is_filtered_out(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: a stage keeps the odd inputs. In the second topic one of them is missing, and an even one came through."""
+    """Story: a stage keeps the odd inputs. In the second topic one of them is missing, and an even
+    one came through."""
     odd = Expected(Expect.ZERO_OR_ONE, "cast(substring_index(key, '.', -1) as int) % 2 = 1")
     both = [history("1 3 C", inputs=5), history("1 2 C", inputs=5, first=1)]
     ledger = side_by_side(both).ledger(spark, tmp_path, expected=odd)
-    assert list(rows_of(ledger)) == [("gap", (None, None, 1, 3, None)), ("phantom", (1, 1, 1, 2, None))]
+    assert list(rows_of(ledger)) == [
+        ("gap", (None, None, 1, 3, None)),
+        ("phantom", (1, 1, 1, 2, None)),
+    ]
     assert ledger.outputs_count == 4
 
 
-def test_without_a_condition_filtered_and_lost_are_alike(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: nobody says what the stage filters out. An input without any record is not judged, and the report says
-    so."""
-    ledger = history("1 3 C", inputs=5).ledger(spark, tmp_path, expected=Expected(Expect.ZERO_OR_ONE))
+def test_without_a_condition_filtered_and_lost_are_alike(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: nobody says what the stage filters out. An input without any record is not judged, and
+    the report says so."""
+    ledger = history("1 3 C", inputs=5).ledger(
+        spark, tmp_path, expected=Expected(Expect.ZERO_OR_ONE)
+    )
     report = judge(ledger, Guarantee.EXACTLY_ONCE)
     assert (report.verdict, report.why) == (
         Outcome.HOLDS,
@@ -74,8 +91,11 @@ def test_without_a_condition_filtered_and_lost_are_alike(spark: SparkSession, tm
 
 
 def test_what_was_produced_was_not_filtered_out(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: an output was produced, aborted and never committed: it is missing. An input with two has one too many."""
-    ledger = history("1 C 2 A 3 3#1 C", inputs=5).ledger(spark, tmp_path, expected=Expected(Expect.ZERO_OR_ONE))
+    """Story: an output was produced, aborted and never committed: it is missing. An input with two
+    has one too many."""
+    ledger = history("1 C 2 A 3 3#1 C", inputs=5).ledger(
+        spark, tmp_path, expected=Expected(Expect.ZERO_OR_ONE)
+    )
     assert [row for row in rows_of(ledger) if row[0] != "aborted_volume"] == [
         ("gap", (None, None, 0, 2, None)),
         ("phantom", (0, 5, 0, 3, None)),
@@ -83,11 +103,18 @@ def test_what_was_produced_was_not_filtered_out(spark: SparkSession, tmp_path: P
     assert ledger.outputs_count == 3
 
 
-def test_keys_stand_for_as_many_outputs_as_are_expected(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: without lineage, the k-th record of a key is its k-th expected output. Two inputs share each key, and have
-    three outputs together; in the second topic one of these is missing."""
-    shared: list[dict[tuple[int, int], bytes | None]] = [{(0, 1): key, (0, 2): key} for key in (b"a", b"b")]
-    both = [history("1 2 2 C", inputs=3, keys=shared[0]), history("1 2 C", inputs=3, keys=shared[1], first=1)]
+def test_keys_stand_for_as_many_outputs_as_are_expected(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: without lineage, the k-th record of a key is its k-th expected output. Two inputs
+    share each key, and have three outputs together; in the second topic one of these is missing."""
+    shared: list[dict[tuple[int, int], bytes | None]] = [
+        {(0, 1): key, (0, 2): key} for key in (b"a", b"b")
+    ]
+    both = [
+        history("1 2 2 C", inputs=3, keys=shared[0]),
+        history("1 2 C", inputs=3, keys=shared[1], first=1),
+    ]
     ledger = side_by_side(both).ledger(spark, tmp_path, identity=Identity.KEY, expected=PARITY)
     rows = [row for row in rows_of(ledger) if row[0] not in ("identity_repeated", "outputs_alike")]
     assert rows == [("gap", (None, None, 1, 2, None))]

@@ -1,4 +1,5 @@
-"""Verdicts whose evidence keeps no payloads: the readings are folded as they come, and nothing else changes."""
+"""Verdicts whose evidence keeps no payloads: the readings are folded as they come, and nothing else
+changes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from topicproof.backend.evidence.copy import copy_evidence, without_payloads
 from topicproof.backend.evidence.folded import PIECES_SEEN
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, write_manifest
-from topicproof.backend.judging.capture_store import COMMITTED, INPUTS, UNCOMMITTED, Question, read_capture
+from topicproof.backend.judging.capture_store import (
+    COMMITTED,
+    INPUTS,
+    UNCOMMITTED,
+    Question,
+    read_capture,
+)
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
@@ -30,7 +37,9 @@ NewTopic = Callable[..., str]
 READINGS = {COMMITTED, UNCOMMITTED, INPUTS}
 
 
-def judged(spark: SparkSession, bootstrap: str, source: str, sink: str, folder: Path, payloads: Payloads) -> Report:
+def judged(
+    spark: SparkSession, bootstrap: str, source: str, sink: str, folder: Path, payloads: Payloads
+) -> Report:
     question = Question(fetch_bounds(bootstrap, {}, source), sink)
     return judge_topics(spark, bootstrap, {}, question, folder, payloads=payloads)
 
@@ -43,7 +52,9 @@ def spelled(folder: Path, text: str) -> list[str]:
     """The files below the folder in which a text stands; those in Parquet are unpacked."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     said = {
-        path: repr(pq.read_table(path).to_pylist() if path.suffix == ".parquet" else path.read_bytes())
+        path: repr(
+            pq.read_table(path).to_pylist() if path.suffix == ".parquet" else path.read_bytes()
+        )
         for path in files
     }
     return [path.name for path in files if text in said[path]]
@@ -61,19 +72,25 @@ def test_a_healthy_topic_is_proved_without_keeping_a_record(
     packed: bool,
     few: bool,
 ) -> None:
-    """Story: a topic holds what nobody may copy. The verdict is the one of whole evidence, kind by kind; no reading is
-    on disk, and what is there proves it again, in a copy of the evidence too."""
+    """Story: a topic holds what nobody may copy. The verdict is the one of whole evidence, kind by
+    kind; no reading is on disk, and what is there proves it again, in a copy of the evidence
+    too."""
     if not few:
         monkeypatch.setattr(pieces, "FEW_OFFSETS_MAX", 0)
     sink = new_topic()
     write_healthy(bootstrap, sink, source, packed)
-    whole, bare = (judged(spark, bootstrap, source, sink, tmp_path / one, one) for one in (Payloads.ALL, Payloads.NONE))
+    whole, bare = (
+        judged(spark, bootstrap, source, sink, tmp_path / one, one)
+        for one in (Payloads.ALL, Payloads.NONE)
+    )
     assert whole.verdict is Outcome.HOLDS and told_alike(whole, bare)
     evidence = tmp_path / Payloads.NONE / EVIDENCE
     assert {path.name for path in (tmp_path / Payloads.ALL / EVIDENCE).iterdir()} >= READINGS
     assert not READINGS & {path.name for path in evidence.iterdir()}
     assert "content" not in pq.read_schema(evidence / PIECES_SEEN).names
-    assert spelled(tmp_path / Payloads.ALL, "said-3") and not spelled(tmp_path / Payloads.NONE, "said-3")
+    assert spelled(tmp_path / Payloads.ALL, "said-3") and not spelled(
+        tmp_path / Payloads.NONE, "said-3"
+    )
     assert read_manifest(evidence).payloads is Payloads.NONE
     copy_evidence(evidence, tmp_path / "copy", Payloads.MASKED)
     for folder in (evidence, tmp_path / "copy"):
@@ -84,11 +101,14 @@ def test_a_healthy_topic_is_proved_without_keeping_a_record(
 def test_whatever_is_odd_is_looked_at_record_by_record(
     bootstrap: str, new_topic: NewTopic, source: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: there are a duplicate, a gap and an inversion. Folded readings do not tell where, so the topics are read
-    again, and what records said is taken out of the evidence in the end."""
+    """Story: there are a duplicate, a gap and an inversion. Folded readings do not tell where, so
+    the topics are read again, and what records said is taken out of the evidence in the end."""
     sink = new_topic()
     write_broken(bootstrap, sink, source, packed=True)
-    whole, bare = (judged(spark, bootstrap, source, sink, tmp_path / one, one) for one in (Payloads.ALL, Payloads.NONE))
+    whole, bare = (
+        judged(spark, bootstrap, source, sink, tmp_path / one, one)
+        for one in (Payloads.ALL, Payloads.NONE)
+    )
     assert whole.verdict is Outcome.VIOLATED and told_alike(whole, bare)
     evidence = tmp_path / Payloads.NONE / EVIDENCE
     assert spelled(evidence, "said-3")
@@ -105,8 +125,9 @@ def test_whatever_is_odd_is_looked_at_record_by_record(
 def test_what_needs_records_says_that_there_are_none(
     bootstrap: str, new_topic: NewTopic, source: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: somebody takes a row out of the proof and hashes everything anew; it does not prove the report any more.
-    What looks at records refuses, in words, and the self-test has nothing to inject into."""
+    """Story: somebody takes a row out of the proof and hashes everything anew; it does not prove
+    the report any more. What looks at records refuses, in words, and the self-test has nothing to
+    inject into."""
     sink = new_topic()
     write_healthy(bootstrap, sink, source, packed=True)
     report = judged(spark, bootstrap, source, sink, tmp_path, Payloads.NONE)

@@ -20,7 +20,17 @@ from topicproof.validators.lineage.headers import (
 names = st.text(min_size=1).filter(lambda text: "/" not in text and text.isprintable())
 ints, longs = st.integers(0, INT_MAX), st.integers(0, LONG_MAX)
 
-NONSENSE = [None, b"", b"a/0/0", b"a/0/0/0/0/0", b"a/-1/0/0", b"a/01/0/0", b"a/+1/0/0", b"/0/0/0", b"\xff/0/0/0"]
+NONSENSE = [
+    None,
+    b"",
+    b"a/0/0",
+    b"a/0/0/0/0/0",
+    b"a/-1/0/0",
+    b"a/01/0/0",
+    b"a/+1/0/0",
+    b"/0/0/0",
+    b"\xff/0/0/0",
+]
 
 
 @given(st.builds(Lineage, names, ints, longs, ints))
@@ -35,9 +45,12 @@ def test_a_transaction_is_read_back(transaction: Transaction) -> None:
     assert parse_transaction(format_transaction(transaction)) == transaction
 
 
-@pytest.mark.parametrize("value", [*NONSENSE, b"a/2147483648/0/0", b"a/0/9223372036854775808/0", "a/²/0/0".encode()])
+@pytest.mark.parametrize(
+    "value", [*NONSENSE, b"a/2147483648/0/0", b"a/0/9223372036854775808/0", "a/²/0/0".encode()]
+)
 def test_what_is_no_lineage_is_none(value: bytes | None) -> None:
-    """Story: a foreign producer uses our header's name. What is not canonical is nothing, never an error."""
+    """Story: a foreign producer uses our header's name. What is not canonical is nothing, never an
+    error."""
     assert parse_lineage(value) is None
 
 
@@ -48,6 +61,7 @@ def test_what_is_no_transaction_is_none(value: bytes | None) -> None:
 
 
 def test_a_slash_in_a_name_is_refused() -> None:
-    """Story: a transactional id with a slash could not be read back. It is refused where it is written."""
+    """Story: a transactional id with a slash could not be read back. It is refused where it is
+    written."""
     with pytest.raises(ValueError, match="slash"):
         format_transaction(Transaction("a/b", 1, 1, "t", 1))

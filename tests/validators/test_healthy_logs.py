@@ -1,4 +1,5 @@
-"""Nothing is found in a healthy log, whoever wrote it: Kafka's Java client, or librdkafka whatever befalls it."""
+"""Nothing is found in a healthy log, whoever wrote it: Kafka's Java client, or librdkafka whatever
+befalls it."""
 
 from __future__ import annotations
 
@@ -20,11 +21,16 @@ from topicproof.validators.lineage.identity import Identity
 
 
 def test_java_and_librdkafka_write_healthy_logs(
-    bootstrap: str, settings: Settings, new_topic: Callable[..., str], spark: SparkSession, tmp_path: Path
+    bootstrap: str,
+    settings: Settings,
+    new_topic: Callable[..., str],
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
-    """Story: Kafka's own copier (transaction version 2: an epoch a transaction) copies a topic and aborts at random.
-    Beside it a producer of librdkafka (version 1) aborts what it flushed, what it only queued, and nothing at all; then
-    a successor fences it. Only aborted records are told of."""
+    """Story: Kafka's own copier (transaction version 2: an epoch a transaction) copies a topic and
+    aborts at random. Beside it a producer of librdkafka (version 1) aborts what it flushed, what it
+    only queued, and nothing at all; then a successor fences it. Only aborted records are told
+    of."""
     source, sink = new_topic(), new_topic(partitions=2)
     Writer(bootstrap, source).write(f"n{COPIED_RECORDS}")
     copier = copy(bootstrap, settings, source, sink)
@@ -43,7 +49,11 @@ def test_java_and_librdkafka_write_healthy_logs(
             produce(producer, sink, 1)
             producer.flush()
     assert copier.wait(60) == 0
-    wait_until(lambda: all(p.lso == p.hw for p in fetch_bounds(bootstrap, {}, sink).partitions), 20, "every marker")
+    wait_until(
+        lambda: all(p.lso == p.hw for p in fetch_bounds(bootstrap, {}, sink).partitions),
+        20,
+        "every marker",
+    )
 
     question = Question(fetch_bounds(bootstrap, {}, source), sink, identity=Identity.KEY)
     report = judge_topics(spark, bootstrap, {}, question, tmp_path)

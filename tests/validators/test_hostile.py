@@ -25,17 +25,24 @@ def hostile(number: int) -> Message:
 def test_hostile_data_is_judged_without_loss(
     bootstrap: str, new_topic: Callable[..., str], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: keys that are empty or no text, tombstones, empty and repeated headers, and one record of 10 MB. Two
-    inputs have two outputs and three have none."""
+    """Story: keys that are empty or no text, tombstones, empty and repeated headers, and one record
+    of 10 MB. Two inputs have two outputs and three have none."""
     source, sink = (new_topic(partitions=2, max_message_bytes=str(11 * MEGABYTE)) for _ in range(2))
-    case = Case("hostile", 200, 2, hostile, lambda number: number % 2, 11 * MEGABYTE, per_transaction=60)
+    case = Case(
+        "hostile", 200, 2, hostile, lambda number: number % 2, 11 * MEGABYTE, per_transaction=60
+    )
     fill(bootstrap, case, source, sink)
-    question = Question(fetch_bounds(bootstrap, {}, source), sink, identity=Identity.KEY, order=Order.NONE)
+    question = Question(
+        fetch_bounds(bootstrap, {}, source), sink, identity=Identity.KEY, order=Order.NONE
+    )
     report = judge_topics(spark, bootstrap, {}, question, tmp_path)
     assert report.doubts == () and report.fates["unexplained"] == 0
     assert report.fates["committed"] == 200 - len(NEVER) + len(TWICE)
     uncounted = {one.kind for one in report.not_checked}
     found = {one.kind: one for one in report.findings if one.count and one.kind not in uncounted}
-    assert {kind: one.primary for kind, one in found.items()} == {"duplicate": len(TWICE), "gap": len(NEVER)}
+    assert {kind: one.primary for kind, one in found.items()} == {
+        "duplicate": len(TWICE),
+        "gap": len(NEVER),
+    }
     missing = {tuple(map(int, str(one.lineage).split("/")[1:3])) for one in found["gap"].examples}
     assert missing == {(number % 2, number // 2) for number in NEVER}

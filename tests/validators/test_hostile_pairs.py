@@ -50,11 +50,14 @@ AT_ONCE = 250
 SEED = 20
 
 
-def pair(inputs: str, outputs: str, expected: int = 1, group: int | None = None, **policy: Any) -> Pair:
-    """One source partition and one sink partition, a token an offset: a letter is an identity, `-` is none.
+def pair(
+    inputs: str, outputs: str, expected: int = 1, group: int | None = None, **policy: Any
+) -> Pair:
+    """One source partition and one sink partition, a token an offset: a letter is an identity, `-`
+    is none.
 
-    `a!` was aborted, `a?` is pending, `a_` was removed; `z` among the outputs is a phantom where no input has that
-    identity. `group`: the consumer group's offset; below 0, it has none.
+    `a!` was aborted, `a?` is pending, `a_` was removed; `z` among the outputs is a phantom where no
+    input has that identity. `group`: the consumer group's offset; below 0, it has none.
     """
     asked = Policy(**{"match": KEY, "group": group is not None, **policy})
     by_key = asked.match != LINEAGE
@@ -74,7 +77,16 @@ def pair(inputs: str, outputs: str, expected: int = 1, group: int | None = None,
         name = None if token[0] == "-" else token[0]
         fate, value = fates.get(token[-1], COMMITTED), f"v{token[0]}"
         lineage = None if by_key else place
-        named = (name if by_key else None, lineage, True, name, value, fate, place, token[-1] == "_")
+        named = (
+            name if by_key else None,
+            lineage,
+            True,
+            name,
+            value,
+            fate,
+            place,
+            token[-1] == "_",
+        )
         sink.append(Record(0, offset, offset, *named))
     return Pair(
         asked,
@@ -101,7 +113,9 @@ CASES: dict[str, Case] = {
     "all there": Case(pair("a b c", "a b c"), HOLDS, {}),
     "all there, by lineage": Case(pair("a b c", "a b c", match=LINEAGE), HOLDS, {}),
     "a duplicate": Case(pair("a b", "a b a"), VIOLATED, {("duplicate", None): 1}),
-    "an allowed duplicate": Case(pair("a b", "a b a", guarantee=AT_LEAST), HOLDS, {("duplicate", None): 1}),
+    "an allowed duplicate": Case(
+        pair("a b", "a b a", guarantee=AT_LEAST), HOLDS, {("duplicate", None): 1}
+    ),
     "a gap": Case(pair("a b", "a"), VIOLATED, {("gap", None): 1}),
     "a phantom": Case(pair("a", "a z"), VIOLATED, {("phantom", None): 1}),
     "an inversion": Case(pair("a b c", "b a c"), VIOLATED, {("order", None): 1}),
@@ -121,7 +135,9 @@ CASES: dict[str, Case] = {
         VIOLATED,
         {("phantom", "identity_missing"): 1, ("gap", "identity_missing"): 1, ("gap", None): 1},
     ),
-    "an input without identity": Case(pair("a -", "a z"), UNKNOWN, {("phantom", "identity_missing"): 1}),
+    "an input without identity": Case(
+        pair("a -", "a z"), UNKNOWN, {("phantom", "identity_missing"): 1}
+    ),
     "nothing matches": Case(
         pair("a b", "y z"),
         UNKNOWN,
@@ -140,18 +156,28 @@ CASES: dict[str, Case] = {
         {("gap", "sink_removed"): 1, ("phantom", None): 1},
     ),
     "an input has both outputs": Case(pair("a", "a a", expected=2, expect=MANY), UNKNOWN, {}),
-    "one of two outputs": Case(pair("a b", "a b b", expected=2, expect=MANY), VIOLATED, {("gap", None): 1}),
-    "an output of a filtered input": Case(pair("a", "a", expected=0, expect=COUNTED), VIOLATED, {("phantom", None): 1}),
+    "one of two outputs": Case(
+        pair("a b", "a b b", expected=2, expect=MANY), VIOLATED, {("gap", None): 1}
+    ),
+    "an output of a filtered input": Case(
+        pair("a", "a", expected=0, expect=COUNTED), VIOLATED, {("phantom", None): 1}
+    ),
     "the tail is not due while topics move": Case(pair("a b c", "a b", moving=True), HOLDS, {}),
-    "a hole while topics move": Case(pair("a b c", "a c", moving=True), UNKNOWN, {("gap", "movement"): 1}),
+    "a hole while topics move": Case(
+        pair("a b c", "a c", moving=True), UNKNOWN, {("gap", "movement"): 1}
+    ),
     "the tail is not due above the group's offset": Case(pair("a b c", "a b", group=2), HOLDS, {}),
     "the offset is behind": Case(
         pair("a b", "a b", group=1),
         VIOLATED,
         {("offset_behind", None): 1, ("phantom", "range"): 1},
     ),
-    "the offset is ahead": Case(pair("a b", "a", group=2), VIOLATED, {("offset_ahead", None): 1, ("gap", None): 1}),
-    "the offset is beyond the end": Case(pair("a", "a", group=2), VIOLATED, {("offset_ahead", None): 1}),
+    "the offset is ahead": Case(
+        pair("a b", "a", group=2), VIOLATED, {("offset_ahead", None): 1, ("gap", None): 1}
+    ),
+    "the offset is beyond the end": Case(
+        pair("a", "a", group=2), VIOLATED, {("offset_ahead", None): 1}
+    ),
     "there is no offset": Case(
         pair("a", "a", group=-1),
         UNKNOWN,
@@ -172,7 +198,8 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_slow_judge_is_right_on_small_pairs(name: str) -> None:
-    """Story: its own, in `CASES`. The verdict and the rows are those that a person finds, and the truth allows them."""
+    """Story: its own, in `CASES`. The verdict and the rows are those that a person finds, and the
+    truth allows them."""
     given, outcome, rows = CASES[name]
     found = judge(given)
     assert (found.outcome, dict(found.rows)) == (outcome, rows)
@@ -180,10 +207,13 @@ def test_the_slow_judge_is_right_on_small_pairs(name: str) -> None:
 
 
 def test_a_key_in_two_partitions_has_no_order() -> None:
-    """Story: both outputs of key k are there, each in another sink partition. Nobody can tell their order."""
+    """Story: both outputs of key k are there, each in another sink partition. Nobody can tell their
+    order."""
     policy = Policy(match=HEADER, order=PER_KEY)
     source = tuple(Input(0, at, f"i{at}", "k", "v", COMMITTED) for at in range(2))
-    sink = tuple(Record(at, 0, at, f"i{at}", None, True, "k", "v", COMMITTED, (0, at, 0)) for at in range(2))
+    sink = tuple(
+        Record(at, 0, at, f"i{at}", None, True, "k", "v", COMMITTED, (0, at, 0)) for at in range(2)
+    )
     given = Pair(policy, source, sink, (Range(0, 2, 2),), (Range(0, 1, 1), Range(0, 1, 1)))
     assert judge(given).premises == {"key_spread"} and judge(given).outcome == UNKNOWN
 
@@ -206,14 +236,17 @@ def test_each_amendment_prevents_a_false_verdict(amendment: str, given: Pair) ->
 
 
 def test_no_rule_of_the_slow_judge_contradicts_the_truth() -> None:
-    """Story: a thousand hostile pairs are simulated, so that their truth is known. The judge never contradicts it."""
+    """Story: a thousand hostile pairs are simulated, so that their truth is known. The judge never
+    contradicts it."""
     wrong = false_by_rule(draw(2_000, SEED))
     assert wrong.get("all kept", []) == []
 
 
-def test_the_validators_agree_with_the_slow_judge_and_with_the_truth(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: 500 hostile pairs under several policies, many of one policy in one ledger. Each verdict is the one of the
-    slow judge, and the truth allows it."""
+def test_the_validators_agree_with_the_slow_judge_and_with_the_truth(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: 500 hostile pairs under several policies, many of one policy in one ledger. Each
+    verdict is the one of the slow judge, and the truth allows it."""
     count, found, number = 0, [], SEED
     while count < PAIRS:
         number += 1
@@ -223,7 +256,9 @@ def test_the_validators_agree_with_the_slow_judge_and_with_the_truth(spark: Spar
     assert [one.told for one in found] == []
 
 
-def test_pairs_that_are_judged_alone_have_the_right_report(spark: SparkSession, tmp_path: Path) -> None:
+def test_pairs_that_are_judged_alone_have_the_right_report(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Story: some hostile pairs are judged the whole way, each in a ledger of its own."""
     told = [story for story in draw(20 * ALONE, SEED) if is_told(simulate(story))][-ALONE:]
     found = [difference_alone(spark, tmp_path, story) for story in told]

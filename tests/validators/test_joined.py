@@ -15,19 +15,26 @@ PAYMENTS = Bounds("payments", (PartitionBounds(0, 1, 4, 4),))
 
 
 def test_topics_are_joined_and_split_again() -> None:
-    """Story: two topics become one whose partitions are numbered through; one topic stays what it is. Whoever looks at
-    a place finds its topic again."""
+    """Story: two topics become one whose partitions are numbered through; one topic stays what it
+    is. Whoever looks at a place finds its topic again."""
     both = join([INVOICES, PAYMENTS])
-    assert both.topic == "invoices + payments" and both.parts == (Part("invoices", 0), Part("payments", 2))
+    assert both.topic == "invoices + payments" and both.parts == (
+        Part("invoices", 0),
+        Part("payments", 2),
+    )
     assert [p.partition for p in both.partitions] == [0, 1, 2] and both.offsets == 5 + 7 + 3
     assert split(both) == [(INVOICES, 0), (PAYMENTS, 2)]
     assert [both.place(n) for n in range(3)] == [("invoices", 0), ("invoices", 1), ("payments", 0)]
-    assert join([PAYMENTS]) is PAYMENTS and split(PAYMENTS) == [(PAYMENTS, 0)] and PAYMENTS.place(3) == ("payments", 3)
+    assert (
+        join([PAYMENTS]) is PAYMENTS
+        and split(PAYMENTS) == [(PAYMENTS, 0)]
+        and PAYMENTS.place(3) == ("payments", 3)
+    )
 
 
 def test_inputs_are_named_by_the_joined_source(spark: SparkSession) -> None:
-    """Story: records name inputs of either topic, of a third one, and none. The first two get the joined numbers; the
-    others stay strangers."""
+    """Story: records name inputs of either topic, of a third one, and none. The first two get the
+    joined numbers; the others stay strangers."""
     rows = [("invoices", 1), ("payments", 0), ("letters", 0), (None, None)]
     frame = spark.createDataFrame(rows, "source_topic string, source_partition int")
     named = with_numbered_input(frame, join([INVOICES, PAYMENTS]))
@@ -40,11 +47,13 @@ def test_inputs_are_named_by_the_joined_source(spark: SparkSession) -> None:
 
 
 def reading(spark: SparkSession, *lineages: str | None) -> DataFrame:
-    """One partition, one record an offset, each with the lineage that is given, and another header."""
+    """One partition, one record an offset, each with the lineage that is given, and another
+    header."""
     rows = [
         (
             *(0, offset, None, b"k", b"v"),
-            [("colour", b"red")] + ([(LINEAGE_HEADER, lineage.encode())] if lineage is not None else []),
+            [("colour", b"red")]
+            + ([(LINEAGE_HEADER, lineage.encode())] if lineage is not None else []),
         )
         for offset, lineage in enumerate(lineages)
     ]
@@ -52,10 +61,20 @@ def reading(spark: SparkSession, *lineages: str | None) -> DataFrame:
 
 
 def test_lineage_is_followed_through_the_topics_between(spark: SparkSession) -> None:
-    """Story: numbers -> kept -> squares. A square whose input lies in kept is an output of a number; one whose input is
-    missing there, has no lineage itself, or lies in another topic, is an output of nothing. Nothing else changes."""
+    """Story: numbers -> kept -> squares. A square whose input lies in kept is an output of a
+    number; one whose input is missing there, has no lineage itself, or lies in another topic, is an
+    output of nothing. Nothing else changes."""
     kept = reading(spark, "numbers/0/4/0", None, "numbers/3/9/2")
-    squares = reading(spark, "kept/0/0/0", "kept/0/1/0", "kept/0/2/0", "kept/0/7/0", "other/0/0/0", None, "kept/00/0/0")
+    squares = reading(
+        spark,
+        "kept/0/0/0",
+        "kept/0/1/0",
+        "kept/0/2/0",
+        "kept/0/7/0",
+        "other/0/0/0",
+        None,
+        "kept/00/0/0",
+    )
     found = through(squares, kept, "kept").orderBy("offset").collect()
     assert [dict(row["headers"]).get(LINEAGE_HEADER) for row in found] == [
         b"numbers/0/4/0",

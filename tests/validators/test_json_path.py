@@ -64,7 +64,9 @@ def test_another_path_is_refused_with_a_reason(text: str, says: str) -> None:
         parse_path(text)
 
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda name: not {"'", '"'} <= set(name))
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
+    lambda name: not {"'", '"'} <= set(name)
+)
 
 
 @given(st.lists(NAMES | st.integers(0, 2**31 - 1), min_size=1).map(tuple))
@@ -87,7 +89,11 @@ CASES = [
     ('{"id":""}', "$.id", ""),
     ('{"id":"null"}', "$.id", "null"),
     ('{"a":"say \\"2.5\\" , 5","id":"1, 2.50"}', "$.id", "1, 2.50"),
-    ('{"id":"\\u00e9\\n\\"b\\" \\ud83d\\ude00 \U0001f600"}', "$.id", 'é\n"b" \U0001f600 \U0001f600'),
+    (
+        '{"id":"\\u00e9\\n\\"b\\" \\ud83d\\ude00 \U0001f600"}',
+        "$.id",
+        'é\n"b" \U0001f600 \U0001f600',
+    ),
     ('  {"id":9 } ', "$.id", "9"),
     # Objects and arrays.
     ('{"id":{"b":1.10,  "a":' + SMALL + "}}", "$.id", '{"a":' + SMALL + ',"b":1.10}'),
@@ -141,30 +147,42 @@ CASES = [
 
 
 def test_the_text_at_a_path_is_what_was_written(spark: SparkSession) -> None:
-    """Story: numbers beyond a double, names of all kinds, and what is no JSON. Spark gives what the docstring says."""
-    documents = spark.createDataFrame([(number, text) for number, (text, _, _) in enumerate(CASES)], "n int, d string")
+    """Story: numbers beyond a double, names of all kinds, and what is no JSON. Spark gives what the
+    docstring says."""
+    documents = spark.createDataFrame(
+        [(number, text) for number, (text, _, _) in enumerate(CASES)], "n int, d string"
+    )
     wanted = F.lit(None).cast("string")
     for path in {path for _, path, _ in CASES}:
         own = [number for number, case in enumerate(CASES) if case[1] == path]
-        wanted = F.when(F.col("n").isin(own), exact_text(F.col("d"), parse_path(path))).otherwise(wanted)
+        wanted = F.when(F.col("n").isin(own), exact_text(F.col("d"), parse_path(path))).otherwise(
+            wanted
+        )
     found = {row.n: row.found for row in documents.select("n", wanted.alias("found")).collect()}
     for number, (text, path, expected) in enumerate(CASES):
         assert found[number] == expected, (text, path)
 
 
 def test_a_long_document_is_read_to_its_end(spark: SparkSession) -> None:
-    """Story: a megabyte of escapes and 100,000 numbers before the id. Neither the stack nor the time runs out."""
+    """Story: a megabyte of escapes and 100,000 numbers before the id. Neither the stack nor the
+    time runs out."""
     long = spark.range(1).select(
         F.concat(
             F.lit('{"a":"'), F.repeat(F.lit('\\"'), F.lit(500_000)), F.lit('","b":['),
             F.repeat(F.lit("1.5,"), F.lit(100_000)), F.lit('1],"id":1.10}'),
         ).alias("d")
     )  # fmt: skip
-    assert [row.found for row in long.select(exact_text(F.col("d"), ("id",)).alias("found")).collect()] == ["1.10"]
+    assert [
+        row.found for row in long.select(exact_text(F.col("d"), ("id",)).alias("found")).collect()
+    ] == ["1.10"]
 
 
-@pytest.mark.parametrize(("first", "second"), [(SMALL, "0.1"), ("1.10", "1.1"), (DIGITS + ".0", DIGITS + ".1")])
-def test_ids_that_differ_beyond_a_double_are_two(spark: SparkSession, first: str, second: str) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"), [(SMALL, "0.1"), ("1.10", "1.1"), (DIGITS + ".0", DIGITS + ".1")]
+)
+def test_ids_that_differ_beyond_a_double_are_two(
+    spark: SparkSession, first: str, second: str
+) -> None:
     """Story: two orders whose numbers are one double. Each is matched with its own output."""
     orders = spark.createDataFrame(
         [(('{"id":' + number + "}").encode(),) for number in (first, second)], "value binary"

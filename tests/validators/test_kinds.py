@@ -1,6 +1,8 @@
-"""Each kind, on a topic broken in one way: found there, once, at the right offset, and nothing else.
+"""Each kind, on a topic broken in one way: found there, once, at the right offset, and nothing
+else.
 
-All stories stand side by side in one ledger, each in partitions of its own: judged once, told one by one.
+All stories stand side by side in one ledger, each in partitions of its own: judged once, told one
+by one.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ class Story:
 
 
 def story(
-    told: str, *sink: str, found: dict[str, list[Row]], declared: dict[str, str] | None = None, **made: Any
+    told: str,
+    *sink: str,
+    found: dict[str, list[Row]],
+    declared: dict[str, str] | None = None,
+    **made: Any,
 ) -> Story:
     return Story(told, sink, made, found, declared or {})
 
@@ -289,7 +295,10 @@ STORIES = {
         "0 C 1 C",
         inputs=2,
         declared={"a1": "COMMITTED", "a2": "ABORTED:no room"},
-        found={"wrong_attribution": [(0, 2, 0, 1, None)], "aborted_read": [(0, 2, 0, 1, "wrong_attribution")]},
+        found={
+            "wrong_attribution": [(0, 2, 0, 1, None)],
+            "aborted_read": [(0, 2, 0, 1, "wrong_attribution")],
+        },
     ),
     "aborted against the journal": story(
         "The worker was told that its second transaction was committed. The marker is ABORT, so its output is missing.",
@@ -328,7 +337,10 @@ STORIES = {
         "0 C 1*",
         inputs=2,
         lso=3,
-        found={"resurrected": [(0, 2, 0, 1, None)], "marker_accounting": [(0, 2, None, None, "resurrected")]},
+        found={
+            "resurrected": [(0, 2, 0, 1, None)],
+            "marker_accounting": [(0, 2, None, None, "resurrected")],
+        },
     ),
     "come back": story(
         "The second transaction was aborted. Its marker was lost, and its record came back as if committed.",
@@ -353,7 +365,10 @@ STORIES = {
         "An operator aborted a transaction that its coordinator committed a moment later.",
         "0 A C 0 C",
         inputs=1,
-        found={"marker_accounting": [(0, 2, None, None, None)], "aborted_volume": [(0, 0, 0, 0, None)]},
+        found={
+            "marker_accounting": [(0, 2, None, None, None)],
+            "aborted_volume": [(0, 0, 0, 0, None)],
+        },
     ),
     "empty transactions": story(
         "An empty transaction was aborted, and a coordinator that started anew wrote a COMMIT twice. Both are normal.",
@@ -426,7 +441,8 @@ STORIES = {
 
 def _side_by_side() -> History:
     return side_by_side(
-        history(*one.sink, **one.made, first=APART * number) for number, one in enumerate(STORIES.values())
+        history(*one.sink, **one.made, first=APART * number)
+        for number, one in enumerate(STORIES.values())
     )
 
 
@@ -451,7 +467,9 @@ def found(ledger: Ledger) -> dict[str, dict[str, list[Row]]]:
         assert place is not None
         number = place // APART
         alone = tuple(None if one is None else one - APART * number for one in (row[0], row[2]))
-        rows[list(STORIES)[number]].setdefault(kind, []).append((alone[0], row[1], alone[1], row[3], row[4]))
+        rows[list(STORIES)[number]].setdefault(kind, []).append(
+            (alone[0], row[1], alone[1], row[3], row[4])
+        )
     return rows
 
 
@@ -464,18 +482,27 @@ def rows_of(ledger: Ledger) -> Iterator[tuple[str, Row]]:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_story_shows_what_happened_and_nothing_else(name: str, found: dict[str, dict[str, list[Row]]]) -> None:
+def test_a_story_shows_what_happened_and_nothing_else(
+    name: str, found: dict[str, dict[str, list[Row]]]
+) -> None:
     """Story: its own, in `STORIES`. Kinds that are not named there found nothing."""
     assert found[name] == STORIES[name].found
 
 
 @pytest.mark.parametrize(
     "validator",
-    [one for one in OF_TOPICS if one.NAME not in (*BY_CONTRACT, *PREMISES, "movement", "source_pending")],
+    [
+        one
+        for one in OF_TOPICS
+        if one.NAME not in (*BY_CONTRACT, *PREMISES, "movement", "source_pending")
+    ],
     ids=lambda validator: validator.NAME,
 )
-def test_every_validator_has_the_same_shape(validator: Validator, ledger: Ledger, spark: SparkSession) -> None:
-    """Story: the report treats all kinds alike. So their rows, denominators and words must look alike."""
+def test_every_validator_has_the_same_shape(
+    validator: Validator, ledger: Ledger, spark: SparkSession
+) -> None:
+    """Story: the report treats all kinds alike. So their rows, denominators and words must look
+    alike."""
     empty = spark.createDataFrame([], evidence.COLUMNS)
     rows = validator.find(ledger)
     assert rows is not None and rows.schema.simpleString() == empty.schema.simpleString()
@@ -486,8 +513,8 @@ def test_every_validator_has_the_same_shape(validator: Validator, ledger: Ledger
 
 
 def test_a_gap_tells_a_hole_from_the_lost_tail(ledger: Ledger) -> None:
-    """Story: one input is missing between others, one at the end, where its transaction was aborted. The sentences
-    differ, for the second is what a check of neighbours cannot see."""
+    """Story: one input is missing between others, one at the end, where its transaction was
+    aborted. The sentences differ, for the second is what a check of neighbours cannot see."""
     numbers = [list(STORIES).index(name) for name in ("left out", "lost tail")]
     found = gap.find(ledger)
     assert found is not None
@@ -500,18 +527,21 @@ def test_a_gap_tells_a_hole_from_the_lost_tail(ledger: Ledger) -> None:
 
 
 def test_the_journal_alone_shows_an_aborted_read(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: nobody read the raw log, but the worker wrote down that it aborted its second transaction. Its record is
-    visible; of the third the journal knows nothing."""
+    """Story: nobody read the raw log, but the worker wrote down that it aborted its second
+    transaction. Its record is visible; of the third the journal knows nothing."""
     declared = {("a-0", 1): "COMMITTED", ("a-0", 2): "ABORTED", ("a-0", 3): "UNKNOWN"}
-    ledger = history("0 C 1* A 1 C", inputs=2).ledger(spark, tmp_path, raw_log=False, declared=declared)
+    ledger = history("0 C 1* A 1 C", inputs=2).ledger(
+        spark, tmp_path, raw_log=False, declared=declared
+    )
     found = aborted_read.find(ledger)
     assert found is not None and [row["offset"] for row in found.collect()] == [2]
     assert aborted_read.covered(ledger) == 2
 
 
 def test_keys_identify_where_there_is_no_lineage(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: the topics are someone else's, so their keys tell. Inputs 0 and 2 share a key, and one of them is missing;
-    so is 3, and one key came twice. Inputs 5 and 6 were aborted, and only the key of 5 is nobody else's."""
+    """Story: the topics are someone else's, so their keys tell. Inputs 0 and 2 share a key, and one
+    of them is missing; so is 3, and one key came twice. Inputs 5 and 6 were aborted, and only the
+    key of 5 is nobody else's."""
     keys = {(0, 0): b"a", (0, 2): b"a", (0, 4): b"b", (0, 5): b"z", (0, 6): b"b"}
     made = history("0 1 ? 4 4 5 C", inputs=7, keys=keys, aborted=[(0, 5), (0, 6)])
     ledger = made.ledger(spark, tmp_path, identity=Identity.KEY)

@@ -26,7 +26,9 @@ Batch = tuple[int, int, int, int]
         ("the log starts with a later batch", [(700, 701, 3, 90), (702, 702, 3, 92)], []),
     ],
 )
-def test_sequences_follow_one_another(told: str, batches: list[Batch], holes: list[int], spark: SparkSession) -> None:
+def test_sequences_follow_one_another(
+    told: str, batches: list[Batch], holes: list[int], spark: SparkSession
+) -> None:
     """Story: the one in `told`. Only what has no other explanation is a hole."""
     rows = [
         (0, base, last, last - base + 1, 7, epoch, sequence, True, None, 0, 0, 100, "none", 0)
@@ -37,7 +39,8 @@ def test_sequences_follow_one_another(told: str, batches: list[Batch], holes: li
 
 
 def test_a_thinned_out_batch_keeps_its_width(spark: SparkSession) -> None:
-    """Story: compaction took eight of ten records out of a batch and all out of the next. The sequences still fit."""
+    """Story: compaction took eight of ten records out of a batch and all out of the next. The
+    sequences still fit."""
     rows = [
         (0, base, base + 9, count, 7, 0, base, True, None, 0, 0, 100, "none", 0)
         for base, count in ((0, 2), (10, 0), (20, 10))

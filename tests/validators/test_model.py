@@ -16,8 +16,22 @@ from tests.validators.history import history, side_by_side
 from topicproof.validators.kinds import aborted_read, duplicate, gap, order, phantom
 
 INPUTS = 6
-TOKENS = [*(str(offset) for offset in range(INPUTS + 1)), "2!", "b:1", "b:4", "?", "_", "C", "C", "A", "b:C", "b:A"]
-topics = st.lists(st.lists(st.sampled_from(TOKENS), max_size=16).map(" ".join), min_size=40, max_size=40)
+TOKENS = [
+    *(str(offset) for offset in range(INPUTS + 1)),
+    "2!",
+    "b:1",
+    "b:4",
+    "?",
+    "_",
+    "C",
+    "C",
+    "A",
+    "b:C",
+    "b:A",
+]
+topics = st.lists(
+    st.lists(st.sampled_from(TOKENS), max_size=16).map(" ".join), min_size=40, max_size=40
+)
 
 Counts = Counter[tuple[int, str]]
 """Primary rows by topic and kind."""
@@ -34,10 +48,12 @@ Counts = Counter[tuple[int, str]]
 def test_the_counts_are_those_of_the_model(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, lines: list[str]
 ) -> None:
-    """Story: forty random topics, each in a partition of its own, judged at once. Spark counts what the model counts,
-    and every offset is explained."""
+    """Story: forty random topics, each in a partition of its own, judged at once. Spark counts what
+    the model counts, and every offset is explained."""
     folder: Path = tmp_path_factory.mktemp("model")
-    made = side_by_side(history(line, inputs=INPUTS, first=number) for number, line in enumerate(lines))
+    made = side_by_side(
+        history(line, inputs=INPUTS, first=number) for number, line in enumerate(lines)
+    )
     ledger = made.ledger(spark, folder)
     assert ledger.doubts == ()
     counts: Counts = Counter()
@@ -70,7 +86,8 @@ def model(line: str) -> Counter[str]:
 
 
 def _settled(tokens: list[str]) -> tuple[list[tuple[int, str]], int]:
-    """The records that are not aborted, in offset order, and the offset where the first open transaction begins."""
+    """The records that are not aborted, in offset order, and the offset where the first open
+    transaction begins."""
     kept: list[tuple[int, str]] = []
     waiting: dict[str, list[tuple[int, str]]] = {"a": [], "b": []}
     for offset, token in enumerate(tokens):

@@ -1,4 +1,5 @@
-"""Order where a shuffle hands a source partition's inputs to several writers, each key to one of them."""
+"""Order where a shuffle hands a source partition's inputs to several writers, each key to one of
+them."""
 
 from __future__ import annotations
 
@@ -13,10 +14,17 @@ from topicproof.validators.finding import Guarantee, Order, Outcome
 from topicproof.validators.kinds import order, zombie_write
 from topicproof.validators.report import judge
 
-KEYS: Mapping[tuple[int, int], bytes | None] = {(0, 0): b"a", (0, 1): b"b", (0, 2): b"a", (0, 3): b"b"}
+KEYS: Mapping[tuple[int, int], bytes | None] = {
+    (0, 0): b"a",
+    (0, 1): b"b",
+    (0, 2): b"a",
+    (0, 3): b"b",
+}
 
 
-def found(made: History, spark: SparkSession, folder: Path, kept: Order) -> dict[str, tuple[Outcome, int, int]]:
+def found(
+    made: History, spark: SparkSession, folder: Path, kept: Order
+) -> dict[str, tuple[Outcome, int, int]]:
     """Outcome, primary rows and examined pairs or batches of the two kinds that order concerns."""
     report = judge(made.ledger(spark, folder, order=kept), Guarantee.EXACTLY_ONCE)
     counts = {one.kind: one.records for one in report.checked}

@@ -1,4 +1,5 @@
-"""Verdicts where lineage is packed are those of headers on every record; where it cannot be known, they are UNKNOWN."""
+"""Verdicts where lineage is packed are those of headers on every record; where it cannot be known,
+they are UNKNOWN."""
 
 from __future__ import annotations
 
@@ -40,7 +41,10 @@ def source(bootstrap: str, new_topic: NewTopic) -> str:
 def told(report: Report) -> dict[str, tuple[int, list[tuple[int | None, int | None, str | None]]]]:
     """Of each kind that was found, how many, and where."""
     return {
-        one.kind: (one.primary, [(example.partition, example.offset, example.lineage) for example in one.examples])
+        one.kind: (
+            one.primary,
+            [(example.partition, example.offset, example.lineage) for example in one.examples],
+        )
         for one in report.findings
         if one.count
     }
@@ -49,9 +53,10 @@ def told(report: Report) -> dict[str, tuple[int, list[tuple[int | None, int | No
 def test_what_is_wrong_is_found_as_with_headers_on_every_record(
     bootstrap: str, new_topic: NewTopic, source: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: two producers take turns in a partition, a pack of theirs is aborted, and there are a duplicate, a gap and
-    an inversion. The same topic is written twice. Both verdicts find the same at the same places, and the kept readings
-    hold the same headers; judged again from the evidence nothing changes."""
+    """Story: two producers take turns in a partition, a pack of theirs is aborted, and there are a
+    duplicate, a gap and an inversion. The same topic is written twice. Both verdicts find the same
+    at the same places, and the kept readings hold the same headers; judged again from the evidence
+    nothing changes."""
     reports, headers = [], []
     question = Question(fetch_bounds(bootstrap, {}, source), "")
     for packed in (False, True):
@@ -62,16 +67,25 @@ def test_what_is_wrong_is_found_as_with_headers_on_every_record(
         whole = with_headers(taken, folder / "whole")
         headers.append(
             [
-                sorted((row.offset, one.key, bytes(one.value)) for row in reading.collect() for one in row.headers)
+                sorted(
+                    (row.offset, one.key, bytes(one.value))
+                    for row in reading.collect()
+                    for one in row.headers
+                )
                 for reading in (whole.committed, whole.uncommitted)
             ]
         )
         assert told(judge_capture(spark, taken, folder / "again")) == told(reports[-1])
     assert told(reports[0]) == told(reports[1])
-    found = {kind: (count, [lineage for _, _, lineage in where]) for kind, (count, where) in told(reports[1]).items()}
+    found = {
+        kind: (count, [lineage for _, _, lineage in where])
+        for kind, (count, where) in told(reports[1]).items()
+    }
     assert found["duplicate"] == (1, [f"{source}/0/5/0"])
     assert found["gap"] == (1, [f"{source}/0/6"])
-    assert found["order"] == (1, [f"{source}/1/5/0", f"{source}/0/5/0"]), "of which the duplicate explains one"
+    assert found["order"] == (1, [f"{source}/1/5/0", f"{source}/0/5/0"]), (
+        "of which the duplicate explains one"
+    )
     assert reports[1].verdict is Outcome.VIOLATED
     assert headers[0] == headers[1]
     assert {name for _, name, _ in headers[1][1]} == {LINEAGE_HEADER, TRANSACTION_HEADER, "own"}
@@ -80,23 +94,29 @@ def test_what_is_wrong_is_found_as_with_headers_on_every_record(
 def test_records_whose_pack_has_lost_its_head_make_the_verdict_unknown(
     bootstrap: str, new_topic: NewTopic, source: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: the sink's log is trimmed inside the first two packs. What is left of them names no input, and is given
-    none of another pack; the verdict says how many, instead of calling them phantoms."""
+    """Story: the sink's log is trimmed inside the first two packs. What is left of them names no
+    input, and is given none of another pack; the verdict says how many, instead of calling them
+    phantoms."""
     sink = new_topic()
     write_broken(bootstrap, sink, source, packed=True)
     delete_below(bootstrap, sink, 2)
-    report = judge_topics(spark, bootstrap, {}, Question(fetch_bounds(bootstrap, {}, source), sink), tmp_path)
+    report = judge_topics(
+        spark, bootstrap, {}, Question(fetch_bounds(bootstrap, {}, source), sink), tmp_path
+    )
     assert report.verdict is Outcome.UNKNOWN
     assert "the first record of their pack" in report.why and "6" in report.why
     taken = with_headers(read_capture(spark, tmp_path / "evidence"), tmp_path / "whole")
     names = {row.offset: {one.key for one in row.headers} for row in taken.committed.collect()}
-    assert {offset for offset, found in names.items() if LINEAGE_HEADER not in found} == set(range(2, 8))
+    assert {offset for offset, found in names.items() if LINEAGE_HEADER not in found} == set(
+        range(2, 8)
+    )
 
 
 def test_without_the_raw_log_packed_lineage_is_unknown(
     bootstrap: str, new_topic: NewTopic, source: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: nobody heard the raw log. Whose the records are cannot be told, and the verdict says so."""
+    """Story: nobody heard the raw log. Whose the records are cannot be told, and the verdict says
+    so."""
     sink = new_topic()
     write_broken(bootstrap, sink, source, packed=True)
     question = Question(fetch_bounds(bootstrap, {}, source), sink)
@@ -104,5 +124,8 @@ def test_without_the_raw_log_packed_lineage_is_unknown(
     unheard = replace(taken, batches=None, packs=None)
     report = judge_capture(spark, unheard, tmp_path / "again")
     assert report.verdict is Outcome.UNKNOWN
-    assert "lineage is packed, and only the raw log, which was not heard, tells whose it is" in report.why
+    assert (
+        "lineage is packed, and only the raw log, which was not heard, tells whose it is"
+        in report.why
+    )
     assert PACKED_HEADER in {one.key for row in taken.committed.collect() for one in row.headers}

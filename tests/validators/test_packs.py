@@ -1,4 +1,5 @@
-"""Lineage of many records in one header: what is written is read back, and only records of the pack are given it."""
+"""Lineage of many records in one header: what is written is read back, and only records of the pack
+are given it."""
 
 from __future__ import annotations
 
@@ -22,17 +23,29 @@ from topicproof.validators.lineage.packs import (
     parse_pack,
 )
 
-names = st.text(min_size=1, max_size=249).filter(lambda text: "/" not in text and text.isprintable())
-places = st.lists(st.tuples(st.integers(0, LONG_MAX), st.integers(0, INT_MAX)), min_size=1, max_size=50)
+names = st.text(min_size=1, max_size=249).filter(
+    lambda text: "/" not in text and text.isprintable()
+)
+places = st.lists(
+    st.tuples(st.integers(0, LONG_MAX), st.integers(0, INT_MAX)), min_size=1, max_size=50
+)
 
 
-def pack(offsets: list[int], indices: list[int] | None = None, topic: str = "numbers", partition: int = 0) -> Pack:
-    return Pack(topic, partition, np.array(offsets, np.int64), np.array(indices or [0] * len(offsets), np.int64))
+def pack(
+    offsets: list[int], indices: list[int] | None = None, topic: str = "numbers", partition: int = 0
+) -> Pack:
+    return Pack(
+        topic,
+        partition,
+        np.array(offsets, np.int64),
+        np.array(indices or [0] * len(offsets), np.int64),
+    )
 
 
 @given(names, st.integers(0, INT_MAX), places)
 def test_a_pack_is_read_back(topic: str, partition: int, places: list[tuple[int, int]]) -> None:
-    """Story: our sink writes a pack, anybody reads it. Each record has the lineage that it was given."""
+    """Story: our sink writes a pack, anybody reads it. Each record has the lineage that it was
+    given."""
     made = pack([one for one, _ in places], [index for _, index in places], topic, partition)
     found = parse_pack(format_pack(made))
     assert found is not None and (found.topic, found.partition) == (topic, partition)
@@ -43,15 +56,16 @@ def test_a_pack_is_read_back(topic: str, partition: int, places: list[tuple[int,
 
 
 def test_a_pack_of_one_to_one_outputs_takes_less_than_a_byte_a_record() -> None:
-    """Story: the squares of one source partition are hashed over four partitions. What one of these gets is small."""
+    """Story: the squares of one source partition are hashed over four partitions. What one of these
+    gets is small."""
     gaps = np.random.default_rng(1).geometric(0.25, 5_000)
     made = Pack("numbers", 3, np.cumsum(gaps), np.zeros(gaps.size, np.int64))
     assert len(format_pack(made)) < gaps.size
 
 
 def test_a_long_pack_becomes_several() -> None:
-    """Story: a transaction holds more records of a partition than a pack may, with lineage that does not compress. Each
-    header stays small, and together they say the same."""
+    """Story: a transaction holds more records of a partition than a pack may, with lineage that
+    does not compress. Each header stays small, and together they say the same."""
     random = np.random.default_rng(1)
     offsets = np.cumsum(random.integers(1, 2**40, RECORDS_MAX + 10))
     made = Pack("numbers", 3, offsets, random.integers(0, 2**30, offsets.size))
@@ -70,8 +84,20 @@ WHOLE = format_pack(pack([5, 6, 9], [0, 1, 0]))
 @pytest.mark.parametrize(
     "value",
     [
-        *(None, b"", b"\x01", WHOLE[:-1], WHOLE + b"x", b"\x02" + WHOLE[1:], WHOLE[:19] + b"\x03" + WHOLE[20:]),
-        *(WHOLE.replace(b"numbers", b"num/ers"), WHOLE.replace(b"numbers", b"num\xffers"), WHOLE[:-9] + b"123456789"),
+        *(
+            None,
+            b"",
+            b"\x01",
+            WHOLE[:-1],
+            WHOLE + b"x",
+            b"\x02" + WHOLE[1:],
+            WHOLE[:19] + b"\x03" + WHOLE[20:],
+        ),
+        *(
+            WHOLE.replace(b"numbers", b"num/ers"),
+            WHOLE.replace(b"numbers", b"num\xffers"),
+            WHOLE[:-9] + b"123456789",
+        ),
         *(
             format_pack(pack([-1])),
             format_pack(pack([0], [-1])),
@@ -87,7 +113,8 @@ WHOLE = format_pack(pack([5, 6, 9], [0, 1, 0]))
     ],
 )
 def test_what_is_no_pack_is_none(value: bytes | None) -> None:
-    """Story: a foreign producer uses our header's name, or a header is broken. It is nothing, never an error."""
+    """Story: a foreign producer uses our header's name, or a header is broken. It is nothing, never
+    an error."""
     assert parse_pack(value) is None
 
 
@@ -115,13 +142,17 @@ class Log:
         number = self.numbers.get(producer, 2**31 - 5)
         offsets = range(self.end, self.end + count)
         epoch = self.epochs.get(producer, 0)
-        self.rows.append((self.end, self.end + count - 1, producer, epoch, number, transactional, None))
+        self.rows.append(
+            (self.end, self.end + count - 1, producer, epoch, number, transactional, None)
+        )
         self.numbers[producer] = (number + count) & 2**31 - 1
         self.end += count
         return offsets
 
     def mark(self, producer: int) -> None:
-        self.rows.append((self.end, self.end, producer, self.epochs.get(producer, 0), -1, True, "COMMIT"))
+        self.rows.append(
+            (self.end, self.end, producer, self.epochs.get(producer, 0), -1, True, "COMMIT")
+        )
         self.end += 1
 
     def pack(self, offsets: list[int]) -> None:
@@ -142,7 +173,9 @@ class Log:
         )
         columns = dict(zip(names, zip(*self.rows, strict=True), strict=True))
         types = [pa.int64()] * 5 + [pa.bool_(), pa.string()]
-        made = {name: pa.array(columns[name], kind) for name, kind in zip(names, types, strict=True)}
+        made = {
+            name: pa.array(columns[name], kind) for name, kind in zip(names, types, strict=True)
+        }
         return pa.table({"partition": pa.array([7] * len(self.rows), pa.int32()), **made})
 
     def named(self) -> tuple[dict[int, bytes], set[int]]:
@@ -164,12 +197,18 @@ class Log:
             for n in range(one["last_offset"] - one["first_offset"] + 1):
                 assert one["first_offset"] + n not in found
                 found[one["first_offset"] + n] = whole.lineage(one["position"] + n)
-        return found, {n for one in lost.to_pylist() for n in range(one["first_offset"], one["last_offset"] + 1)}
+        return found, {
+            n
+            for one in lost.to_pylist()
+            for n in range(one["first_offset"], one["last_offset"] + 1)
+        }
 
 
 turns = st.lists(
     st.tuples(
-        st.integers(0, 2), st.sampled_from(["write", "write", "write", "pack", "end", "fence"]), st.integers(1, 5)
+        st.integers(0, 2),
+        st.sampled_from(["write", "write", "write", "pack", "end", "fence"]),
+        st.integers(1, 5),
     ),
     min_size=1,
     max_size=40,
@@ -180,9 +219,10 @@ turns = st.lists(
 def test_records_get_the_lineage_of_their_pack_whatever_else_is_written(
     turns: list[tuple[int, str, int]], data: st.DataObject
 ) -> None:
-    """Story: three producers write packs into one partition, batch by batch between each other, and their numbers wrap
-    around; some packs begin inside a batch. Then compaction takes batches and heads away: what is left has its own
-    lineage or none, and who has none for want of a head is known."""
+    """Story: three producers write packs into one partition, batch by batch between each other, and
+    their numbers wrap around; some packs begin inside a batch. Then compaction takes batches and
+    heads away: what is left has its own lineage or none, and who has none for want of a head is
+    known."""
     log, packs = Log(), dict[int, list[int]]()
 
     def finish(producer: int) -> None:
@@ -206,7 +246,9 @@ def test_records_get_the_lineage_of_their_pack_whatever_else_is_written(
         finish(producer)
     assert log.named() == (log.given, set())
 
-    gone = data.draw(st.sets(st.sampled_from([row for row in log.rows if row[6] is None] or log.rows)))
+    gone = data.draw(
+        st.sets(st.sampled_from([row for row in log.rows if row[6] is None] or log.rows))
+    )
     log.rows = [row for row in log.rows if row not in gone]
     left = {n for row in log.rows for n in range(row[0], row[1] + 1)}
     heads = [one for one in log.heads if one[0] in left]
@@ -215,16 +257,22 @@ def test_records_get_the_lineage_of_their_pack_whatever_else_is_written(
         return
     found, lost = log.named()
     assert found.items() <= log.given.items() and not lost & found.keys()
-    writers = {row[2:4] for row in log.rows for offset, _ in log.heads if row[0] <= offset <= row[1]}
-    unnamed = {n for row in log.rows if row[6] is None for n in range(row[0], row[1] + 1)} - found.keys()
-    assert lost == {n for n in unnamed if any(row[0] <= n <= row[1] and row[2:4] in writers for row in log.rows)}
+    writers = {
+        row[2:4] for row in log.rows for offset, _ in log.heads if row[0] <= offset <= row[1]
+    }
+    unnamed = {
+        n for row in log.rows if row[6] is None for n in range(row[0], row[1] + 1)
+    } - found.keys()
+    assert lost == {
+        n for n in unnamed if any(row[0] <= n <= row[1] and row[2:4] in writers for row in log.rows)
+    }
     begun = {offset for offset, _ in log.heads}
     assert begun <= found.keys()
 
 
 def test_a_pack_ends_with_its_transaction() -> None:
-    """Story: an abort takes away what a client had not sent yet of a pack. What its producer writes next has the
-    numbers that those would have had, and is not theirs."""
+    """Story: an abort takes away what a client had not sent yet of a pack. What its producer writes
+    next has the numbers that those would have had, and is not theirs."""
     log = Log()
     sent = [*log.write(1, 3)]
     log.heads.append((0, format_pack(pack([10, 11, 12, 13, 14, 15]))))
@@ -245,7 +293,8 @@ def test_a_pack_that_cannot_be_read_ends_the_one_before() -> None:
 
 
 def test_a_head_that_no_batch_explains_is_of_nobody() -> None:
-    """Story: a record outside of any transaction bears our header, and so does an offset that no batch holds."""
+    """Story: a record outside of any transaction bears our header, and so does an offset that no
+    batch holds."""
     log = Log()
     log.write(1, 3, transactional=False)
     log.heads = [(0, WHOLE), (50, WHOLE)]

@@ -1,4 +1,5 @@
-"""What a verdict rests on: each premise broken, with what it blocks, beside a topic in which it holds."""
+"""What a verdict rests on: each premise broken, with what it blocks, beside a topic in which it
+holds."""
 
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ def removed(source: int = 0, sink: int = 0) -> Circumstances:
 
 
 def test_a_misspelt_header_identifies_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: no record has the header that the contract names, input 1 came twice and input 3 not at all. Null once
-    equalled null, and that held."""
+    """Story: no record has the header that the contract names, input 1 came twice and input 3 not
+    at all. Null once equalled null, and that held."""
     match = ContractTerms(Match("header:order-id", "header:order-id"))
     report = judged(spark, tmp_path, history("0 1 1 2 C", inputs=4), agreed=match, **BY_KEY)
     assert (report.verdict, report.exit_code) == (Outcome.UNKNOWN, 3)
@@ -79,13 +80,22 @@ def test_a_misspelt_header_identifies_nothing(spark: SparkSession, tmp_path: Pat
             "0 3 C",
             keyed(b"a", b"b", b"c", None),
             Outcome.VIOLATED,
-            {"identity_missing": (2, 2, None), "gap": (2, 2, None), "phantom": (1, 0, "identity_missing")},
+            {
+                "identity_missing": (2, 2, None),
+                "gap": (2, 2, None),
+                "phantom": (1, 0, "identity_missing"),
+            },
         ),
     ],
     ids=["a gap that may be none", "more gaps than records without a key"],
 )
 def test_records_without_an_identity(
-    spark: SparkSession, tmp_path: Path, sink: str, keys: Keys, verdict: Outcome, rows: dict[str, Any]
+    spark: SparkSession,
+    tmp_path: Path,
+    sink: str,
+    keys: Keys,
+    verdict: Outcome,
+    rows: dict[str, Any],
 ) -> None:
     report = judged(spark, tmp_path, history(sink, inputs=len(keys), keys=keys), **BY_KEY)
     assert (report.verdict, found(report)) == (verdict, rows)
@@ -96,7 +106,11 @@ def test_records_without_an_identity(
     [
         # A duplicate of input 0 beside the loss of input 1 looks the same.
         ("0 0 2 C", Outcome.UNKNOWN, {"identity_repeated": (1, 1, None)}),
-        ("0 0 1 2 C", Outcome.VIOLATED, {"identity_repeated": (1, 1, None), "duplicate": (1, 1, None)}),
+        (
+            "0 0 1 2 C",
+            Outcome.VIOLATED,
+            {"identity_repeated": (1, 1, None), "duplicate": (1, 1, None)},
+        ),
         ("0 1 3 2 C", Outcome.VIOLATED, {"identity_repeated": (1, 1, None), "order": (1, 1, None)}),
     ],
     ids=["a duplicate beside a gap", "too many", "others swapped"],
@@ -106,7 +120,9 @@ def test_inputs_that_share_an_identity_are_counted(
 ) -> None:
     """Story: inputs 0 and 1 have one key. Their outputs can be counted, and nothing else."""
     inputs = 4 if "3" in sink else 3
-    report = judged(spark, tmp_path, history(sink, inputs=inputs, keys=keyed(b"a", b"a", b"b", b"c")), **BY_KEY)
+    report = judged(
+        spark, tmp_path, history(sink, inputs=inputs, keys=keyed(b"a", b"a", b"b", b"c")), **BY_KEY
+    )
     assert (report.verdict, found(report)) == (verdict, rows)
 
 
@@ -135,7 +151,12 @@ def test_topics_without_lineage_are_not_condemned(spark: SparkSession, tmp_path:
     ids=["apart", "one twice and one never"],
 )
 def test_outputs_that_are_alike(
-    spark: SparkSession, tmp_path: Path, sink: str, keys: Keys, verdict: Outcome, rows: dict[str, Any]
+    spark: SparkSession,
+    tmp_path: Path,
+    sink: str,
+    keys: Keys,
+    verdict: Outcome,
+    rows: dict[str, Any],
 ) -> None:
     """Story: each input has two outputs, and only what they hold tells them apart."""
     report = judged(spark, tmp_path, history(sink, inputs=2, keys=keys), **TWO)
@@ -144,7 +165,8 @@ def test_outputs_that_are_alike(
 
 
 def test_a_key_that_is_spread_has_no_order(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: order is promised per key. Key a lies in two partitions, whose offsets say nothing of each other."""
+    """Story: order is promised per key. Key a lies in two partitions, whose offsets say nothing of
+    each other."""
     spread = history("0 C", "1 C", inputs=2, keys=keyed(b"a", b"a"))
     together = history("0 1 C", "2 C", inputs=3, keys=keyed(b"a", b"a", b"b"))
     report = judged(spark, tmp_path, spread, order=Order.PER_KEY)
@@ -153,7 +175,8 @@ def test_a_key_that_is_spread_has_no_order(spark: SparkSession, tmp_path: Path) 
 
 
 def test_records_without_a_key_are_in_no_order(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: order is promised per key, and two records have none. They are not the records of one key."""
+    """Story: order is promised per key, and two records have none. They are not the records of one
+    key."""
     made = history("2 1 0 3 C", inputs=4, keys=keyed(b"a", None, None, b"a"))
     assert judged(spark, tmp_path, made, order=Order.PER_KEY).verdict is Outcome.HOLDS
 
@@ -178,15 +201,23 @@ def test_records_without_a_key_are_in_no_order(spark: SparkSession, tmp_path: Pa
     ],
 )  # fmt: skip
 def test_what_kafka_removed_is_not_blamed_on_the_program(
-    spark: SparkSession, tmp_path: Path, sink: str, more: dict[str, Any], verdict: Outcome, rows: dict[str, Any]
+    spark: SparkSession,
+    tmp_path: Path,
+    sink: str,
+    more: dict[str, Any],
+    verdict: Outcome,
+    rows: dict[str, Any],
 ) -> None:
     """Story: inputs 1 and 2 of 3 are still there, or the sink's log begins later."""
-    report = judged(spark, tmp_path, history(sink, inputs=3, judged=[(1, 3)], holes=[(0, 0)]), **more)
+    report = judged(
+        spark, tmp_path, history(sink, inputs=3, judged=[(1, 3)], holes=[(0, 0)]), **more
+    )
     assert (report.verdict, found(report)) == (verdict, rows)
 
 
 def test_the_output_of_a_compacted_input_is_no_phantom(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: compaction removed input 1; offset 3 of the source is a marker, from which nothing can stem."""
+    """Story: compaction removed input 1; offset 3 of the source is a marker, from which nothing can
+    stem."""
     made = history("0 1 2 3 C", inputs=4, holes=[(0, 1), (0, 3)])
     made.source_markers = [(0, 3)]
     lost = Circumstances(looked=True, source_removed={0: Removed(inside=1)})
@@ -204,10 +235,18 @@ def test_the_output_of_a_compacted_input_is_no_phantom(spark: SparkSession, tmp_
     ids=["a hole", "a hole below what was due", "a transaction under way"],
 )
 def test_topics_that_move_are_not_condemned(
-    spark: SparkSession, tmp_path: Path, sink: str, told: bool, verdict: Outcome, gaps: tuple[int, int, str | None]
+    spark: SparkSession,
+    tmp_path: Path,
+    sink: str,
+    told: bool,
+    verdict: Outcome,
+    gaps: tuple[int, int, str | None],
 ) -> None:
-    """Story: the topics grow during the check. What is missing may be on its way, unless it was due before."""
-    moved = Circumstances(looked=True, watched=True, growth=(Growth("sink", 0, 3, 9),), due_told=told)
+    """Story: the topics grow during the check. What is missing may be on its way, unless it was due
+    before."""
+    moved = Circumstances(
+        looked=True, watched=True, growth=(Growth("sink", 0, 3, 9),), due_told=told
+    )
     made = history(sink, inputs=4, judged=[(0, 3)])
     report = judged(spark, tmp_path, made, circumstances=moved)
     assert (report.verdict, found(report).get("gap")) == (verdict, gaps)
@@ -217,7 +256,8 @@ def test_topics_that_move_are_not_condemned(
 
 
 def test_the_output_of_a_pending_input_is_not_settled(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: input 2 lies behind an open transaction of the source, and is processed already. It may be aborted yet."""
+    """Story: input 2 lies behind an open transaction of the source, and is processed already. It
+    may be aborted yet."""
     seen = Circumstances(looked=True, source_lso={0: 2})
     made = history("0 1 2 C", inputs=3, judged=[(0, 2)])
     report = judged(spark, tmp_path, made, circumstances=seen)
@@ -229,9 +269,11 @@ def test_the_output_of_a_pending_input_is_not_settled(spark: SparkSession, tmp_p
     )
 
 
-def test_an_aborted_input_has_no_output_beyond_the_judged_range_either(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: the group's offset, and with it what is judged, ends below input 1, which was aborted. Its output is
-    there all the same. Beside it lies that of input 2, which is only not judged."""
+def test_an_aborted_input_has_no_output_beyond_the_judged_range_either(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: the group's offset, and with it what is judged, ends below input 1, which was aborted.
+    Its output is there all the same. Beside it lies that of input 2, which is only not judged."""
     made = history("0 1 2 C", inputs=3, aborted=[(0, 1)], judged=[(0, 1)])
     report = judged(spark, tmp_path, made)
     assert (report.verdict, found(report)) == (
@@ -246,7 +288,12 @@ def test_an_aborted_input_has_no_output_beyond_the_judged_range_either(spark: Sp
         ({0: 2}, {0: 3}, Outcome.HOLDS, {}),
         ({0: 2}, {0: 2}, Outcome.VIOLATED, {"offset_behind": (1, 1, None)}),
         ({0: 9}, None, Outcome.VIOLATED, {"offset_ahead": (1, 1, None)}),
-        ({}, None, Outcome.UNKNOWN, {"offset_ahead": (1, 0, "no_offset"), "offset_behind": (1, 0, "no_offset")}),
+        (
+            {},
+            None,
+            Outcome.UNKNOWN,
+            {"offset_ahead": (1, 0, "no_offset"), "offset_behind": (1, 0, "no_offset")},
+        ),
     ],
     ids=["moved on meanwhile", "behind", "beyond the end", "no offset"],
 )

@@ -24,16 +24,20 @@ from topicproof.validators.readings import COLUMNS, keep, read
 def test_both_levels_end_where_they_should_and_fates_follow(
     spark: SparkSession, bootstrap: str, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Story: two records committed, one aborted, one never in a transaction, one in a transaction that stays open.
-    Neither reading waits for that one, and every offset gets its fate."""
+    """Story: two records committed, one aborted, one never in a transaction, one in a transaction
+    that stays open. Neither reading waits for that one, and every offset gets its fate."""
     topic = new_topic(partitions=2)
     transactional = Producer(transactional_producer_config(bootstrap, {}, f"{topic}-writer"))
     transactional.init_transactions()
-    for keys, end in ((["a", "b"], transactional.commit_transaction), (["c"], transactional.abort_transaction)):
+    for keys, end in (
+        (["a", "b"], transactional.commit_transaction),
+        (["c"], transactional.abort_transaction),
+    ):
         transactional.begin_transaction()
         _produce(transactional, topic, keys)
         end()
-        # An end is answered before its marker is in the partition, and what comes next must lie behind it.
+        # An end is answered before its marker is in the partition, and what comes next must lie
+        # behind it.
         wait_until(lambda: _settled(bootstrap, topic), 20, "the marker in the partition")
     _produce(Producer(idempotent_producer_config(bootstrap, {})), topic, ["d"])
     transactional.begin_transaction()
@@ -50,7 +54,9 @@ def test_both_levels_end_where_they_should_and_fates_follow(
     )
     source = Bounds("numbers", (PartitionBounds(0, 0, 0, 0),))
     nothing = spark.createDataFrame([], COLUMNS)
-    ledger = build_ledger(committed, uncommitted, nothing, bounds, source, f"file:{tmp_path / 'ledger'}")
+    ledger = build_ledger(
+        committed, uncommitted, nothing, bounds, source, f"file:{tmp_path / 'ledger'}"
+    )
     transactional.abort_transaction()
     assert ledger.doubts == ()
     assert {row["offset"]: row["fate"] for row in ledger.sink.collect()} == {
@@ -66,9 +72,12 @@ def test_both_levels_end_where_they_should_and_fates_follow(
 
 
 def test_an_empty_range_is_an_empty_frame(spark: SparkSession) -> None:
-    """Story: nothing lies between the bounds. The reading asks nobody, and still has its columns."""
+    """Story: nothing lies between the bounds. The reading asks nobody, and still has its
+    columns."""
     bounds = Bounds("nowhere", (PartitionBounds(0, 7, 7, 7),))
-    frame = read(spark, {"kafka.bootstrap.servers": "127.0.0.1:1"}, bounds, Witness.READ_UNCOMMITTED)
+    frame = read(
+        spark, {"kafka.bootstrap.servers": "127.0.0.1:1"}, bounds, Witness.READ_UNCOMMITTED
+    )
     assert (frame.columns, frame.count()) == (
         ["partition", "offset", "timestamp", "key", "value", "headers"],
         0,

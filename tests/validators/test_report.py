@@ -28,7 +28,9 @@ SCHEMA = json.loads(Path("docs/report.schema.json").read_text())
 @pytest.fixture(scope="module")
 def healthy(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     """Ten inputs in two transactions, the second aborted once and replayed."""
-    return history("0 1 2 3 4 C 5 6 A 5 6 7 8 9 C", inputs=10).ledger(spark, tmp_path_factory.mktemp("healthy"))
+    return history("0 1 2 3 4 C 5 6 A 5 6 7 8 9 C", inputs=10).ledger(
+        spark, tmp_path_factory.mktemp("healthy")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +40,11 @@ def broken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Led
 
 
 def test_a_healthy_topic_holds_in_one_sentence(healthy: Ledger) -> None:
-    """Story: an aborted transaction was replayed, and all is as promised. The report says so, and survives JSON."""
-    report = judge(healthy, Guarantee.EXACTLY_ONCE, run="r1", not_processed=2, versions={"topicproof": "0"})
+    """Story: an aborted transaction was replayed, and all is as promised. The report says so, and
+    survives JSON."""
+    report = judge(
+        healthy, Guarantee.EXACTLY_ONCE, run="r1", not_processed=2, versions={"topicproof": "0"}
+    )
     assert (report.verdict, report.exit_code, report.why) == (
         Outcome.HOLDS,
         0,
@@ -76,15 +81,19 @@ def test_a_healthy_topic_holds_in_one_sentence(healthy: Ledger) -> None:
     silent = {"aborted_input", "circular_flow", "precommitted_read", "poll_skip"}
     exactly = Guarantee.EXACTLY_ONCE
     assert counted == {"identity_disjoint", *REQUIRED[exactly], *CONTRADICTIONS[exactly]} - silent
-    assert {one.kind: one.outcome for one in report.aside if one.outcome is not Outcome.UNKNOWN} == dict.fromkeys(
-        ("intruder", "sequence_hole", "identity_change", "aborted_volume", "interleaving"), Outcome.HOLDS
+    assert {
+        one.kind: one.outcome for one in report.aside if one.outcome is not Outcome.UNKNOWN
+    } == dict.fromkeys(
+        ("intruder", "sequence_hole", "identity_change", "aborted_volume", "interleaving"),
+        Outcome.HOLDS,
     )
     jsonschema.validate(json.loads(report.to_json()), SCHEMA)
     assert Report.from_json(report.to_json()) == report
 
 
 def test_a_threshold_warns_beside_the_verdict(healthy: Ledger) -> None:
-    """Story: 2 of 12 records are aborted, and a contract warns of more than a tenth. The verdict stays what it is."""
+    """Story: 2 of 12 records are aborted, and a contract warns of more than a tenth. The verdict
+    stays what it is."""
     agreed = ContractTerms(warn=Thresholds(pending=0, aborted_share=0.1))
     report = judge(replace(healthy, agreed=agreed), Guarantee.EXACTLY_ONCE)
     assert report.verdict is Outcome.HOLDS
@@ -102,7 +111,11 @@ def test_a_threshold_warns_beside_the_verdict(healthy: Ledger) -> None:
             "Not exactly once: 1 of 4 committed records repeats a committed output; "
             "1 of 4 expected outputs is missing.",
         ),
-        (Guarantee.AT_LEAST_ONCE, Outcome.VIOLATED, "Not at least once: 1 of 4 expected outputs is missing."),
+        (
+            Guarantee.AT_LEAST_ONCE,
+            Outcome.VIOLATED,
+            "Not at least once: 1 of 4 expected outputs is missing.",
+        ),
         (
             Guarantee.AT_MOST_ONCE,
             Outcome.VIOLATED,
@@ -113,14 +126,16 @@ def test_a_threshold_warns_beside_the_verdict(healthy: Ledger) -> None:
 def test_the_same_topic_breaks_each_promise_in_its_own_way(
     guarantee: Guarantee, verdict: Outcome, why: str, broken: Ledger
 ) -> None:
-    """Story: one input twice, another not at all. What was promised decides which of the two is wrong."""
+    """Story: one input twice, another not at all. What was promised decides which of the two is
+    wrong."""
     report = judge(broken, guarantee)
     assert (report.verdict, report.exit_code, report.why) == (verdict, 1, why)
     jsonschema.validate(json.loads(report.to_json()), SCHEMA)
 
 
 def test_what_is_not_required_is_not_checked_and_says_why(broken: Ledger) -> None:
-    """Story: a contract asks for phantoms only, on a topic with a duplicate. It holds, and claims no more than that."""
+    """Story: a contract asks for phantoms only, on a topic with a duplicate. It holds, and claims
+    no more than that."""
     report = judge(broken, Guarantee.EXACTLY_ONCE, require=["phantom"])
     assert (report.verdict, report.why) == (
         Outcome.HOLDS,
@@ -128,7 +143,14 @@ def test_what_is_not_required_is_not_checked_and_says_why(broken: Ledger) -> Non
     )
     premises = {"identity_disjoint"}  # of the others nobody looked
     assert {one.kind for one in report.not_checked} == set(KINDS) - {"phantom"} - premises
-    asked = ["identity_disjoint", "source_removed", "sink_removed", "phantom", "movement", "source_pending"]
+    asked = [
+        "identity_disjoint",
+        "source_removed",
+        "sink_removed",
+        "phantom",
+        "movement",
+        "source_pending",
+    ]
     assert [one.kind for one in report.findings] == asked
 
 
@@ -140,16 +162,24 @@ def test_an_unknown_kind_cannot_be_required(broken: Ledger) -> None:
 
 
 def test_a_crashed_validator_is_unknown_and_spoils_no_other(broken: Ledger) -> None:
-    """Story: one check has a bug. The others still find what they find, and the report names the error."""
+    """Story: one check has a bug. The others still find what they find, and the report names the
+    error."""
 
     def find(_ledger: Ledger) -> Any:
         raise RuntimeError("no such column")
 
     crashed = SimpleNamespace(**{**vars(phantom), "find": find})
-    report = judge(broken, Guarantee.EXACTLY_ONCE, require=["duplicate", "phantom"], validators=_with(crashed))
+    report = judge(
+        broken, Guarantee.EXACTLY_ONCE, require=["duplicate", "phantom"], validators=_with(crashed)
+    )
     assert [(one.kind, one.outcome, one.primary, one.why) for one in report.findings] == [
         ("duplicate", Outcome.VIOLATED, 1, "1 of 4 committed records repeats a committed output."),
-        ("phantom", Outcome.UNKNOWN, 0, "Not judged: the check itself failed (RuntimeError: no such column)."),
+        (
+            "phantom",
+            Outcome.UNKNOWN,
+            0,
+            "Not judged: the check itself failed (RuntimeError: no such column).",
+        ),
     ]
     assert report.verdict is Outcome.VIOLATED
 
@@ -159,7 +189,8 @@ def _with(other: SimpleNamespace) -> tuple[Validator, ...]:
 
 
 def test_a_required_witness_that_is_missing_is_no_pass(healthy: Ledger) -> None:
-    """Story: neither the raw log nor a journal was heard. Nobody can say whether aborted records were visible."""
+    """Story: neither the raw log nor a journal was heard. Nobody can say whether aborted records
+    were visible."""
     deaf = replace(healthy, heard=healthy.heard - {"raw_log"})
     report = judge(deaf, Guarantee.EXACTLY_ONCE)
     assert (report.verdict, report.exit_code, report.why) == (
@@ -170,7 +201,8 @@ def test_a_required_witness_that_is_missing_is_no_pass(healthy: Ledger) -> None:
 
 
 def test_a_pending_offset_is_no_pass(healthy: Ledger) -> None:
-    """Story: everything is there, but a transaction is open. It may still commit a copy of something."""
+    """Story: everything is there, but a transaction is open. It may still commit a copy of
+    something."""
     behind = replace(healthy.sink_bounds, partitions=(PartitionBounds(0, 0, 14, 15),))
     report = judge(replace(healthy, sink_bounds=behind), Guarantee.EXACTLY_ONCE)
     assert (report.verdict, report.why) == (
@@ -180,7 +212,8 @@ def test_a_pending_offset_is_no_pass(healthy: Ledger) -> None:
 
 
 def test_readings_that_are_doubted_are_no_violation(broken: Ledger) -> None:
-    """Story: the topic looks broken, but so does the reader. Nothing may be said against the pipeline."""
+    """Story: the topic looks broken, but so does the reader. Nothing may be said against the
+    pipeline."""
     report = judge(replace(broken, doubts=("odd records: 3.",)), Guarantee.EXACTLY_ONCE)
     assert (report.verdict, report.why) == (
         Outcome.UNKNOWN,
@@ -196,7 +229,8 @@ def test_an_empty_topic_proves_nothing(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_examples_are_the_worst_few(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: 30 inputs are lost at the end and one in the middle. The count is whole; the hole is shown first."""
+    """Story: 30 inputs are lost at the end and one in the middle. The count is whole; the hole is
+    shown first."""
     ledger = history("0 2 C", inputs=33).ledger(spark, tmp_path)
     report = judge(ledger, Guarantee.EXACTLY_ONCE, require=["gap"])
     finding = next(one for one in report.findings if one.kind == "gap")
@@ -210,10 +244,13 @@ def test_every_kind_of_the_catalogue_is_in_the_schema() -> None:
 
 
 def test_a_contradiction_counts_where_it_is_found(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: every input is committed once, but a fenced producer was let in behind its successor. Exactly once is not
-    what Kafka promised any more; at least once it is, where the same is shown and does not count."""
+    """Story: every input is committed once, but a fenced producer was let in behind its successor.
+    Exactly once is not what Kafka promised any more; at least once it is, where the same is shown
+    and does not count."""
     ledger = history("a1:0 C a:1 C", inputs=2).ledger(spark, tmp_path)
-    exactly, at_least = (judge(ledger, one) for one in (Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE))
+    exactly, at_least = (
+        judge(ledger, one) for one in (Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE)
+    )
     assert (exactly.verdict, exactly.why) == (
         Outcome.VIOLATED,
         "Not exactly once: 1 of 2 batches comes from a replaced writer.",
@@ -225,21 +262,27 @@ def test_a_contradiction_counts_where_it_is_found(spark: SparkSession, tmp_path:
 
 
 def test_a_topic_without_transactions_is_judged_too(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: an idempotent pipeline without transactions. There is no transaction to contradict itself, which is said,
-    and the verdict rests on the others."""
+    """Story: an idempotent pipeline without transactions. There is no transaction to contradict
+    itself, which is said, and the verdict rests on the others."""
     ledger = history("0! 1! 2!", inputs=3).ledger(spark, tmp_path)
     report = judge(ledger, Guarantee.AT_LEAST_ONCE)
     assert report.verdict is Outcome.HOLDS
     require = [kind for kind in REQUIRED[Guarantee.EXACTLY_ONCE] if kind != "aborted_read"]
     assert judge(ledger, Guarantee.EXACTLY_ONCE, require=require).verdict is Outcome.HOLDS
     exactly = judge(ledger, Guarantee.EXACTLY_ONCE)
-    assert exactly.why == "Could not be judged: aborted_read: Nothing to look at: there are no records."
+    assert (
+        exactly.why
+        == "Could not be judged: aborted_read: Nothing to look at: there are no records."
+    )
     said = {one.kind: one.why for one in exactly.not_checked}
     assert said["fate_split"] == "Nothing to look at: there are no transactions."
 
 
-def test_a_pipeline_without_transactions_is_no_intruder_in_its_own_sink(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: our own pipeline at least once: its headers name its chunks, and no batch is in a transaction."""
+def test_a_pipeline_without_transactions_is_no_intruder_in_its_own_sink(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: our own pipeline at least once: its headers name its chunks, and no batch is in a
+    transaction."""
     ledger = history("0@1! 1@1! 2@2!", inputs=3).ledger(spark, tmp_path)
     report = judge(ledger, Guarantee.AT_LEAST_ONCE)
     assert report.verdict is Outcome.HOLDS and ledger.ids

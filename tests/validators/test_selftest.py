@@ -18,15 +18,16 @@ from topicproof.validators.selftest import KINDS, Caught, Injection, choose, com
 def injected(spark: SparkSession, made: History, injection: Injection) -> History:
     """The history with the injections in both readings."""
     copies = (
-        inject(spark.createDataFrame(rows, readings.COLUMNS), injection) for rows in (made.committed, made.uncommitted)
+        inject(spark.createDataFrame(rows, readings.COLUMNS), injection)
+        for rows in (made.committed, made.uncommitted)
     )
     committed, uncommitted = ([tuple(row) for row in copy.collect()] for copy in copies)
     return replace(made, committed=committed, uncommitted=uncommitted)
 
 
 def test_each_injection_is_caught_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: a healthy topic with an aborted attempt. The copies hold one duplicate, gap, inversion and torn
-    transaction each, and the report on them says exactly that more."""
+    """Story: a healthy topic with an aborted attempt. The copies hold one duplicate, gap, inversion
+    and torn transaction each, and the report on them says exactly that more."""
     made = history("0 1 2 3 4 A 0 1 2 3 4 C 5 6 C", inputs=7)
     ledger = made.ledger(spark, tmp_path)
     injection = choose(ledger.sink)
@@ -41,5 +42,6 @@ def test_each_injection_is_caught_once(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_too_few_neighbours_are_no_test(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: every transaction has two records. There is nothing to inject into, and nobody claims that there was."""
+    """Story: every transaction has two records. There is nothing to inject into, and nobody claims
+    that there was."""
     assert choose(history("0 1 C 2 3 C", inputs=4).ledger(spark, tmp_path).sink) is None

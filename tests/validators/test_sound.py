@@ -25,8 +25,8 @@ HEALTHY = "0 1 C 2 A 2 3 C"
 
 
 def two_producers(seed: int) -> History:
-    """Some hundred inputs of two source partitions by two producers to three partitions of the sink, some of their
-    transactions aborted and then repeated."""
+    """Some hundred inputs of two source partitions by two producers to three partitions of the
+    sink, some of their transactions aborted and then repeated."""
     draw = random.Random(seed)
     lines: list[list[str]] = [[], [], []]
     left = {"a": list(range(150)), "b": list(range(90))}
@@ -35,7 +35,8 @@ def two_producers(seed: int) -> History:
         for source, (producer, inputs) in enumerate(left.items()):
             if not inputs:
                 continue
-            # Each transaction has records in every partition, so that it has the same number in all of them.
+            # Each transaction has records in every partition, so that it has the same number in all
+            # of them.
             width = draw.randint(3, 20)
             taken = inputs if len(inputs) < width + 3 else inputs[:width]
             end = draw.choice("CCA")
@@ -45,7 +46,9 @@ def two_producers(seed: int) -> History:
             for offset in taken:
                 partition = offset % 3
                 written.setdefault(partition, []).append(f"{producer}:{source}.{offset}")
-            turns += [(partition, [*tokens, f"{producer}:{end}"]) for partition, tokens in written.items()]
+            turns += [
+                (partition, [*tokens, f"{producer}:{end}"]) for partition, tokens in written.items()
+            ]
         # Records of both stand between each other, each producer's in turn.
         while turns:
             at = draw.randrange(len(turns))
@@ -71,7 +74,10 @@ def test_both_ways_count_the_same(
     ("made", "more"),
     {
         "a journal says why": (history(HEALTHY, inputs=4), {"declared": JOURNAL}),
-        "a journal knows one of them": (history(HEALTHY, inputs=4), {"declared": {("a-0", 1): "COMMITTED"}}),
+        "a journal knows one of them": (
+            history(HEALTHY, inputs=4),
+            {"declared": {("a-0", 1): "COMMITTED"}},
+        ),
         "inputs without an output": (history("0 C 2 A 3 C", inputs=5), {}),
         "inputs that may be filtered out": (
             history("0 C 2 A 3 C", inputs=5),
@@ -104,7 +110,9 @@ ODD = {
     "a duplicate in one transaction": history("0 1 1 2 C", inputs=3),
     "two swapped": history("0 2 1 3 C", inputs=4),
     "two swapped over transactions": history("2 3 C 0 1 C", inputs=4),
-    "two swapped far apart": history(" ".join(f"{n}" for n in (*range(70, 140), *range(70))) + " C", inputs=140),
+    "two swapped far apart": history(
+        " ".join(f"{n}" for n in (*range(70, 140), *range(70))) + " C", inputs=140
+    ),
     "an aborted one seen": history("0 1* A 0 1 C", inputs=2),
     "a committed one not seen": history("0 1~ C", inputs=2),
     "one in no transaction": history("0 1! C", inputs=2),
@@ -141,7 +149,9 @@ def no_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_long_way")
 @pytest.mark.parametrize("made", ODD.values(), ids=ODD)
-def test_whatever_is_odd_is_looked_at_record_by_record(spark: SparkSession, tmp_path: Path, made: History) -> None:
+def test_whatever_is_odd_is_looked_at_record_by_record(
+    spark: SparkSession, tmp_path: Path, made: History
+) -> None:
     with pytest.raises(LookedAtEachRecord):
         made.ledger(spark, tmp_path)
 
@@ -158,7 +168,9 @@ def test_whatever_is_odd_is_looked_at_record_by_record(spark: SparkSession, tmp_
     ],
     ids=str,
 )
-def test_what_a_proof_cannot_tell_is_not_proved(spark: SparkSession, tmp_path: Path, more: dict[str, Any]) -> None:
+def test_what_a_proof_cannot_tell_is_not_proved(
+    spark: SparkSession, tmp_path: Path, more: dict[str, Any]
+) -> None:
     made = history(HEALTHY, inputs=4)
     assert made.ledger(spark, tmp_path).sound
     with pytest.raises(LookedAtEachRecord):

@@ -11,9 +11,10 @@ from tests.validators.test_kinds import rows_of
 
 
 def test_a_transaction_is_whole_or_torn(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: six topics. In the first a transaction of two partitions is whole. In the second one record of three is
-    nowhere: the gap follows from that. In the third the rest is pending, in the fourth nothing is committed, and in the
-    fifth the client hid the rest. In the sixth nothing was in a transaction: a crash cut it off, and tore nothing."""
+    """Story: six topics. In the first a transaction of two partitions is whole. In the second one
+    record of three is nowhere: the gap follows from that. In the third the rest is pending, in the
+    fourth nothing is committed, and in the fifth the client hid the rest. In the sixth nothing was
+    in a transaction: a crash cut it off, and tore nothing."""
     made = [
         history("0 2 C", "1 C 3 C", inputs=4, first=0),
         history("0%3 1%3 C 3 C", inputs=4, first=2),
@@ -35,18 +36,23 @@ def test_a_transaction_is_whole_or_torn(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_what_lies_below_the_start_may_not_be_missing(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: the log begins at offset 2, in the middle of the first transaction: its rest was there once. Of the third
-    a record is nowhere, and nothing can hide it."""
-    ledger = history("0 1 2 C 3 C 4%2 C", inputs=6, judged=[(2, 5)], start=2).ledger(spark, tmp_path, declared={})
+    """Story: the log begins at offset 2, in the middle of the first transaction: its rest was there
+    once. Of the third a record is nowhere, and nothing can hide it."""
+    ledger = history("0 1 2 C 3 C 4%2 C", inputs=6, judged=[(2, 5)], start=2).ledger(
+        spark, tmp_path, declared={}
+    )
     assert [row for row in rows_of(ledger) if row[0] == "torn"] == [
         ("torn", (0, 2, 0, 2, "range")),
         ("torn", (0, 6, 0, 4, None)),
     ]
 
 
-def test_a_sink_that_may_be_one_of_several_is_not_called_torn(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: somebody checks one of a pipeline's two sinks. Its transactions have more records than it holds; without
-    the journal nobody knows where the others are, and whether an input lacks one is for the gaps to say."""
+def test_a_sink_that_may_be_one_of_several_is_not_called_torn(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: somebody checks one of a pipeline's two sinks. Its transactions have more records than
+    it holds; without the journal nobody knows where the others are, and whether an input lacks one
+    is for the gaps to say."""
     rows = rows_of(history("0%3 1%3 C 2%2 C", inputs=3).ledger(spark, tmp_path))
     assert [row for row in rows if row[0] in ("torn", "gap")] == [
         ("torn", (0, 0, 0, 0, "range")),

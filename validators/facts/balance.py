@@ -1,9 +1,10 @@
 """What the raw log says, and the balance: where every offset of the bounds went.
 
-Each term has a source of its own: records from the readings, markers from the control batches, gone offsets from the
-batch headers, pending ones from the last stable offset. What is left is unexplained, and must be 0. The one exception
-is a compacted batch that straddles the start of the bounds: its header counts the records of both sides, so that the
-reading decides within what the header allows.
+Each term has a source of its own: records from the readings, markers from the control batches, gone
+offsets from the batch headers, pending ones from the last stable offset. What is left is
+unexplained, and must be 0. The one exception is a compacted batch that straddles the start of the
+bounds: its header counts the records of both sides, so that the reading decides within what the
+header allows.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class RawLog:
 
 
 class Straddle(NamedTuple):
-    """A sparse batch that begins below the bounds: how many of its offsets inside may be gone, by its header."""
+    """A sparse batch that begins below the bounds: how many of its offsets inside may be gone, by
+    its header."""
 
     last: int
     width: int
@@ -57,7 +59,8 @@ class Straddle(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """What the batch headers of one partition say of the offsets from `start` to below the last stable offset."""
+    """What the batch headers of one partition say of the offsets from `start` to below the last
+    stable offset."""
 
     covered: int
     """Offsets that lie in some batch."""
@@ -87,8 +90,8 @@ class Records(NamedTuple):
 
 
 def words_of_batches(raw_log: RawLog, bounds: Bounds) -> DataFrame:
-    """Sets of offsets, by partition and word: `covered` by a data batch, `transactional`, `stable` and `unstable` (of
-    a transaction that the markers committed, aborted)."""
+    """Sets of offsets, by partition and word: `covered` by a data batch, `transactional`, `stable`
+    and `unstable` (of a transaction that the markers committed, aborted)."""
     offsets = F.explode(F.sequence("at", "last_offset")).alias("offset")
     every = spans(raw_log, bounds).select("partition", offsets, "transactional", "outcome")
     return every.groupBy("partition", word("offset").alias("word")).agg(
@@ -100,10 +103,12 @@ def words_of_batches(raw_log: RawLog, bounds: Bounds) -> DataFrame:
 
 
 def spans(raw_log: RawLog, bounds: Bounds) -> DataFrame:
-    """The data batches from the start of the bounds on: partition, producer_id, at, last_offset, transactional, outcome
-    and began, where its transaction's data begins; the last two are null outside of a transaction.
+    """The data batches from the start of the bounds on: partition, producer_id, at, last_offset,
+    transactional, outcome and began, where its transaction's data begins; the last two are null
+    outside of a transaction.
 
-    A batch belongs to the last transaction of its producer that began at or below it, if that one reaches it.
+    A batch belongs to the last transaction of its producer that began at or below it, if that one
+    reaches it.
     """
     at = F.greatest("base_offset", bound("partition", bounds, "start")).alias("at")
     nothing = F.lit(None).cast("string")
@@ -114,7 +119,12 @@ def spans(raw_log: RawLog, bounds: Bounds) -> DataFrame:
         F.lit(None).cast("long").alias("began"),
     )
     batches = data.where("transactional").select(
-        "partition", "producer_id", at, F.lit(1).alias("turn"), "last_offset", nothing.alias("known")
+        "partition",
+        "producer_id",
+        at,
+        F.lit(1).alias("turn"),
+        "last_offset",
+        nothing.alias("known"),
     )
     begins = raw_log.transactions.select(
         "partition",
@@ -125,7 +135,9 @@ def spans(raw_log: RawLog, bounds: Bounds) -> DataFrame:
         F.col("outcome").alias("known"),
     )
     so_far = Window.partitionBy("partition", "producer_id").orderBy("at", "turn")
-    last = F.last(F.when(F.col("turn") == 0, F.struct("at", "last_offset", "known")), ignorenulls=True).over(so_far)
+    last = F.last(
+        F.when(F.col("turn") == 0, F.struct("at", "last_offset", "known")), ignorenulls=True
+    ).over(so_far)
     transactional = (
         batches.unionByName(begins)
         .withColumn("last", last)
@@ -156,9 +168,15 @@ def count_headers(raw_log: RawLog, bounds: Bounds) -> dict[int, Headers]:
         .groupBy("partition")
         .agg(
             F.sum(above - below + 1).alias("covered"),
-            F.sum(F.when(F.col("control").isNotNull(), F.col("count")).otherwise(0)).alias("markers"),
-            F.sum(F.when(F.col("base_offset") < start, 0).otherwise(width - F.col("count"))).alias("emptied"),
-            F.max(F.when(straddles, F.struct("last_offset", "base_offset", "count"))).alias("straddle"),
+            F.sum(F.when(F.col("control").isNotNull(), F.col("count")).otherwise(0)).alias(
+                "markers"
+            ),
+            F.sum(F.when(F.col("base_offset") < start, 0).otherwise(width - F.col("count"))).alias(
+                "emptied"
+            ),
+            F.max(F.when(straddles, F.struct("last_offset", "base_offset", "count"))).alias(
+                "straddle"
+            ),
             F.count_if(data).alias("batches"),
             F.count_if(data & (F.col("producer_id") >= 0)).alias("sequenced"),
             F.count_if(data & ~F.col("transactional")).alias("plain"),
@@ -174,7 +192,9 @@ def count_headers(raw_log: RawLog, bounds: Bounds) -> dict[int, Headers]:
         row["partition"]: Headers(
             **{
                 **{name: row[name] for name in Headers._fields},
-                "straddle": _straddle(row["straddle"], starts[row["partition"]]) if row["straddle"] else None,
+                "straddle": _straddle(row["straddle"], starts[row["partition"]])
+                if row["straddle"]
+                else None,
             }
         )
         for row in rows
@@ -182,7 +202,8 @@ def count_headers(raw_log: RawLog, bounds: Bounds) -> dict[int, Headers]:
 
 
 def settled(bounds: Bounds) -> Column:
-    """Whether a batch of the raw log reaches into the offsets from `start` to below the last stable offset."""
+    """Whether a batch of the raw log reaches into the offsets from `start` to below the last stable
+    offset."""
     below = F.greatest("base_offset", bound("partition", bounds, "start"))
     return below <= F.least("last_offset", bound("partition", bounds, "lso") - 1)
 

@@ -1,4 +1,5 @@
-"""How many records of a sink partition have their inputs in a source partition, and what became of them."""
+"""How many records of a sink partition have their inputs in a source partition, and what became of
+them."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from typing import NamedTuple
 
 
 class Cell(NamedTuple):
-    """Counts of one sink partition and one source partition. `source_partition` is None for records without input."""
+    """Counts of one sink partition and one source partition. `source_partition` is None for records
+    without input."""
 
     partition: int
     source_partition: int | None

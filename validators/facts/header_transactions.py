@@ -1,8 +1,9 @@
 """Transactions as the records' own headers name them, beside those that the raw log shows.
 
-A name is (transactional id, sequence, attempt, task): the task's random token keeps a replay apart from what it
-replays. Where all is well, the records of one name in one partition are exactly one transaction of the raw log. What
-is not so is looked at record by record (`attributed`), and only then.
+A name is (transactional id, sequence, attempt, task): the task's random token keeps a replay apart
+from what it replays. Where all is well, the records of one name in one partition are exactly one
+transaction of the raw log. What is not so is looked at record by record (`attributed`), and only
+then.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class TransactionalId(NamedTuple):
 def named(sink: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> DataFrame:
     """One row per name and sink partition, in the place of its first record.
 
-    partition, `_FIRST` and `NAME`; last_offset, records; total (records of the whole transaction, by its headers);
-    committed, aborted, pending (records by fate); stable and unstable (records by the marker of the raw log); declared,
-    reason (the journal's); first_source, last_source (source partitions), first_input, last_input (of the committed
-    records); producer_id and producer_epoch of the transaction of the raw log that is exactly this, null when there is
-    none.
+    partition, `_FIRST` and `NAME`; last_offset, records; total (records of the whole transaction,
+    by its headers); committed, aborted, pending (records by fate); stable and unstable (records by
+    the marker of the raw log); declared, reason (the journal's); first_source, last_source (source
+    partitions), first_input, last_input (of the committed records); producer_id and producer_epoch
+    of the transaction of the raw log that is exactly this, null when there is none.
     """
     fate, committed = F.col("fate"), F.col("fate") == Fate.COMMITTED.value
     groups = (
@@ -81,7 +82,9 @@ def named(sink: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> DataFrame:
         .drop("first")
     )
     if raw_log is None:
-        return groups.withColumns({name: F.lit(None).cast("long") for name in ("producer_id", "producer_epoch")})
+        return groups.withColumns(
+            {name: F.lit(None).cast("long") for name in ("producer_id", "producer_epoch")}
+        )
     logged = raw_log.transactions.select(
         "partition",
         F.greatest("first_offset", bound("partition", bounds, "start")).alias("offset"),
@@ -93,13 +96,15 @@ def named(sink: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> DataFrame:
 
 
 def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
-    """The transactional ids of `named`, by name. There are few: each costs the coordinator memory."""
+    """The transactional ids of `named`, by name. There are few: each costs the coordinator
+    memory."""
     alien = F.col("producer_id").isNull()
     told = (F.col("stable") > 0) & (F.col("declared") == Fate.ABORTED.value)
     told |= (F.col("unstable") > 0) & (F.col("declared") == Fate.COMMITTED.value)
     identity = F.struct("producer_id", "producer_epoch")
     whole = {side: F.max(F.when(~alien, F.col(side))) > 0 for side in ("stable", "unstable")}
-    # The guarantees without transactions write the same headers, and promise nothing of what a crash cuts off.
+    # The guarantees without transactions write the same headers, and promise nothing of what a
+    # crash cuts off.
     transactional = F.sum(F.col("stable") + F.col("unstable")) > 0
     names = groups.groupBy(*NAME).agg(
         F.sum("records").alias("records"),
@@ -108,7 +113,11 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
         F.count_if(alien).alias("strangers"),
         (whole["stable"] & whole["unstable"]).alias("split"),
         F.count_if(told).alias("misdeclared"),
-        (transactional & F.sum("committed").between(1, F.max("total") - 1) & (F.max("pending") == 0)).alias("torn"),
+        (
+            transactional
+            & F.sum("committed").between(1, F.max("total") - 1)
+            & (F.max("pending") == 0)
+        ).alias("torn"),
         (F.max("declared").isNull() & (transactional | (F.max("pending") > 0))).alias("unknown"),
         F.min(F.when(~alien, identity)).alias("lowest"),
         F.max(F.when(~alien, identity)).alias("highest"),
@@ -129,7 +138,11 @@ def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
         *_inputs(),
     )
     one = F.col("first_source") == F.col("last_source")
-    rows = ids.withColumn("source_partition", F.when(one, F.col("first_source"))).orderBy("transactional_id").collect()
+    rows = (
+        ids.withColumn("source_partition", F.when(one, F.col("first_source")))
+        .orderBy("transactional_id")
+        .collect()
+    )
     return tuple(TransactionalId(*(row[name] for name in TransactionalId._fields)) for row in rows)
 
 
@@ -141,18 +154,25 @@ def _inputs() -> list[Column]:
 
 
 def attributed(sink: DataFrame, raw_log: RawLog, bounds: Bounds) -> DataFrame:
-    """The names within each transaction of the raw log, record by record: one row per transaction, partition and name.
+    """The names within each transaction of the raw log, record by record: one row per transaction,
+    partition and name.
 
-    partition, producer_id, began (where the transaction's data begins) and `NAME`, with `_FIRST` of the first of these
-    records; records; names (how many share the transaction); ids (how many transactional ids its producer id wrote
-    headers of: a producer has one, so with more the records were copied from another log); first_began (where the first
-    transaction that holds this name in this partition begins).
+    partition, producer_id, began (where the transaction's data begins) and `NAME`, with `_FIRST` of
+    the first of these records; records; names (how many share the transaction); ids (how many
+    transactional ids its producer id wrote headers of: a producer has one, so with more the records
+    were copied from another log); first_began (where the first transaction that holds this name in
+    this partition begins).
     """
     places = spans(raw_log, bounds).where("transactional")
     places = places.select(
-        "partition", "producer_id", "began", F.explode(F.sequence("at", "last_offset")).alias("offset")
+        "partition",
+        "producer_id",
+        "began",
+        F.explode(F.sequence("at", "last_offset")).alias("offset"),
     )
-    records = sink.where(F.col("transactional_id").isNotNull()).join(places, ["partition", "offset"])
+    records = sink.where(F.col("transactional_id").isNotNull()).join(
+        places, ["partition", "offset"]
+    )
     groups = records.groupBy("partition", "producer_id", "began", *NAME).agg(
         F.min(F.struct(*_FIRST)).alias("first"), F.count("*").alias("records")
     )
@@ -164,7 +184,9 @@ def attributed(sink: DataFrame, raw_log: RawLog, bounds: Bounds) -> DataFrame:
                 "names": F.count("*").over(together),
                 "last_name": F.max(F.struct(*NAME)).over(together),
                 "ids": F.size(F.collect_set("transactional_id").over(mine)),
-                "first_began": F.min("began").over(Window.partitionBy("partition", "producer_id", *NAME)),
+                "first_began": F.min("began").over(
+                    Window.partitionBy("partition", "producer_id", *NAME)
+                ),
             }
         )
         .select("*", *(F.col(f"first.{name}").alias(name) for name in _FIRST))

@@ -1,9 +1,10 @@
 """Readings folded to words of 64 offsets: what a proof needs of them, in one row for many records.
 
-A *piece* is records of one word and one transaction of the log that follow each other, stem from one word of one source
-partition and name one transaction. Of a reading, Spark hands over only what is looked at here, column by column; where
-there are many records its own tasks fold them, each record seen once. Where lineage is packed, a piece is first of any
-source, and is cut when all packs are known (validators/fast_path/packed_runs.py).
+A *piece* is records of one word and one transaction of the log that follow each other, stem from
+one word of one source partition and name one transaction. Of a reading, Spark hands over only what
+is looked at here, column by column; where there are many records its own tasks fold them, each
+record seen once. Where lineage is packed, a piece is first of any source, and is cut when all packs
+are known (validators/fast_path/packed_runs.py).
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ DIGITS_MAX = 18
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-WORDS = pa.schema([(name, pa.int64()) for name in ("partition", "word", "bits", "counted", "content", "headed")])
+WORDS = pa.schema(
+    [(name, pa.int64()) for name in ("partition", "word", "bits", "counted", "content", "headed")]
+)
 PIECES = pa.schema(
     [
         *((name, pa.int64()) for name in ("partition", "word", "bits", "counted", "content")),
@@ -91,10 +94,14 @@ def words_of(reading: DataFrame, content: Column, offsets: int) -> Words:
     """The words of a reading of so many offsets, in one job. `content`: a hash of a record's."""
     # Headers that are null are handed over ten times as slowly as everything else.
     headed = F.coalesce(F.size("headers") > 0, F.lit(False))
-    records = reading.select("partition", "offset", content.alias("content"), headed.alias("headed"))
+    records = reading.select(
+        "partition", "offset", content.alias("content"), headed.alias("headed")
+    )
     if offsets <= FEW_OFFSETS_MAX:
         return as_words(_folded_here(records, fold_words, WORDS))
-    folded = records.groupBy(F.col("partition").cast("long").alias("partition"), word("offset").alias("word")).agg(
+    folded = records.groupBy(
+        F.col("partition").cast("long").alias("partition"), word("offset").alias("word")
+    ).agg(
         bits("offset").alias("bits"),
         F.count("*").alias("counted"),
         F.bit_xor("content").alias("content"),
@@ -109,11 +116,19 @@ def as_words(table: pa.Table) -> Words:
 
 
 def folded_pieces(reading: DataFrame, content: Column, offsets: int, spans: Spans) -> pa.Table:
-    """`PIECES` of a reading of so many offsets, in one job. Where lineage is packed, `origin` is null, and the piece
-    within one transaction of `spans`."""
-    lineage, name, packed = (last_header(name) for name in (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER))
+    """`PIECES` of a reading of so many offsets, in one job. Where lineage is packed, `origin` is
+    null, and the piece within one transaction of `spans`."""
+    lineage, name, packed = (
+        last_header(name) for name in (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)
+    )
     records = reading.select(
-        *("partition", "offset", content.alias("content"), lineage.alias("lineage"), name.alias("name")),
+        *(
+            "partition",
+            "offset",
+            content.alias("content"),
+            lineage.alias("lineage"),
+            name.alias("name"),
+        ),
         F.when(lineage.isNull(), packed).alias("packed"),
     )
     fold = _folder(spans)
@@ -132,8 +147,8 @@ def folded_pieces(reading: DataFrame, content: Column, offsets: int, spans: Span
 
 
 def as_pieces(table: pa.Table) -> Pieces | None:
-    """Of a table with `PIECES`, in any order. None where a record does not say where it comes from or what transaction
-    it is of."""
+    """Of a table with `PIECES`, in any order. None where a record does not say where it comes from
+    or what transaction it is of."""
     if table["origin"].null_count or table["name"].null_count:
         return None
     columns = [np.asarray(table[name], np.int64) for name in PIECES.names[:-3]]
@@ -144,8 +159,12 @@ def as_pieces(table: pa.Table) -> Pieces | None:
 Rows = Iterator[pa.RecordBatch]
 
 
-def _folded_here(records: DataFrame, fold: Callable[[pa.RecordBatch], pa.RecordBatch], to: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches([fold(one) for one in records.toArrow().to_batches() if one.num_rows], to)
+def _folded_here(
+    records: DataFrame, fold: Callable[[pa.RecordBatch], pa.RecordBatch], to: pa.Schema
+) -> pa.Table:
+    return pa.Table.from_batches(
+        [fold(one) for one in records.toArrow().to_batches() if one.num_rows], to
+    )
 
 
 _WORDS_OF = ("partition", "offset", "content", "headed")
@@ -158,7 +177,11 @@ def fold_words(batch: pa.RecordBatch) -> pa.RecordBatch:
     begins = begins_of(partition, word)
     columns = (
         *(partition[begins], word[begins], np.bitwise_or.reduceat(bit_of(offset), begins)),
-        *(widths(begins, offset.size), np.bitwise_xor.reduceat(content, begins), np.add.reduceat(headed, begins)),
+        *(
+            widths(begins, offset.size),
+            np.bitwise_xor.reduceat(content, begins),
+            np.add.reduceat(headed, begins),
+        ),
     )
     return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=WORDS)
 
@@ -171,12 +194,17 @@ def _folder(spans: Spans) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 
 def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
-    """Records, with partition, offset, content, and the headers lineage, name and packed, as `PIECES`; these are null
-    where a record has none."""
-    partition, offset, content = (np.asarray(batch[name], np.int64) for name in ("partition", "offset", "content"))
+    """Records, with partition, offset, content, and the headers lineage, name and packed, as
+    `PIECES`; these are null where a record has none."""
+    partition, offset, content = (
+        np.asarray(batch[name], np.int64) for name in ("partition", "offset", "content")
+    )
     origin, at, origins = _lineages(batch["lineage"])
     coded = batch["name"].dictionary_encode()
-    name, names = np.asarray(pc.fill_null(coded.indices, -1), np.int64), coded.dictionary.to_pylist()
+    name, names = (
+        np.asarray(pc.fill_null(coded.indices, -1), np.int64),
+        coded.dictionary.to_pylist(),
+    )
     head = np.asarray(batch["packed"].is_valid(), np.int64)
     transaction = _transactions(partition, offset, spans)
     word, source_word = offset >> 6, at >> 6
@@ -185,11 +213,21 @@ def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
     rises = np.append(True, (offset[1:] > offset[:-1]) & ((at[1:] > at[:-1]) | (origin[1:] < 0)))
     columns = (
         *(partition[begins], word[begins], np.bitwise_or.reduceat(bit_of(offset), begins)),
-        *(widths(begins, offset.size), np.bitwise_xor.reduceat(content, begins), transaction[begins]),
+        *(
+            widths(begins, offset.size),
+            np.bitwise_xor.reduceat(content, begins),
+            transaction[begins],
+        ),
         *(source_word[begins], np.bitwise_or.reduceat(bit_of(at), begins), all_of(rises, begins)),
     )
-    texts = _spelled(origins, origin[begins]), _spelled(names, name[begins]), batch["packed"].take(pa.array(begins))
-    return pa.RecordBatch.from_arrays([*(pa.array(column) for column in columns), *texts], schema=PIECES)
+    texts = (
+        _spelled(origins, origin[begins]),
+        _spelled(names, name[begins]),
+        batch["packed"].take(pa.array(begins)),
+    )
+    return pa.RecordBatch.from_arrays(
+        [*(pa.array(column) for column in columns), *texts], schema=PIECES
+    )
 
 
 def _transactions(partition: Ints, offset: Ints, spans: Spans) -> Ints:
@@ -204,8 +242,8 @@ def _transactions(partition: Ints, offset: Ints, spans: Spans) -> Ints:
 
 
 def _lineages(texts: pa.BinaryArray) -> tuple[Ints, Ints, list[bytes]]:
-    """Of each text `topic/partition/offset/index`, in which origin it is and the offset; -1 and 0 for any other. Most
-    texts of a batch have one origin, so that only their numbers are read."""
+    """Of each text `topic/partition/offset/index`, in which origin it is and the offset; -1 and 0
+    for any other. Most texts of a batch have one origin, so that only their numbers are read."""
     origin, at = np.full(len(texts), -1, np.int64), np.zeros(len(texts), np.int64)
     left, origins = np.asarray(texts.is_valid(), bool), list[bytes]()
     while left.any() and len(origins) < ORIGINS_MAX:
@@ -224,9 +262,12 @@ def _lineages(texts: pa.BinaryArray) -> tuple[Ints, Ints, list[bytes]]:
 
 
 def _numbers(texts: pa.BinaryArray, rows: Ints, before: int, behind: int) -> tuple[Ints, Flags]:
-    """The numbers that stand in these texts between so many bytes, and whether each is one, in its own spelling."""
+    """The numbers that stand in these texts between so many bytes, and whether each is one, in its
+    own spelling."""
     _, places, data = texts.buffers()
-    offsets = np.frombuffer(places, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+    offsets = np.frombuffer(places, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(
+        np.int64
+    )
     digits = np.frombuffer(data, np.uint8)
     first, last = offsets[rows] + before, offsets[rows + 1] - behind
     width = last - first
@@ -271,7 +312,9 @@ def last_of(words: Ints) -> Ints:
 
 def members(words: Ints) -> tuple[Ints, Ints]:
     """The bits of these words: of which word, and which bit."""
-    flags = np.unpackbits(words.astype("<i8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
+    flags = np.unpackbits(
+        words.astype("<i8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little"
+    )
     rows, places = np.nonzero(flags)
     return rows, places
 

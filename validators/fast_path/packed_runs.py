@@ -1,8 +1,8 @@
-"""Pieces whose lineage is packed (validators/fast_path/offset_runs.py): cut into what the packs say, once all of these
-are known.
+"""Pieces whose lineage is packed (validators/fast_path/offset_runs.py): cut into what the packs
+say, once all of these are known.
 
-Which offsets are of which pack say the batches' headers (validators/lineage/packs.py), so that of the records
-themselves only the sets of their offsets are looked at.
+Which offsets are of which pack say the batches' headers (validators/lineage/packs.py), so that of
+the records themselves only the sets of their offsets are looked at.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from topicproof.validators.fast_path.offset_runs import PIECES, all_of, begins_of, bit_of, first_of, members, widths
+from topicproof.validators.fast_path.offset_runs import (
+    PIECES,
+    all_of,
+    begins_of,
+    bit_of,
+    first_of,
+    members,
+    widths,
+)
 from topicproof.validators.lineage.headers import Lineage, format_lineage
 from topicproof.validators.lineage.packs import HEADS, lay, parse_pack
 from topicproof.validators.offsets import WORD
@@ -23,8 +31,9 @@ Ints = npt.NDArray[np.int64]
 
 
 def with_lineage(pieces: pa.Table, batches: pa.Table) -> pa.Table | None:
-    """The same records in pieces that all have lineage and a transaction's name, by the raw log's batches. None where
-    some are of no pack that can be read, or of one that speaks of second outputs, which nothing is proved of."""
+    """The same records in pieces that all have lineage and a transaction's name, by the raw log's
+    batches. None where some are of no pack that can be read, or of one that speaks of second
+    outputs, which nothing is proved of."""
     without = np.asarray(pieces["origin"].is_null(), bool)
     heads = _heads(pieces)
     if not heads.num_rows:
@@ -49,9 +58,16 @@ def with_lineage(pieces: pa.Table, batches: pa.Table) -> pa.Table | None:
 def _heads(pieces: pa.Table) -> pa.Table:
     """The first records of packs, each of which begins a piece."""
     found = pieces.filter(pieces["packed"].is_valid())
-    offsets = np.asarray(found["word"], np.int64) * WORD + first_of(np.asarray(found["bits"], np.int64))
+    offsets = np.asarray(found["word"], np.int64) * WORD + first_of(
+        np.asarray(found["bits"], np.int64)
+    )
     return pa.table(
-        {"partition": found["partition"], "offset": offsets, "packed": found["packed"], "transaction": found["name"]}
+        {
+            "partition": found["partition"],
+            "offset": offsets,
+            "packed": found["packed"],
+            "transaction": found["name"],
+        }
     ).cast(HEADS)
 
 
@@ -59,12 +75,18 @@ class _Packs:
     """Those of one partition."""
 
     def __init__(self, heads: pa.Table, segments: pa.Table, partition: int) -> None:
-        heads, segments = (one.filter(pa.array(np.asarray(one["partition"]) == partition)) for one in (heads, segments))
+        heads, segments = (
+            one.filter(pa.array(np.asarray(one["partition"]) == partition))
+            for one in (heads, segments)
+        )
         heads = heads.sort_by("offset")
         self.first, self.last, self.position = (
-            np.asarray(segments[name], np.int64) for name in ("first_offset", "last_offset", "position")
+            np.asarray(segments[name], np.int64)
+            for name in ("first_offset", "last_offset", "position")
         )
-        self.head = np.searchsorted(np.asarray(heads["offset"], np.int64), np.asarray(segments["head"], np.int64))
+        self.head = np.searchsorted(
+            np.asarray(heads["offset"], np.int64), np.asarray(segments["head"], np.int64)
+        )
         self.packed, self.names = heads["packed"].to_pylist(), heads["transaction"].to_pylist()
 
     def cut(self, pieces: pa.Table, without: npt.NDArray[np.bool_]) -> list[pa.Table] | None:
@@ -79,8 +101,11 @@ class _Packs:
             return None if without.any() else []
         segment = np.searchsorted(self.first, offset, "right") - 1
         inside = (segment >= 0) & (offset <= self.last[segment])
-        # One that has lineage of its own, and is of a pack, has it twice. One that was read twice is no piece.
-        if (inside != without[row]).any() or (np.bitwise_count(bits.view(np.uint64)) != counted).any():
+        # One that has lineage of its own, and is of a pack, has it twice. One that was read twice
+        # is no piece.
+        if (inside != without[row]).any() or (
+            np.bitwise_count(bits.view(np.uint64)) != counted
+        ).any():
             return None
         row, place, offset, segment = (one[inside] for one in (row, place, offset, segment))
         if not row.size:
@@ -88,7 +113,9 @@ class _Packs:
         used = np.zeros(self.head.size, bool)
         used[segment] = True
         heads, which = np.unique(self.head[used], return_inverse=True)
-        packs = [pack for head in heads.tolist() if (pack := parse_pack(self.packed[head])) is not None]
+        packs = [
+            pack for head in heads.tolist() if (pack := parse_pack(self.packed[head])) is not None
+        ]
         names = [self.names[head] for head in heads.tolist()]
         if len(packs) < heads.size or None in names or any(pack.indices.any() for pack in packs):
             return None
@@ -103,14 +130,31 @@ class _Packs:
         texts, same = np.unique(np.array(names, object), return_inverse=True)
         begins = begins_of(row, origin, at >> 6, same[of])
         rises = all_of(np.append(True, at[1:] > at[:-1]), begins)
-        # What is in a piece's content cannot be told apart: it stays with the first one that is cut from it.
+        # What is in a piece's content cannot be told apart: it stays with the first one that is cut
+        # from it.
         whole = np.append(True, row[begins][1:] != row[begins][:-1])
         columns = (
-            *(partition[row[begins]], word[row[begins]], np.bitwise_or.reduceat(bit_of(place), begins)),
-            *(widths(begins, row.size), np.where(whole, content[row[begins]], 0), transaction[row[begins]]),
-            *(at[begins] >> 6, np.bitwise_or.reduceat(bit_of(at), begins), rises & ordered[row[begins]]),
+            *(
+                partition[row[begins]],
+                word[row[begins]],
+                np.bitwise_or.reduceat(bit_of(place), begins),
+            ),
+            *(
+                widths(begins, row.size),
+                np.where(whole, content[row[begins]], 0),
+                transaction[row[begins]],
+            ),
+            *(
+                at[begins] >> 6,
+                np.bitwise_or.reduceat(bit_of(at), begins),
+                rises & ordered[row[begins]],
+            ),
         )
         spelled = pa.array(origins.tolist(), pa.binary()).take(pa.array(origin[begins]))
         named = pa.array(texts.tolist(), pa.binary()).take(pa.array(same[of][begins]))
         nothing = pa.nulls(begins.size, pa.binary())
-        return [pa.table([*(pa.array(column) for column in columns), spelled, named, nothing], schema=PIECES)]
+        return [
+            pa.table(
+                [*(pa.array(column) for column in columns), spelled, named, nothing], schema=PIECES
+            )
+        ]

@@ -1,13 +1,13 @@
 """The short way: what a ledger counts, where it can be proved that nothing is odd.
 
-Most topics are as they should be. Then Spark need only fold each reading once, to words of 64 offsets
-(validators/fast_path/offset_runs.py); fates, transactions, order and repeats are arithmetic on the bits of these words,
-beside the raw log and the journal. So a proof can be repeated from the folded readings alone, which hold no key and no
-value.
+Most topics are as they should be. Then Spark need only fold each reading once, to words of 64
+offsets (validators/fast_path/offset_runs.py); fates, transactions, order and repeats are arithmetic
+on the bits of these words, beside the raw log and the journal. So a proof can be repeated from the
+folded readings alone, which hold no key and no value.
 
-Whatever is odd, if only by a bit, ends the proof: None, and the long way (validators/ledger/build.py) looks at each
-record and says what it is. So nothing that is found ever rests on this file; tests/validators/test_sound.py compares
-what both ways count.
+Whatever is odd, if only by a bit, ends the proof: None, and the long way
+(validators/ledger/build.py) looks at each record and says what it is. So nothing that is found ever
+rests on this file; tests/validators/test_sound.py compares what both ways count.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ NAMED_COLUMNS = (
 
 
 class Proof(NamedTuple):
-    """What the ledger counts of a sink in which nothing is odd: no doubt, no repeat, each line in order, each record
-    of a transaction that has ended, and the output of an input of the judged range."""
+    """What the ledger counts of a sink in which nothing is odd: no doubt, no repeat, each line in
+    order, each record of a transaction that has ended, and the output of an input of the judged
+    range."""
 
     cells: tuple[Cell, ...]
     headers: dict[int, Headers]
@@ -85,10 +86,15 @@ class Folded(NamedTuple):
 
 
 def fold(
-    committed: DataFrame, uncommitted: DataFrame, source: DataFrame, log: SoundLog, content: Column, offsets: int
+    committed: DataFrame,
+    uncommitted: DataFrame,
+    source: DataFrame,
+    log: SoundLog,
+    content: Column,
+    offsets: int,
 ) -> Folded:
-    """Each reading is read once. `content` is a hash of a record's content; `offsets`: how many, of source and sink
-    together."""
+    """Each reading is read once. `content` is a hash of a record's content; `offsets`: how many, of
+    source and sink together."""
     seen, pieces, inputs = together(
         lambda: words_of(committed, content, offsets),
         lambda: folded_pieces(uncommitted, content, offsets, spans_of(log)),
@@ -121,7 +127,12 @@ def prove(
         return None
     places = _origins(pieces, source_bounds)
     names = [parse_transaction(text) for text in pieces.names]
-    if not pieces.ordered.all() or (pieces.transaction < 0).any() or places is None or None in names:
+    if (
+        not pieces.ordered.all()
+        or (pieces.transaction < 0).any()
+        or places is None
+        or None in names
+    ):
         return None
     spread = _spread(pieces)
     stable = log.transactions["stable"].to_numpy(bool)[pieces.transaction]
@@ -136,7 +147,11 @@ def prove(
     if not sound:
         return None
     groups = _groups(pieces, spread, places, log)
-    told = None if groups is None else _named(groups, [one for one in names if one], declared, source_bounds.topic)
+    told = (
+        None
+        if groups is None
+        else _named(groups, [one for one in names if one], declared, source_bounds.topic)
+    )
     if told is None:
         return None
     return Proof(
@@ -152,8 +167,8 @@ def prove(
 
 
 def outcomes_of(entries: Iterable[tuple[str, int, int, str, str, str]]) -> Outcomes:
-    """Of a journal's entries: transactional id, sequence, attempt, task, outcome, reason. One that says two things of a
-    transaction says nothing."""
+    """Of a journal's entries: transactional id, sequence, attempt, task, outcome, reason. One that
+    says two things of a transaction says nothing."""
     said: dict[tuple[str, int, int, str], tuple[set[str], str]] = {}
     for transactional_id, sequence, attempt, task, outcome, reason in entries:
         outcomes, why = said.get(key := (transactional_id, sequence, attempt, task), (set(), ""))
@@ -166,7 +181,8 @@ def outcomes_of(entries: Iterable[tuple[str, int, int, str, str, str]]) -> Outco
 
 
 def together(*questions: Callable[[], Any]) -> list[Any]:
-    """The answers to questions that do not need each other, asked at the same time: small jobs leave cores idle."""
+    """The answers to questions that do not need each other, asked at the same time: small jobs
+    leave cores idle."""
     with ThreadPoolExecutor(len(questions)) as pool:
         return [answer.result() for answer in [pool.submit(question) for question in questions]]
 
@@ -186,7 +202,8 @@ def whole_words(words: Words) -> Words:
     if begins.size == words.word.size:
         return words
     bits, content = (
-        one.reduceat(of, begins) for one, of in ((np.bitwise_or, words.bits), (np.bitwise_xor, words.content))
+        one.reduceat(of, begins)
+        for one, of in ((np.bitwise_or, words.bits), (np.bitwise_xor, words.content))
     )
     counted, headed = (np.add.reduceat(one, begins) for one in (words.counted, words.headed))
     return Words(words.partition[begins], words.word[begins], bits, counted, content, headed)
@@ -222,7 +239,8 @@ def _ends(word: Ints, bits: Ints) -> tuple[Ints, Ints]:
 
 
 def _origins(pieces: Pieces, source: Bounds) -> Ints | None:
-    """The source partition of each piece; None where one has another source, or another output than the first."""
+    """The source partition of each piece; None where one has another source, or another output than
+    the first."""
     first = {part.topic: part.first for part in source.parts} or {source.topic: 0}
     found = []
     for origin in pieces.origins:
@@ -234,10 +252,13 @@ def _origins(pieces: Pieces, source: Bounds) -> Ints | None:
 
 
 def _seen_as_told(pieces: Pieces, seen: Words, stable: Flags) -> bool:
-    """Whether read_committed saw what the log says is committed, and nothing else, with the same content."""
+    """Whether read_committed saw what the log says is committed, and nothing else, with the same
+    content."""
     told = pieces.bits[stable], pieces.partition[stable], pieces.word[stable]
     begins = _begins(told[1], told[2])
-    if not np.array_equal(told[1][begins], seen.partition) or not np.array_equal(told[2][begins], seen.word):
+    if not np.array_equal(told[1][begins], seen.partition) or not np.array_equal(
+        told[2][begins], seen.word
+    ):
         return False
     if not begins.size:
         return True
@@ -250,17 +271,26 @@ def _within(partitions: Ints, first: Ints, last: Ints, bounds: Bounds, end: str)
     known = {one.partition: (one.start, getattr(one, end)) for one in bounds.partitions}
     for partition in np.unique(partitions).tolist():
         own = partitions == partition
-        if partition not in known or first[own].min() < known[partition][0] or last[own].max() >= known[partition][1]:
+        if (
+            partition not in known
+            or first[own].min() < known[partition][0]
+            or last[own].max() >= known[partition][1]
+        ):
             return False
     return True
 
 
 def _at_inputs(pieces: Pieces, places: Ints, inputs: Words) -> bool:
     """Whether each record stems from an input that was read."""
-    wanted = pd.DataFrame({"partition": places, "word": pieces.source_word, "wanted": pieces.source_bits})
+    wanted = pd.DataFrame(
+        {"partition": places, "word": pieces.source_word, "wanted": pieces.source_bits}
+    )
     held = pd.DataFrame({"partition": inputs.partition, "word": inputs.word, "held": inputs.bits})
     both = wanted.merge(held, "inner", ["partition", "word"])
-    return len(both) == len(wanted) and not (both["wanted"].to_numpy() & ~both["held"].to_numpy()).any()
+    return (
+        len(both) == len(wanted)
+        and not (both["wanted"].to_numpy() & ~both["held"].to_numpy()).any()
+    )
 
 
 def _inputs_of(pieces: Pieces, places: Ints, which: Flags) -> int:
@@ -273,10 +303,14 @@ def _inputs_of(pieces: Pieces, places: Ints, which: Flags) -> int:
     return int(np.bitwise_count(whole.view(np.uint64)).sum())
 
 
-def _in_order(partition: Ints, source: Ints, first: Ints, last: Ints, first_input: Ints, last_input: Ints) -> bool:
+def _in_order(
+    partition: Ints, source: Ints, first: Ints, last: Ints, first_input: Ints, last_input: Ints
+) -> bool:
     """Whether the pieces of each line stand one behind the other, as their inputs do."""
     order = np.lexsort((first, source, partition))
-    line = (partition[order][1:] == partition[order][:-1]) & (source[order][1:] == source[order][:-1])
+    line = (partition[order][1:] == partition[order][:-1]) & (
+        source[order][1:] == source[order][:-1]
+    )
     behind = first[order][1:] > last[order][:-1]
     later = first_input[order][1:] > last_input[order][:-1]
     return bool((~line | (behind & later)).all())
@@ -286,23 +320,38 @@ def _cells(pieces: Pieces, spread: _Spread, places: Ints, stable: Flags) -> tupl
     # In a cell, only committed records have an input.
     source = np.where(stable, places, -1)
     rows = pd.DataFrame(
-        {"partition": pieces.partition, "source": source, "counted": pieces.counted, "last": spread.last_input}
+        {
+            "partition": pieces.partition,
+            "source": source,
+            "counted": pieces.counted,
+            "last": spread.last_input,
+        }
     )
-    cells = rows.groupby(["partition", "source"], as_index=False).agg(counted=("counted", "sum"), last=("last", "max"))
+    cells = rows.groupby(["partition", "source"], as_index=False).agg(
+        counted=("counted", "sum"), last=("last", "max")
+    )
     found = []
     for partition, place, count, last in cells.to_numpy(np.int64).tolist():
         if place < 0:
             found.append(Cell(partition, None, aborted=count))
         else:
             found.append(
-                Cell(partition, place, count, heard=count, last_source_offset=last, at_inputs=count, of_source=count)
+                Cell(
+                    partition,
+                    place,
+                    count,
+                    heard=count,
+                    last_source_offset=last,
+                    at_inputs=count,
+                    of_source=count,
+                )
             )
     return tuple(found)
 
 
 def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: SoundLog) -> pd.DataFrame | None:
-    """One row per transaction of the log: its name and where it lies. None unless each has one name, which is that of
-    no other in its partition, and all of its records are there."""
+    """One row per transaction of the log: its name and where it lies. None unless each has one
+    name, which is that of no other in its partition, and all of its records are there."""
     rows = pd.DataFrame(
         {
             "number": pieces.transaction,
@@ -342,8 +391,8 @@ def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: SoundLog) -> pd.
 def _named(
     groups: pd.DataFrame, names: list[Transaction], declared: Outcomes | None, topic: str
 ) -> pd.DataFrame | None:
-    """With `NAMED_COLUMNS`. None where the headers of a transaction contradict one another, the markers or the journal,
-    or some of what was committed is missing."""
+    """With `NAMED_COLUMNS`. None where the headers of a transaction contradict one another, the
+    markers or the journal, or some of what was committed is missing."""
     keys = [(one.transactional_id, one.sequence, one.attempt, one.task) for one in names]
     if len(set(keys)) != len(keys):
         return None
@@ -356,11 +405,18 @@ def _named(
     found["declared"], found["reason"] = ([told[one][which] for one in code] for which in (0, 1))
     stable = found.pop("stable").to_numpy(bool)
     outcome = np.where(stable, Fate.COMMITTED.value, Fate.ABORTED.value)
-    if any(one is not None and one != end for one, end in zip(found["declared"], outcome, strict=True)):
+    if any(
+        one is not None and one != end for one, end in zip(found["declared"], outcome, strict=True)
+    ):
         return None
-    by_name = pd.DataFrame({"code": code, "stable": stable, "records": found["records"], "total": found["total"]})
+    by_name = pd.DataFrame(
+        {"code": code, "stable": stable, "records": found["records"], "total": found["total"]}
+    )
     whole = by_name.groupby("code").agg(
-        ends=("stable", "nunique"), stable=("stable", "first"), records=("records", "sum"), total=("total", "first")
+        ends=("stable", "nunique"),
+        stable=("stable", "first"),
+        records=("records", "sum"),
+        total=("total", "first"),
     )
     if (whole["ends"] > 1).any() or (whole["stable"] & (whole["records"] < whole["total"])).any():
         return None
@@ -376,7 +432,9 @@ def _named(
 def _ids(named: pd.DataFrame) -> tuple[TransactionalId, ...]:
     found = []
     for name, own in named.groupby("transactional_id", sort=True):
-        by_name = own.groupby(list(NAME)[1:]).agg(committed=("committed", "max"), declared=("declared", "first"))
+        by_name = own.groupby(list(NAME)[1:]).agg(
+            committed=("committed", "max"), declared=("declared", "first")
+        )
         committed = int((by_name["committed"] > 0).sum())
         sources = own["first_source"].dropna().min(), own["last_source"].dropna().max()
         known = bool(own["first_source"].notna().any())

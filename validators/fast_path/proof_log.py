@@ -1,4 +1,5 @@
-"""A raw log in which nothing is odd: every offset in a whole batch, every batch in a transaction that has ended."""
+"""A raw log in which nothing is odd: every offset in a whole batch, every batch in a transaction
+that has ended."""
 
 from __future__ import annotations
 
@@ -54,9 +55,18 @@ def sound_log(batches: pa.Table, transactions: pa.Table, bounds: Bounds) -> Soun
         if own.any():
             data, mixed = int((own & log.data).sum()), int((own & interleaved).sum())
             markers = int(own.sum()) - data
-            headers[one.partition] = Headers(one.hw - one.start, markers, 0, None, data, data, 0, 0, 0, 0, mixed)
+            headers[one.partition] = Headers(
+                one.hw - one.start, markers, 0, None, data, data, 0, 0, 0, 0, mixed
+            )
     ends = ended["outcome"].value_counts().to_dict()
-    return SoundLog(headers, {str(end): int(count) for end, count in ends.items()}, log.partition, log.base, of, ended)
+    return SoundLog(
+        headers,
+        {str(end): int(count) for end, count in ends.items()},
+        log.partition,
+        log.base,
+        of,
+        ended,
+    )
 
 
 class _Batches(NamedTuple):
@@ -71,20 +81,33 @@ class _Batches(NamedTuple):
 
     @staticmethod
     def of(batches: pa.Table) -> _Batches | None:
-        """By partition and offset. None where records are gone from a batch, or were in no transaction."""
+        """By partition and offset. None where records are gone from a batch, or were in no
+        transaction."""
         control = batches["control"]
         data = np.asarray(pc.is_null(control), bool)
         known = np.asarray(pc.is_in(control, pa.array(MARKERS)), bool)
-        names = ("partition", "base_offset", "last_offset", "producer_id", "producer_epoch", "base_sequence")
+        names = (
+            "partition",
+            "base_offset",
+            "last_offset",
+            "producer_id",
+            "producer_epoch",
+            "base_sequence",
+        )
         columns = [np.asarray(batches[name], np.int64) for name in names]
-        count, transactional = np.asarray(batches["count"], np.int64), np.asarray(batches["transactional"], bool)
+        count, transactional = (
+            np.asarray(batches["count"], np.int64),
+            np.asarray(batches["transactional"], bool),
+        )
         whole = count == columns[2] - columns[1] + 1
         if not (whole & transactional & (data | known) & (columns[3] >= 0)).all():
             return None
         order = np.lexsort((columns[1], columns[0]))
         aborts = np.asarray(pc.fill_null(pc.equal(control, "ABORT"), False), bool)
         partition, base, last, producer, epoch, sequence = (column[order] for column in columns)
-        return _Batches(partition, base, last, producer, epoch, sequence, data[order], aborts[order])
+        return _Batches(
+            partition, base, last, producer, epoch, sequence, data[order], aborts[order]
+        )
 
 
 def _whole(log: _Batches, bounds: Bounds) -> bool:
@@ -105,8 +128,8 @@ def _whole(log: _Batches, bounds: Bounds) -> bool:
 
 
 def _interleaved(log: _Batches) -> Flags | None:
-    """Which batches go on with a transaction behind a batch of another one. None where validators/facts/marks.py finds
-    anything else."""
+    """Which batches go on with a transaction behind a batch of another one. None where
+    validators/facts/marks.py finds anything else."""
     own = np.lexsort((log.base, log.producer, log.partition))
     follows = np.append(False, _same(log.partition[own], log.producer[own]))
     data, before = log.data[own], np.roll(log.data[own], 1)
@@ -135,7 +158,8 @@ def _same(*keys: Ints) -> Flags:
 
 
 def _ended(transactions: pa.Table, bounds: Bounds) -> pd.DataFrame | None:
-    """The transactions with what lies of them in the bounds; None where one has not ended, or lies elsewhere."""
+    """The transactions with what lies of them in the bounds; None where one has not ended, or lies
+    elsewhere."""
     found: pd.DataFrame = transactions.to_pandas()
     places = pd.DataFrame([(one.partition, one.start, one.hw) for one in bounds.partitions])
     found = found.merge(places.set_axis(["partition", "start", "hw"], axis=1), "left", "partition")
@@ -147,15 +171,21 @@ def _ended(transactions: pa.Table, bounds: Bounds) -> pd.DataFrame | None:
 
 
 def _attributed(log: _Batches, transactions: pd.DataFrame, bounds: Bounds) -> Ints | None:
-    """The transaction of each batch: the last one of its producer that began at or below it. None where a batch of data
-    is of none."""
+    """The transaction of each batch: the last one of its producer that began at or below it. None
+    where a batch of data is of none."""
     starts = pd.Series({one.partition: one.start for one in bounds.partitions}, dtype=np.int64)
     at = np.maximum(log.base, starts.reindex(log.partition).to_numpy(np.int64))
-    rows = pd.DataFrame({"partition": log.partition, "producer_id": log.producer, "at": at, "last": log.last})
+    rows = pd.DataFrame(
+        {"partition": log.partition, "producer_id": log.producer, "at": at, "last": log.last}
+    )
     rows = rows[log.data].sort_values("at", kind="stable")
-    begins = transactions[["partition", "producer_id", "first_offset", "last_offset"]].astype(np.int64)
+    begins = transactions[["partition", "producer_id", "first_offset", "last_offset"]].astype(
+        np.int64
+    )
     begins = begins.assign(number=np.arange(len(begins))).sort_values("first_offset", kind="stable")
-    merged = pd.merge_asof(rows, begins, left_on="at", right_on="first_offset", by=["partition", "producer_id"])
+    merged = pd.merge_asof(
+        rows, begins, left_on="at", right_on="first_offset", by=["partition", "producer_id"]
+    )
     if not (merged["last_offset"] >= merged["last"]).all():
         return None
     found = np.full(log.base.size, -1, np.int64)

@@ -1,9 +1,9 @@
 """No committed record stems from a record that was aborted in the source.
 
-Catalogue 5. Its lineage, or its key, names a record that read_uncommitted has in the source and read_committed has not:
-whoever processed it read what no transaction ever committed. No guarantee allows that. By key it can only be told where
-no committed input has that key as well (validators/lineage/identity.py), and none may have had it that is gone or has
-no key.
+Catalogue 5. Its lineage, or its key, names a record that read_uncommitted has in the source and
+read_committed has not: whoever processed it read what no transaction ever committed. No guarantee
+allows that. By key it can only be told where no committed input has that key as well
+(validators/lineage/identity.py), and none may have had it that is gone or has no key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witnes
 def find(ledger: Ledger) -> DataFrame | None:
     if not any(cell.of_aborted for cell in ledger.cells):
         return None
-    rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.ABORTED.value))
+    rows = ledger.sink.where(
+        (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.ABORTED.value)
+    )
     why = F.lit("Its input was aborted in the source: read_committed never shows it.")
     return evidence(rows, F.lit(0), why, of_another(ledger))
 
@@ -36,4 +38,6 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "aborted inputs", "has a committed output", "have committed outputs")
+    return amount(
+        count, records, "aborted inputs", "has a committed output", "have committed outputs"
+    )

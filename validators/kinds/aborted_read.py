@@ -1,8 +1,9 @@
 """No record of an aborted transaction is visible to read_committed.
 
-Catalogue 10, Jepsen's and Adya's `G1a`. Two readings can never show it: such a record looks committed. It takes the
-markers of the raw log, or a journal in which the worker wrote down that it aborted. Where the journal says so and the
-marker is COMMIT, the marker is at fault: explained by `wrong_attribution`; where there is no marker, by `resurrected`.
+Catalogue 10, Jepsen's and Adya's `G1a`. Two readings can never show it: such a record looks
+committed. It takes the markers of the raw log, or a journal in which the worker wrote down that it
+aborted. Where the journal says so and the marker is COMMIT, the marker is at fault: explained by
+`wrong_attribution`; where there is no marker, by `resurrected`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from topicproof.validators.ledger.rows import known_aborted, without_marker
 NAME = "aborted_read"
 QUESTION = "Do the records of aborted transactions stay invisible to read_committed?"
 UNIT = "records"
-WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG, Witness.JOURNAL))
+WITNESSES: tuple[tuple[Witness, ...], ...] = (
+    (Witness.READ_COMMITTED,),
+    (Witness.RAW_LOG, Witness.JOURNAL),
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -27,7 +31,9 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & known_aborted())
     by_marker = F.col("outcome") == Fate.ABORTED.value
-    why = F.when(by_marker, "Visible to read_committed, but its transaction ends with an ABORT marker.").otherwise(
+    why = F.when(
+        by_marker, "Visible to read_committed, but its transaction ends with an ABORT marker."
+    ).otherwise(
         "Visible to read_committed, but the run's journal says that its transaction was aborted."
     )
     cause = F.when(F.col("outcome") == Fate.COMMITTED.value, wrong_attribution.NAME).when(

@@ -1,8 +1,8 @@
 """How much of the log is aborted records, and whose.
 
-Catalogue 22. This is information: aborted records are part of every topic whose producers ever abort, and take room and
-reading time until retention removes them. One row per transaction and partition, the largest first, with the reason
-where the journal tells it.
+Catalogue 22. This is information: aborted records are part of every topic whose producers ever
+abort, and take room and reading time until retention removes them. One row per transaction and
+partition, the largest first, with the reason where the journal tells it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def find(ledger: Ledger) -> DataFrame | None:
     )
     rows = aborted.join(ledger.named, ["partition", "offset"], "left")
     offsets = by_partition("partition", {one.partition: one.offsets for one in ledger.balance})
-    reason = F.when(F.col("declared") == Fate.ABORTED.value, F.coalesce("reason", F.lit("aborted by its worker")))
+    reason = F.when(
+        F.col("declared") == Fate.ABORTED.value,
+        F.coalesce("reason", F.lit("aborted by its worker")),
+    )
     why = F.format_string(
         "%s of producer id %d, %.1f %% of the partition: %s.",
         records("amount", "aborted"),

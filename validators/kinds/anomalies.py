@@ -1,7 +1,8 @@
-"""The catalogue: every anomaly between a source and a sink that the verifiers of today or this project look for.
+"""The catalogue: every anomaly between a source and a sink that the verifiers of today or this
+project look for.
 
-One row an anomaly, with the kinds of finding that tell of it here, or what else answers it, and who else looks for it.
-docs/KINDS.md is made from it (`make docs`).
+One row an anomaly, with the kinds of finding that tell of it here, or what else answers it, and who
+else looks for it. docs/KINDS.md is made from it (`make docs`).
 """
 
 from __future__ import annotations
@@ -45,9 +46,22 @@ ANOMALIES: tuple[Anomaly, ...] = (
         jepsen="`lost-write`",
         apache="transactions_test, as sets",
     ),
-    Anomaly("3", "Lost tail", "a gap behind the last committed output of its partition", ("gap",), jepsen="`unseen`"),
-    Anomaly("4", "Phantom record", "a committed record without an input in the source", ("phantom",)),
-    Anomaly("5", "Aborted input processed", "an output of a record that was aborted in the source", ("aborted_input",)),
+    Anomaly(
+        "3",
+        "Lost tail",
+        "a gap behind the last committed output of its partition",
+        ("gap",),
+        jepsen="`unseen`",
+    ),
+    Anomaly(
+        "4", "Phantom record", "a committed record without an input in the source", ("phantom",)
+    ),
+    Anomaly(
+        "5",
+        "Aborted input processed",
+        "an output of a record that was aborted in the source",
+        ("aborted_input",),
+    ),
     Anomaly(
         "6",
         "Wrong value",
@@ -70,7 +84,12 @@ ANOMALIES: tuple[Anomaly, ...] = (
         ("offset_ahead",),
         jepsen="auto-commit workload only",
     ),
-    Anomaly("9", "Offset behind output", "a committed offset at or below an input with an output", ("offset_behind",)),
+    Anomaly(
+        "9",
+        "Offset behind output",
+        "a committed offset at or below an input with an output",
+        ("offset_behind",),
+    ),
     Anomaly(
         "10",
         "Aborted read (G1a)",
@@ -79,15 +98,27 @@ ANOMALIES: tuple[Anomaly, ...] = (
         jepsen="`G1a`",
         apache="TransactionsTest, by header",
     ),
-    Anomaly("11", "Torn transaction (G1b)", "some records of a transaction are committed, not all", ("torn",)),
-    Anomaly("12", "Fate split", "a transaction with a COMMIT and an ABORT marker in two partitions", ("fate_split",)),
+    Anomaly(
+        "11",
+        "Torn transaction (G1b)",
+        "some records of a transaction are committed, not all",
+        ("torn",),
+    ),
+    Anomaly(
+        "12",
+        "Fate split",
+        "a transaction with a COMMIT and an ABORT marker in two partitions",
+        ("fate_split",),
+    ),
     Anomaly(
         "13",
         "Wrong attribution (KAFKA-17754)",
         "records of two transactions before one marker, or a marker against the journal",
         ("wrong_attribution",),
     ),
-    Anomaly("14", "Late append", "records of a transaction behind its own marker", ("late_append",)),
+    Anomaly(
+        "14", "Late append", "records of a transaction behind its own marker", ("late_append",)
+    ),
     Anomaly(
         "15",
         "Precommitted read",
@@ -140,8 +171,18 @@ ANOMALIES: tuple[Anomaly, ...] = (
         ("marker_accounting",),
         "Offsets that nothing explains are a doubt, after which nothing is judged.",
     ),
-    Anomaly("22", "Aborted volume", "aborted records by transaction, with reason; information", ("aborted_volume",)),
-    Anomaly("23", "Resurrected", "a record shown as committed without a marker that commits it", ("resurrected",)),
+    Anomaly(
+        "22",
+        "Aborted volume",
+        "aborted records by transaction, with reason; information",
+        ("aborted_volume",),
+    ),
+    Anomaly(
+        "23",
+        "Resurrected",
+        "a record shown as committed without a marker that commits it",
+        ("resurrected",),
+    ),
     Anomaly("24", "Intruder", "a batch that the pipeline did not write", ("intruder",)),
     Anomaly(
         "25",
@@ -158,7 +199,12 @@ ANOMALIES: tuple[Anomaly, ...] = (
         ("zombie_write",),
         apache="fencing tests, by exceptions",
     ),
-    Anomaly("27", "Sequence hole or overlap", "a producer's sequences do not follow one another", ("sequence_hole",)),
+    Anomaly(
+        "27",
+        "Sequence hole or overlap",
+        "a producer's sequences do not follow one another",
+        ("sequence_hole",),
+    ),
     Anomaly(
         "28",
         "Identity change",
@@ -173,7 +219,12 @@ ANOMALIES: tuple[Anomaly, ...] = (
         ("hanging",),
         apache="kafka-transactions.sh",
     ),
-    Anomaly("30", "LSO stall", "the last stable offset stands for longer than a transaction may", ("lso_stall",)),
+    Anomaly(
+        "30",
+        "LSO stall",
+        "the last stable offset stands for longer than a transaction may",
+        ("lso_stall",),
+    ),
     Anomaly(
         "31",
         "Stuck transaction, unstable offsets",
@@ -201,7 +252,13 @@ ANOMALIES: tuple[Anomaly, ...] = (
         "Incomplete or vacuous proof",
         "a verdict on nothing, on a moving topic, by a check that finds nothing",
         (
-            *("identity_missing", "identity_repeated", "identity_disjoint", "outputs_alike", "key_spread"),
+            *(
+                "identity_missing",
+                "identity_repeated",
+                "identity_disjoint",
+                "outputs_alike",
+                "key_spread",
+            ),
             *("source_removed", "sink_removed", "movement", "source_pending"),
         ),
         "The verdict's own rule: UNKNOWN on zero, on pending offsets, without a witness; `check --self-test`.",

@@ -62,8 +62,8 @@ class Validator(Protocol):
     """Who must have been heard: of each group, at least one."""
 
     def find(self, ledger: Ledger) -> DataFrame | None:
-        """The rows, with the columns of validators/evidence.py. Lazy: nothing is computed yet. None when the ledger's
-        counts say already that there is nothing to find."""
+        """The rows, with the columns of validators/evidence.py. Lazy: nothing is computed yet. None
+        when the ledger's counts say already that there is nothing to find."""
 
     def covered(self, ledger: Ledger) -> int:
         """The denominator: how many were looked at. 0 can never hold."""
@@ -73,9 +73,24 @@ class Validator(Protocol):
 
 
 VALIDATORS: tuple[Validator, ...] = (
-    *(identity_missing, identity_repeated, identity_disjoint, outputs_alike, key_spread, source_removed, sink_removed),
+    *(
+        identity_missing,
+        identity_repeated,
+        identity_disjoint,
+        outputs_alike,
+        key_spread,
+        source_removed,
+        sink_removed,
+    ),
     *(duplicate, gap, order, aborted_read, phantom),
-    *(reading_mismatch, fate_split, wrong_attribution, late_append, zombie_write, marker_accounting),
+    *(
+        reading_mismatch,
+        fate_split,
+        wrong_attribution,
+        late_append,
+        zombie_write,
+        marker_accounting,
+    ),
     *(torn, resurrected, aborted_input, circular_flow, precommitted_read, poll_skip),
     *(wrong_value, offset_ahead, offset_behind),
     *(intruder, sequence_hole, identity_change, aborted_volume, interleaving, unknown_outcome),

@@ -1,12 +1,14 @@
 """No transaction depends on what it wrote itself.
 
-Catalogue 16, Adya's `G1c`. A transaction reads inputs that other transactions wrote, and writes outputs that others
-read: its lineage names what it read, the headers of the inputs say who wrote them. Going from writer to reader never
-leads back to where it began, because a read_committed reader sees what is committed, and who waits for another's commit
-cannot be waited for by it. A transaction that read a record of its own is the shortest of these circles.
+Catalogue 16, Adya's `G1c`. A transaction reads inputs that other transactions wrote, and writes
+outputs that others read: its lineage names what it read, the headers of the inputs say who wrote
+them. Going from writer to reader never leads back to where it began, because a read_committed
+reader sees what is committed, and who waits for another's commit cannot be waited for by it. A
+transaction that read a record of its own is the shortest of these circles.
 
-Only a transaction that wrote to the source and to the sink can be in one. Where no transactional id did both, there is
-nothing to follow. The chain of stages between two topics that are not judged together is not seen.
+Only a transaction that wrote to the source and to the sink can be in one. Where no transactional id
+did both, there is nothing to follow. The chain of stages between two topics that are not judged
+together is not seen.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ Name = tuple[object, ...]
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per transaction in a circle, at its first record that has an input of another one of the circle."""
+    """One row per transaction in a circle, at its first record that has an input of another one of
+    the circle."""
     both = {one.transactional_id for one in ledger.ids} & ledger.writers
     if not both or ledger.written is None:
         return None
@@ -41,17 +44,30 @@ def find(ledger: Ledger) -> DataFrame | None:
         .join(ledger.written, ["source_partition", "source_offset"])
         .where(F.col("writer.transactional_id").isin(*both))
         .groupBy("writer", F.struct(*NAMED).alias("reader"))
-        .agg(F.min(F.struct("partition", "offset", "source_partition", "source_offset", "output_index")).alias("at"))
+        .agg(
+            F.min(
+                F.struct("partition", "offset", "source_partition", "source_offset", "output_index")
+            ).alias("at")
+        )
         .collect()
     )
     edges = {(tuple(row["writer"]), tuple(row["reader"])): tuple(row["at"]) for row in flow}
     rows = []
     for circle in _circles(edges):
         for reader in circle:
-            at, writer = min((edges[writer, reader], writer) for writer in circle if (writer, reader) in edges)
+            at, writer = min(
+                (edges[writer, reader], writer) for writer in circle if (writer, reader) in edges
+            )
             partition, offset, source_partition, source_offset, output_index = at
             said = f"It read what {_spell(writer)} wrote, and so depends on itself in a circle of {len(circle)}."
-            place = (partition, offset, ledger.source_bounds.topic, source_partition, source_offset, output_index)
+            place = (
+                partition,
+                offset,
+                ledger.source_bounds.topic,
+                source_partition,
+                source_offset,
+                output_index,
+            )
             rows.append((*place, _spell(reader), None, -len(circle), said))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
 
@@ -65,7 +81,9 @@ def _circles(edges: Mapping[tuple[Name, Name], object]) -> list[list[Name]]:
     found: list[list[Name]] = []
     for one in sorted(after, key=str):
         if one in reached[one] and not any(one in circle for circle in found):
-            found.append(sorted((each for each in reached[one] if one in reached.get(each, ())), key=str))
+            found.append(
+                sorted((each for each in reached[one] if one in reached.get(each, ())), key=str)
+            )
     return found
 
 
@@ -88,4 +106,6 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "inputs that name their transaction", "closes a circle", "close circles")
+    return amount(
+        count, records, "inputs that name their transaction", "closes a circle", "close circles"
+    )

@@ -1,8 +1,10 @@
-"""No output is committed twice: a lineage is found at one committed offset, over all partitions of the sink.
+"""No output is committed twice: a lineage is found at one committed offset, over all partitions of
+the sink.
 
-Catalogue 1, Jepsen's `duplicate`. The rows are the later copies. An output repeated by a record of an aborted
-transaction that read_committed should not have shown is explained by `aborted_read`. Matched by key in a source that
-has lost records, it may be the output of an input that is gone: explained by `source_removed`.
+Catalogue 1, Jepsen's `duplicate`. The rows are the later copies. An output repeated by a record of
+an aborted transaction that read_committed should not have shown is explained by `aborted_read`.
+Matched by key in a source that has lost records, it may be the output of an input that is gone:
+explained by `source_removed`.
 """
 
 from __future__ import annotations
@@ -47,4 +49,11 @@ def covered(ledger: Ledger) -> int:
 
 def says(count: int, records: int) -> str:
     good = "are each the only one of their output"
-    return share(count, records, "committed records", good, "repeats a committed output", "repeat a committed output")
+    return share(
+        count,
+        records,
+        "committed records",
+        good,
+        "repeats a committed output",
+        "repeat a committed output",
+    )

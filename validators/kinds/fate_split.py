@@ -1,8 +1,9 @@
 """A transaction has one outcome: its markers are all COMMIT or all ABORT.
 
-Catalogue 12. The markers of one transaction stand in every partition that it wrote to. Which of them belong together is
-told by the records' headers: a producer id and epoch alone do not tell one transaction from the next (KIP-98). Only
-groups of records that are exactly one transaction of the raw log are compared, so that copied headers split nothing.
+Catalogue 12. The markers of one transaction stand in every partition that it wrote to. Which of
+them belong together is told by the records' headers: a producer id and epoch alone do not tell one
+transaction from the next (KIP-98). Only groups of records that are exactly one transaction of the
+raw log are compared, so that copied headers split nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def find(ledger: Ledger) -> DataFrame | None:
     stable, unstable = F.col("stable") > 0, F.col("unstable") > 0
     rows = ledger.named.where(F.col("producer_id").isNotNull()).withColumns(
         {
-            "committed_in": F.array_sort(F.collect_set(F.when(stable, F.col("partition"))).over(one)),
+            "committed_in": F.array_sort(
+                F.collect_set(F.when(stable, F.col("partition"))).over(one)
+            ),
             "place": F.when(unstable, F.struct("partition", "offset")),
         }
     )

@@ -1,7 +1,8 @@
 """No transaction hangs on the sink: what a partition holds open, its coordinator knows of.
 
-Catalogue 29, Java's algorithm: it starts from the partition's producers and asks the coordinator, because the
-coordinator cannot tell of what it does not know. Nothing ends a hanging transaction but an operator.
+Catalogue 29, Java's algorithm: it starts from the partition's producers and asks the coordinator,
+because the coordinator cannot tell of what it does not know. Nothing ends a hanging transaction but
+an operator.
 """
 
 from __future__ import annotations
@@ -30,4 +31,6 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "partitions", "holds a hanging transaction", "hold hanging transactions")
+    return amount(
+        count, records, "partitions", "holds a hanging transaction", "hold hanging transactions"
+    )

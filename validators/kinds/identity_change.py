@@ -1,8 +1,9 @@
 """Which producer ids and epochs wrote for a transactional id, and what that means.
 
-Catalogue 28. This is information. A transactional id keeps its producer id; its epoch rises with every takeover, fence
-or timeout (transaction version 1), or with every transaction (version 2, KIP-890). A new producer id means that the
-epochs were used up, or that the coordinator had forgotten the id.
+Catalogue 28. This is information. A transactional id keeps its producer id; its epoch rises with
+every takeover, fence or timeout (transaction version 1), or with every transaction (version 2,
+KIP-890). A new producer id means that the epochs were used up, or that the coordinator had
+forgotten the id.
 """
 
 from __future__ import annotations
@@ -24,11 +25,20 @@ EPOCHS_USED_UP = 32_766
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per transactional id whose epoch changed, and one per new producer id, at its first record."""
+    """One row per transactional id whose epoch changed, and one per new producer id, at its first
+    record."""
     if not any(one.changed for one in ledger.ids):
         return None
     epoch = F.col("producer_epoch")
-    first = ("partition", "offset", "source_topic", "source_partition", "source_offset", "output_index", "attempt")
+    first = (
+        "partition",
+        "offset",
+        "source_topic",
+        "source_partition",
+        "source_offset",
+        "output_index",
+        "attempt",
+    )
     rows = (
         ledger.named.where(F.col("producer_id").isNotNull())
         .groupBy("transactional_id", "producer_id")
@@ -43,20 +53,30 @@ def find(ledger: Ledger) -> DataFrame | None:
     )
     in_turn = Window.partitionBy("transactional_id").orderBy("sequence", "producer_id")
     rows = rows.withColumns(
-        {"id_before": F.lag("producer_id").over(in_turn), "epoch_before": F.lag("last_epoch").over(in_turn)}
+        {
+            "id_before": F.lag("producer_id").over(in_turn),
+            "epoch_before": F.lag("last_epoch").over(in_turn),
+        }
     )
     new = F.col("id_before").isNotNull()
     moved = F.format_string("New producer id %d after %d", "producer_id", "id_before")
     spent = F.col("epoch_before") >= EPOCHS_USED_UP
     why = (
         F.when(new & spent, F.concat(moved, F.lit(": the epochs of the old one were used up.")))
-        .when(new, F.concat(moved, F.lit(": the coordinator had forgotten the transactional id (it expires unused).")))
+        .when(
+            new,
+            F.concat(
+                moved,
+                F.lit(": the coordinator had forgotten the transactional id (it expires unused)."),
+            ),
+        )
         .otherwise(
             F.format_string(
                 "Producer id %d went from epoch %d to %d in %d transactions: %s.",
                 *("producer_id", "first_epoch", "last_epoch", "names"),
                 F.when(
-                    F.col("epochs") >= F.col("names"), "one each (transaction version 2, or a session each)"
+                    F.col("epochs") >= F.col("names"),
+                    "one each (transaction version 2, or a session each)",
                 ).otherwise("takeovers, fences or timeouts (transaction version 1)"),
             )
         )
@@ -69,4 +89,6 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "transactional ids", "changed its identity", "changed their identity")
+    return amount(
+        count, records, "transactional ids", "changed its identity", "changed their identity"
+    )

@@ -1,7 +1,8 @@
 """The two topics have something in common: some committed record names an input of the source.
 
-A premise. Where none does, the topics do not belong together, or the identity is the wrong one: topics that our sink
-did not write have no lineage headers. Every input would look lost, and every record invented.
+A premise. Where none does, the topics do not belong together, or the identity is the wrong one:
+topics that our sink did not write have no lineage headers. Every input would look lost, and every
+record invented.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.disjoint:
         return None
     rows = ledger.sink.where(F.col("fate") == Fate.COMMITTED.value)
-    why = "Its identity is that of no input." if ledger.by_key else "It has no lineage header that names the source."
+    why = (
+        "Its identity is that of no input."
+        if ledger.by_key
+        else "It has no lineage header that names the source."
+    )
     return evidence(rows, F.lit(0), F.lit(why))
 
 

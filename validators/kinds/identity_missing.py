@@ -1,8 +1,9 @@
 """Every record holds an identity: the key, header or path by which records are matched.
 
-A premise. A record without one matches nothing: null equals nothing, not even null. An input without an identity may
-have any output, and an output without one may be that of any input. So these are not judged, and nothing that rests on
-them holds. A misspelt header or path shows here, because no record has it.
+A premise. A record without one matches nothing: null equals nothing, not even null. An input
+without an identity may have any output, and an output without one may be that of any input. So
+these are not judged, and nothing that rests on them holds. A misspelt header or path shows here,
+because no record has it.
 """
 
 from __future__ import annotations
@@ -26,20 +27,36 @@ def find(ledger: Ledger) -> DataFrame | None:
     if ledger.identified.missing and ledger.identities is not None:
         inputs = ledger.identities().where(F.col("source_key").isNull() & ~F.col("pending"))
         rows = of_source(inputs, ledger.source_bounds.topic).withColumn("output_index", F.lit(None))
-        frames.append(evidence(rows, F.lit(1), F.lit(f"This input has no {_spelled(ledger.agreed.match.source)}.")))
+        frames.append(
+            evidence(
+                rows, F.lit(1), F.lit(f"This input has no {_spelled(ledger.agreed.match.source)}.")
+            )
+        )
     if ledger.unidentified_outputs:
         rows = ledger.sink.where(countable() & ~F.col("identified"))
-        frames.append(evidence(rows, F.lit(0), F.lit(f"This record has no {_spelled(ledger.agreed.match.sink)}.")))
+        frames.append(
+            evidence(
+                rows, F.lit(0), F.lit(f"This record has no {_spelled(ledger.agreed.match.sink)}.")
+            )
+        )
     return together(frames)
 
 
 def covered(ledger: Ledger) -> int:
-    """The committed records of the source's reading, and the committed and pending ones of the sink."""
+    """The committed records of the source's reading, and the committed and pending ones of the
+    sink."""
     return ledger.identified.records + ledger.committed + sum(cell.pending for cell in ledger.cells)
 
 
 def says(count: int, records: int) -> str:
-    return share(count, records, "records of both topics", "hold an identity", "holds no identity", "hold no identity")
+    return share(
+        count,
+        records,
+        "records of both topics",
+        "hold an identity",
+        "holds no identity",
+        "hold no identity",
+    )
 
 
 def _spelled(by: str) -> str:

@@ -1,8 +1,9 @@
 """No two inputs of the source hold the same identity.
 
-A premise, asked where records are matched by key. Where inputs share an identity, their outputs can only be counted: an
-excess is a duplicate and a lack is a gap, whichever input it belongs to. But a duplicate of one beside the loss of
-another cannot be seen, and neither order nor values can be judged. So the verdict is never HOLDS.
+A premise, asked where records are matched by key. Where inputs share an identity, their outputs can
+only be counted: an excess is a duplicate and a lack is a gap, whichever input it belongs to. But a
+duplicate of one beside the loss of another cannot be seen, and neither order nor values can be
+judged. So the verdict is never HOLDS.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row for each input whose identity an earlier one holds already. Pending ones count: they may be committed."""
+    """One row for each input whose identity an earlier one holds already. Pending ones count: they
+    may be committed."""
     if not ledger.identified.repeated or ledger.identities is None:
         return None
     same = Window.partitionBy("source_key")
     place = F.struct("source_partition", "source_offset")
     inputs = ledger.identities().where(F.col("source_key").isNotNull())
-    inputs = inputs.withColumns({"first": F.min(place).over(same), "inputs": F.count("*").over(same)})
+    inputs = inputs.withColumns(
+        {"first": F.min(place).over(same), "inputs": F.count("*").over(same)}
+    )
     later = inputs.where(place > F.col("first"))
     why = F.format_string(
         "%d inputs hold the identity of this one; the first is at %d/%d.",
@@ -45,4 +49,11 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return share(count, records, "inputs", "have an identity of their own", "repeats an identity", "repeat an identity")
+    return share(
+        count,
+        records,
+        "inputs",
+        "have an identity of their own",
+        "repeats an identity",
+        "repeat an identity",
+    )

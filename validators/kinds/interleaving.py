@@ -1,8 +1,9 @@
 """Records of other transactions between the records of one.
 
-Catalogue 17, Jepsen's `int-send-skip` and `G0`. This is information: transactions of different producers take turns in
-a partition's log, and Kafka never promised that one stands there undisturbed. A read_committed consumer sees them in
-the order of offsets, not of commits. One row per transaction and partition.
+Catalogue 17, Jepsen's `int-send-skip` and `G0`. This is information: transactions of different
+producers take turns in a partition's log, and Kafka never promised that one stands there
+undisturbed. A read_committed consumer sees them in the order of offsets, not of commits. One row
+per transaction and partition.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ def find(ledger: Ledger) -> DataFrame | None:
     start = bound("partition", ledger.sink_bounds, "start")
     again = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("interleaved"))
     again = again.select("partition", "producer_id", F.greatest("base_offset", start).alias("at"))
-    own = ledger.raw_log.transactions.select("partition", "producer_id", "first_offset", "last_offset")
+    own = ledger.raw_log.transactions.select(
+        "partition", "producer_id", "first_offset", "last_offset"
+    )
     within = F.col("at").between(F.col("first_offset"), F.col("last_offset"))
     places = own.join(again, ["partition", "producer_id"]).where(within)
-    counted = places.groupBy("partition", F.greatest("first_offset", start).alias("offset"), "producer_id").agg(
-        F.count("*").alias("times")
+    counted = places.groupBy(
+        "partition", F.greatest("first_offset", start).alias("offset"), "producer_id"
+    ).agg(F.count("*").alias("times"))
+    rows = counted.withColumnRenamed("producer_id", "writer").join(
+        ledger.named, ["partition", "offset"], "left"
     )
-    rows = counted.withColumnRenamed("producer_id", "writer").join(ledger.named, ["partition", "offset"], "left")
     why = F.format_string(
         "Records of other transactions stand in %d place%s between those of this one of producer id %d.",
         *("times", F.when(F.col("times") == 1, "").otherwise("s"), "writer"),

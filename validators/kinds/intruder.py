@@ -1,9 +1,10 @@
 """Only the pipeline writes to its sink.
 
-Catalogue 24. Judged where records carry transaction headers at all: then the pipeline owns the sink. Found is each
-batch that was in no transaction, each of a producer id that wrote none of these headers, and each of one whose headers
-name several transactional ids: a producer has one, so these are copies of another log. In a log without any
-transaction the pipeline itself writes in none (at_least_once), and a batch tells nothing.
+Catalogue 24. Judged where records carry transaction headers at all: then the pipeline owns the
+sink. Found is each batch that was in no transaction, each of a producer id that wrote none of these
+headers, and each of one whose headers name several transactional ids: a producer has one, so these
+are copies of another log. In a log without any transaction the pipeline itself writes in none
+(at_least_once), and a batch tells nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 def find(ledger: Ledger) -> DataFrame | None:
     if ledger.raw_log is None or not ledger.ends or not _suspicious(ledger):
         return None
-    data = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("control").isNull() & (F.col("count") > 0))
+    data = ledger.raw_log.batches.where(
+        settled(ledger.sink_bounds) & F.col("control").isNull() & (F.col("count") > 0)
+    )
     owners = _owners(ledger)
     rows = data.join(owners, "producer_id", "left").withColumn("offset", F.col("base_offset"))
     ids = F.coalesce("ids", F.lit(0))
@@ -33,7 +36,11 @@ def find(ledger: Ledger) -> DataFrame | None:
         F.when(~F.col("transactional"), F.format_string("%s in no transaction.", records("count")))
         .when(
             ids == 0,
-            F.format_string("%s of producer id %d, which writes no header of ours.", records("count"), "producer_id"),
+            F.format_string(
+                "%s of producer id %d, which writes no header of ours.",
+                records("count"),
+                "producer_id",
+            ),
         )
         .otherwise(
             F.format_string(
@@ -48,23 +55,34 @@ def find(ledger: Ledger) -> DataFrame | None:
 def _suspicious(ledger: Ledger) -> bool:
     found = sum(cell.committed + cell.aborted + cell.pending for cell in ledger.cells)
     named = sum(one.records for one in ledger.ids)
-    strange = found != named or any(one.strangers for one in ledger.ids) or ledger.marks("plain") > 0
+    strange = (
+        found != named or any(one.strangers for one in ledger.ids) or ledger.marks("plain") > 0
+    )
     return named > 0 and strange
 
 
 def _owners(ledger: Ledger) -> DataFrame:
     """Producer ids that wrote our headers: producer_id, ids (of how many transactional ids).
 
-    The first record of a name stands in the last batch that begins at or below it: no record is touched.
+    The first record of a name stands in the last batch that begins at or below it: no record is
+    touched.
     """
     assert ledger.raw_log is not None, "asked only with the raw log"
     batches = ledger.raw_log.batches.where(F.col("control").isNull() & F.col("transactional"))
     begins = batches.select(
-        "partition", F.col("base_offset").alias("at"), F.lit(0).alias("turn"), "producer_id", "last_offset"
+        "partition",
+        F.col("base_offset").alias("at"),
+        F.lit(0).alias("turn"),
+        "producer_id",
+        "last_offset",
     ).withColumn("transactional_id", F.lit(None).cast("string"))
-    names = ledger.named.select("partition", F.col("offset").alias("at"), F.lit(1).alias("turn"), "transactional_id")
+    names = ledger.named.select(
+        "partition", F.col("offset").alias("at"), F.lit(1).alias("turn"), "transactional_id"
+    )
     so_far = Window.partitionBy("partition").orderBy("at", "turn")
-    batch = F.last(F.when(F.col("turn") == 0, F.struct("producer_id", "last_offset")), ignorenulls=True).over(so_far)
+    batch = F.last(
+        F.when(F.col("turn") == 0, F.struct("producer_id", "last_offset")), ignorenulls=True
+    ).over(so_far)
     found = begins.unionByName(names, allowMissingColumns=True).withColumn("batch", batch)
     found = found.where((F.col("turn") == 1) & (F.col("batch.last_offset") >= F.col("at")))
     return found.groupBy(F.col("batch.producer_id").alias("producer_id")).agg(
@@ -78,4 +96,10 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "batches", "was not written by the pipeline", "were not written by the pipeline")
+    return amount(
+        count,
+        records,
+        "batches",
+        "was not written by the pipeline",
+        "were not written by the pipeline",
+    )

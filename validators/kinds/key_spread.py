@@ -1,7 +1,8 @@
 """All outputs that one source partition gives for a key lie in one partition of the sink.
 
-A premise of order per key. Kafka orders the records of a partition, and promises nothing between two: where a key lies
-in several, nothing tells in which order its records came. Records without a key have no order.
+A premise of order per key. Kafka orders the records of a partition, and promises nothing between
+two: where a key lies in several, nothing tells in which order its records came. Records without a
+key have no order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.keys.spread:
         return None
     rows = keys_of(ledger.sink, ledger.sink_bounds).where(F.col("partitions") > 1)
-    first = ledger.sink.join(rows.select("partition", "offset", "partitions"), ["partition", "offset"])
+    first = ledger.sink.join(
+        rows.select("partition", "offset", "partitions"), ["partition", "offset"]
+    )
     why = F.format_string("Records with the key of this one lie in %d partitions.", "partitions")
     return evidence(first, F.col("partitions"), why)
 
@@ -35,4 +38,11 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return share(count, records, "keys", "keep to one partition", "lies in several partitions", "lie in several")
+    return share(
+        count,
+        records,
+        "keys",
+        "keep to one partition",
+        "lies in several partitions",
+        "lie in several",
+    )

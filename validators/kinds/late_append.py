@@ -1,9 +1,9 @@
 """A transaction that was ended gets no more records.
 
-Catalogue 14, KIP-890: a delayed Produce lands behind the marker of its own transaction. It hangs, or it becomes part of
-the producer's next transaction. Told by the records' headers: a name that stands in two transactions of the raw log in
-one partition has records behind its own marker. Copies of another log are left to `intruder`, as in
-`wrong_attribution`.
+Catalogue 14, KIP-890: a delayed Produce lands behind the marker of its own transaction. It hangs,
+or it becomes part of the producer's next transaction. Told by the records' headers: a name that
+stands in two transactions of the raw log in one partition has records behind its own marker. Copies
+of another log are left to `intruder`, as in `wrong_attribution`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The last stable offset of the sink moves: no transaction holds it back for longer than it may be open.
+"""The last stable offset of the sink moves: no transaction holds it back for longer than it may be
+open.
 
-Catalogue 30. Every read_committed consumer stops there, whoever's records come behind. Shown for a partition whose last
-stable offset stands still for longer than the timeout of the transaction that holds it, while the log grows behind.
+Catalogue 30. Every read_committed consumer stops there, whoever's records come behind. Shown for a
+partition whose last stable offset stands still for longer than the timeout of the transaction that
+holds it, while the log grows behind.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "lso_stall"
-QUESTION = "Does the last stable offset move on within the timeout of the transaction that holds it?"
+QUESTION = (
+    "Does the last stable offset move on within the timeout of the transaction that holds it?"
+)
 UNIT = "partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
 
@@ -32,11 +36,14 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "partitions", "has a last stable offset that stalls", "have one that stalls")
+    return amount(
+        count, records, "partitions", "has a last stable offset that stalls", "have one that stalls"
+    )
 
 
 def _stalls(ledger: Ledger) -> list[OpenTransaction]:
-    """The transactions at the last stable offset of their partition that are too old, with others' records behind."""
+    """The transactions at the last stable offset of their partition that are too old, with others'
+    records behind."""
     first: dict[int, OpenTransaction] = {}
     for each in ledger.coordinator.open if ledger.coordinator else ():
         known = first.get(each.partition)

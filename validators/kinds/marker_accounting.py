@@ -1,10 +1,12 @@
-"""Markers and transactions of the log add up: each transaction below the last stable offset has one marker.
+"""Markers and transactions of the log add up: each transaction below the last stable offset has one
+marker.
 
-Catalogue 21. That markers take the offsets that no record has is part of the balance, where a remainder is a doubt.
-Found here: a transaction below the last stable offset without any marker (compaction dropped it, KAFKA-14055), and a
-COMMIT marker right behind an ABORT marker of the same producer. Other markers without data are normal: an empty
-transaction's, and a coordinator's that starts anew and writes its markers once more. Where offsets are gone, data may
-have stood between two markers: nothing is said of them there. A transaction without a marker whose records are visible
+Catalogue 21. That markers take the offsets that no record has is part of the balance, where a
+remainder is a doubt. Found here: a transaction below the last stable offset without any marker
+(compaction dropped it, KAFKA-14055), and a COMMIT marker right behind an ABORT marker of the same
+producer. Other markers without data are normal: an empty transaction's, and a coordinator's that
+starts anew and writes its markers once more. Where offsets are gone, data may have stood between
+two markers: nothing is said of them there. A transaction without a marker whose records are visible
 all the same is explained by `resurrected`.
 """
 
@@ -34,8 +36,12 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     if ledger.ends.get(Fate.UNEXPLAINED.value):
         endless = ledger.raw_log.transactions.where(inside(ledger.sink_bounds))
-        endless = endless.where(F.col("outcome") == Fate.UNEXPLAINED.value).withColumn("offset", F.col("first_offset"))
-        visible = ledger.sink.where(without_marker()).select("partition", "offset", F.lit(True).alias("shown"))
+        endless = endless.where(F.col("outcome") == Fate.UNEXPLAINED.value).withColumn(
+            "offset", F.col("first_offset")
+        )
+        visible = ledger.sink.where(without_marker()).select(
+            "partition", "offset", F.lit(True).alias("shown")
+        )
         endless = endless.join(visible, ["partition", "offset"], "left")
         why = F.format_string(
             "A transaction of producer id %d, %s, lies below the last stable offset, and no marker ends it.",
@@ -46,7 +52,9 @@ def find(ledger: Ledger) -> DataFrame | None:
         found.append(evidence(of_log(endless), F.col("records"), why, cause))
     whole = [one.partition for one in ledger.balance if not one.gone]
     if ledger.marks("second_ends"):
-        ends = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("second_end"))
+        ends = marked(ledger.raw_log.batches).where(
+            settled(ledger.sink_bounds) & F.col("second_end")
+        )
         ends = ends.where(F.col("partition").isin(whole)).withColumn("offset", F.col("base_offset"))
         why = F.format_string(
             "A COMMIT marker of producer id %d right behind its ABORT marker: there is nothing left to commit.",
@@ -61,4 +69,6 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "transactions and markers", "has no counterpart", "have no counterpart")
+    return amount(
+        count, records, "transactions and markers", "has no counterpart", "have no counterpart"
+    )

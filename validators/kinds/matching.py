@@ -6,7 +6,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from topicproof.validators.expectation import MOVEMENT, PENDING, UNTOLD
-from topicproof.validators.kinds import identity_disjoint, identity_missing, sink_removed, source_removed
+from topicproof.validators.kinds import (
+    identity_disjoint,
+    identity_missing,
+    sink_removed,
+    source_removed,
+)
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import by_partition
 
@@ -16,18 +21,22 @@ def is_pending(ledger: Ledger) -> Column:
     stable = ledger.circumstances.source_lso
     if not stable:
         return F.lit(False)
-    return F.coalesce(F.col("source_offset") >= by_partition("source_partition", stable), F.lit(False))
+    return F.coalesce(
+        F.col("source_offset") >= by_partition("source_partition", stable), F.lit(False)
+    )
 
 
 def why_uncertain(ledger: Ledger) -> str | None:
-    """Why a missing output may be there, or may have been there; None where it is missing for certain."""
+    """Why a missing output may be there, or may have been there; None where it is missing for
+    certain."""
     if ledger.sink_incomplete:
         return sink_removed.NAME
     if ledger.disjoint:
         return identity_disjoint.NAME
     nameless = ledger.unidentified_outputs
     if nameless and ledger.missing <= nameless:
-        # Each may be a record without an identity, unless more outputs are missing than there are such records.
+        # Each may be a record without an identity, unless more outputs are missing than there are
+        # such records.
         return identity_missing.NAME
     if ledger.circumstances.moving and not ledger.circumstances.due_told:
         return MOVEMENT
@@ -35,7 +44,8 @@ def why_uncertain(ledger: Ledger) -> str | None:
 
 
 def of_another(ledger: Ledger) -> Column | None:
-    """Why the true input of a row of the sink may be another record of the source; None by lineage, which names it."""
+    """Why the true input of a row of the sink may be another record of the source; None by lineage,
+    which names it."""
     if not ledger.by_key:
         return None
     cause = None

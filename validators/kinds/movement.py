@@ -1,8 +1,9 @@
 """Which partitions were written to during the check.
 
-Information. Topics that move are judged on a cut: the source's bounds are taken after the sink's, so that each output
-finds its input. Outputs are due of the inputs below the group's committed offset, which is asked before the sink's
-bounds. Without a group they are due up to the last input with a committed output. Inputs beyond are not processed yet.
+Information. Topics that move are judged on a cut: the source's bounds are taken after the sink's,
+so that each output finds its input. Outputs are due of the inputs below the group's committed
+offset, which is asked before the sink's bounds. Without a group they are due up to the last input
+with a committed output. Inputs beyond are not processed yet.
 """
 
 from __future__ import annotations
@@ -39,5 +40,10 @@ def covered(ledger: Ledger) -> int:
 
 def says(count: int, records: int) -> str:
     return share(
-        count, records, "partitions", "stood still during the check", "grew during the check", "grew during the check"
+        count,
+        records,
+        "partitions",
+        "stood still during the check",
+        "grew during the check",
+        "grew during the check",
     )

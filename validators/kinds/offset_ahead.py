@@ -1,10 +1,11 @@
 """Every expected output below the group's committed offset is committed, to the last.
 
-Catalogue 8, Jepsen's `committed-too-far`. Inputs between the last one with a committed output and the group's offset
-are never processed again: they are lost, and their gaps are explained by this. A hole further down is a gap, and says
-nothing of the offset. Judged at rest, and within the judged range: outputs that are still pending are lost or not,
-nobody knows yet, and where all of them are the row is explained by `pending`. An offset beyond the end of the partition
-skips inputs that are still to come.
+Catalogue 8, Jepsen's `committed-too-far`. Inputs between the last one with a committed output and
+the group's offset are never processed again: they are lost, and their gaps are explained by this. A
+hole further down is a gap, and says nothing of the offset. Judged at rest, and within the judged
+range: outputs that are still pending are lost or not, nobody knows yet, and where all of them are
+the row is explained by `pending`. An offset beyond the end of the partition skips inputs that are
+still to come.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per source partition: at its end where the offset lies beyond, else at the first input that is lost."""
+    """One row per source partition: at its end where the offset lies beyond, else at the first
+    input that is lost."""
     frames = [one for one in (_beyond(ledger), _lost(ledger)) if one is not None]
     return together(frames)
 
@@ -49,12 +51,20 @@ def _beyond(ledger: Ledger) -> DataFrame | None:
 def _lost(ledger: Ledger) -> DataFrame | None:
     ends = {one.partition: one.hw for one in ledger.source_bounds.partitions}
     offsets = {p: at for p, at in (ledger.agreed.offsets or {}).items() if at <= ends.get(p, at)}
-    ahead = {partition: offset for partition, offset in offsets.items() if offset > ledger.after(partition)}
+    ahead = {
+        partition: offset
+        for partition, offset in offsets.items()
+        if offset > ledger.after(partition)
+    }
     if not ahead:
         return None
-    after = by_partition("source_partition", {partition: ledger.after(partition) for partition in ahead})
+    after = by_partition(
+        "source_partition", {partition: ledger.after(partition) for partition in ahead}
+    )
     offset = by_partition("source_partition", ahead)
-    lost = ledger.outputs.where((F.col("source_offset") >= after) & (F.col("source_offset") < offset))
+    lost = ledger.outputs.where(
+        (F.col("source_offset") >= after) & (F.col("source_offset") < offset)
+    )
     identity = ("source_partition", "source_offset", "output_index")
     open_ = ledger.sink.where((F.col("fate") == Fate.PENDING.value) & ~known_aborted())
     waiting = open_.select(*identity).distinct().withColumn("waiting", F.lit(True))

@@ -1,8 +1,9 @@
 """The group's committed offset lies beyond every input whose output is committed.
 
-Catalogue 9. Where it does not, the next start processes these inputs again and commits their outputs a second time: the
-offset was not committed in the transaction of the output. Where topics move, the offsets are asked again after the
-sink's bounds were taken. A partition of which the group has committed no offset is unknown: `no_offset`.
+Catalogue 9. Where it does not, the next start processes these inputs again and commits their
+outputs a second time: the offset was not committed in the transaction of the output. Where topics
+move, the offsets are asked again after the sink's bounds were taken. A partition of which the group
+has committed no offset is unknown: `no_offset`.
 """
 
 from __future__ import annotations
@@ -43,14 +44,19 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _uncertain(ledger: Ledger) -> str | None:
-    """Why the last input with a committed output may be another one, or the group may have moved on meanwhile."""
+    """Why the last input with a committed output may be another one, or the group may have moved on
+    meanwhile."""
     if ledger.identified.repeated:
         return identity_repeated.NAME
     if ledger.circumstances.moving and ledger.circumstances.offsets_after is None:
         return MOVEMENT
     if ledger.by_key and ledger.source_incomplete:
         return source_removed.NAME
-    return identity_missing.NAME if ledger.identified.missing or ledger.identified.missing_elsewhere else None
+    return (
+        identity_missing.NAME
+        if ledger.identified.missing or ledger.identified.missing_elsewhere
+        else None
+    )
 
 
 def covered(ledger: Ledger) -> int:
@@ -60,7 +66,12 @@ def covered(ledger: Ledger) -> int:
 
 def says(count: int, records: int) -> str:
     return share(
-        *(count, records, "source partitions", "have a group's offset beyond their committed outputs"),
+        *(
+            count,
+            records,
+            "source partitions",
+            "have a group's offset beyond their committed outputs",
+        ),
         "has none beyond its committed outputs",
         "have none beyond their committed outputs",
     )

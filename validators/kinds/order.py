@@ -1,10 +1,11 @@
 """Outputs of one source partition stand in each sink partition in the order of their inputs.
 
-Catalogue 7, Jepsen's `nonmonotonic-send`. Per (source partition, sink partition), in sink offset order, the lineage
-(offset, output index) must strictly rise from record to record. Two records of different source partitions have no
-order, and neither have two of different sink partitions. Where order is promised per key only, the same holds per
-(source partition, sink partition, key). Primary rows are the inversions that stay when later copies
-are left out; an inversion that only a later copy makes is explained by what made the copy.
+Catalogue 7, Jepsen's `nonmonotonic-send`. Per (source partition, sink partition), in sink offset
+order, the lineage (offset, output index) must strictly rise from record to record. Two records of
+different source partitions have no order, and neither have two of different sink partitions. Where
+order is promised per key only, the same holds per (source partition, sink partition, key). Primary
+rows are the inversions that stay when later copies are left out; an inversion that only a later
+copy makes is explained by what made the copy.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 def find(ledger: Ledger) -> DataFrame | None:
     if ledger.sound:
         return None
-    line = Window.partitionBy(*LINE, *(("key_hash",) if ledger.order is Order.PER_KEY else ())).orderBy("offset")
+    line = Window.partitionBy(
+        *LINE, *(("key_hash",) if ledger.order is Order.PER_KEY else ())
+    ).orderBy("offset")
     place = F.struct("source_offset", "output_index")
     rows = ledger.sink.where(real() & ordered(ledger.order is Order.PER_KEY))
     repeat = F.lit(False)
@@ -47,20 +50,26 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = rows.withColumn("first_before", _first_before(ledger, place, line))
     own = F.coalesce(~F.col("repeat") & (F.col("first_before") >= place), F.lit(False))
     rows = rows.where(own | (F.col("place_before") >= place))
-    above = F.when(own, F.col("first_before.source_offset")).otherwise(F.col("place_before.source_offset"))
-    why = F.format_string("Input %d comes after input %d of the same partition.", "source_offset", above)
+    above = F.when(own, F.col("first_before.source_offset")).otherwise(
+        F.col("place_before.source_offset")
+    )
+    why = F.format_string(
+        "Input %d comes after input %d of the same partition.", "source_offset", above
+    )
     cause = F.when(known_aborted() | F.col("aborted_before"), aborted_read.NAME)
     another = of_another(ledger)
     if another is not None:
         # The duplicate that is the cause may be none.
         cause = cause.when(F.col("waiting_before"), PENDING).when(another.isNotNull(), another)
     cause = cause.otherwise(duplicate.NAME)
-    return evidence(rows, above - F.col("source_offset"), why, F.when(~own, cause).otherwise(_uncertain(ledger)))
+    return evidence(
+        rows, above - F.col("source_offset"), why, F.when(~own, cause).otherwise(_uncertain(ledger))
+    )
 
 
 def _uncertain(ledger: Ledger) -> Column:
-    """Why a record may stand in order all the same. Where repeats are allowed, it may be one, whose first copy is gone
-    or has no identity."""
+    """Why a record may stand in order all the same. Where repeats are allowed, it may be one, whose
+    first copy is gone or has no identity."""
     if ledger.agreed.repeats and not (ledger.by_key and ledger.source_incomplete):
         if ledger.sink_incomplete:
             return F.lit(sink_removed.NAME)

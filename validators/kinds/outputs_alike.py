@@ -1,11 +1,12 @@
 """No two outputs of one input hold the same key and value in the same topic.
 
-A premise, asked where an input has several outputs and records are matched by key. Nothing but their content tells such
-outputs apart. Where two are alike, a repeated output cannot be told from one that was meant, nor seen beside a missing
-one.
+A premise, asked where an input has several outputs and records are matched by key. Nothing but
+their content tells such outputs apart. Where two are alike, a repeated output cannot be told from
+one that was meant, nor seen beside a missing one.
 
-A limit: an output that was written twice with different bytes, such as the time of writing, beside a lost one of the
-same input, is not seen. Lineage, or an identity for each output, tells these apart.
+A limit: an output that was written twice with different bytes, such as the time of writing, beside
+a lost one of the same input, is not seen. Lineage, or an identity for each output, tells these
+apart.
 """
 
 from __future__ import annotations
@@ -37,5 +38,10 @@ def covered(ledger: Ledger) -> int:
 
 def says(count: int, records: int) -> str:
     return share(
-        count, records, "committed records", "differ from other outputs of their input", "is like another", "are alike"
+        count,
+        records,
+        "committed records",
+        "differ from other outputs of their input",
+        "is like another",
+        "are alike",
     )

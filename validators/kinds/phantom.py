@@ -1,12 +1,13 @@
 """Every committed record stems from an input of the source.
 
-Catalogue 4. A phantom has no lineage, or one that points to another topic, to a partition or offset that does not
-exist, to an offset where read_committed has nothing, or to an input that is expected to have fewer outputs than that
-(validators/expected.py). One whose input was aborted is explained by `aborted_input`. A record whose input exists but
-lies outside the judged range is no phantom: the range was cut, by the caller or by the source's retention. It is
-listed, explained by `range`. One whose input is pending in the source is explained by `pending`, one whose input Kafka
-has removed by `source_removed`. Matched by key, nothing tells whether an input was there that is gone now, or one that
-holds no identity: `source_removed`, `identity_missing`.
+Catalogue 4. A phantom has no lineage, or one that points to another topic, to a partition or offset
+that does not exist, to an offset where read_committed has nothing, or to an input that is expected
+to have fewer outputs than that (validators/expected.py). One whose input was aborted is explained
+by `aborted_input`. A record whose input exists but lies outside the judged range is no phantom: the
+range was cut, by the caller or by the source's retention. It is listed, explained by `range`. One
+whose input is pending in the source is explained by `pending`, one whose input Kafka has removed by
+`source_removed`. Matched by key, nothing tells whether an input was there that is gone now, or one
+that holds no identity: `source_removed`, `identity_missing`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from pyspark.sql import functions as F
 from topicproof.validators.evidence import evidence, share
 from topicproof.validators.expectation import PENDING, RANGE
 from topicproof.validators.finding import Fate, Witness
-from topicproof.validators.kinds import aborted_input, identity_disjoint, identity_missing, source_removed
+from topicproof.validators.kinds import (
+    aborted_input,
+    identity_disjoint,
+    identity_missing,
+    source_removed,
+)
 from topicproof.validators.kinds.matching import is_pending, of_another
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
@@ -36,15 +42,24 @@ def find(ledger: Ledger) -> DataFrame | None:
     outside = place.isin(Place.BEFORE.value, Place.AFTER.value)
     why = (
         F.when(F.col("source_offset").isNull(), "No input is known for this record.")
-        .when(place == Place.HOLE.value, "Its lineage points to an offset where the source has no committed record.")
+        .when(
+            place == Place.HOLE.value,
+            "Its lineage points to an offset where the source has no committed record.",
+        )
         .when(place == Place.ABORTED.value, "Its input was aborted in the source.")
         .when(place == Place.BEFORE.value, "Its input lies before the judged range.")
         .when(is_pending(ledger), "Its input is pending in the source.")
         .when(place == Place.AFTER.value, "Its input lies beyond the judged range.")
-        .when(place == Place.REMOVED.value, "Its input is no longer in the source: compaction or retention removed it.")
+        .when(
+            place == Place.REMOVED.value,
+            "Its input is no longer in the source: compaction or retention removed it.",
+        )
         .when(
             place == Place.BEYOND.value,
-            F.format_string("It is output %d of its input, counted from 0, and fewer are expected.", "output_index"),
+            F.format_string(
+                "It is output %d of its input, counted from 0, and fewer are expected.",
+                "output_index",
+            ),
         )
         .otherwise("Its lineage points to a place that the source does not have.")
     )
@@ -53,7 +68,9 @@ def find(ledger: Ledger) -> DataFrame | None:
     )
     another = of_another(ledger)
     if another is not None:
-        cause = cause.when(~F.col("identified"), identity_missing.NAME).when(another.isNotNull(), another)
+        cause = cause.when(~F.col("identified"), identity_missing.NAME).when(
+            another.isNotNull(), another
+        )
     cause = cause.when(place == Place.ABORTED.value, aborted_input.NAME)
     if ledger.disjoint:
         cause = cause.otherwise(identity_disjoint.NAME)
@@ -65,4 +82,6 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return share(count, records, "committed records", "have an input", "lacks an input", "lack an input")
+    return share(
+        count, records, "committed records", "have an input", "lacks an input", "lack an input"
+    )

@@ -1,9 +1,11 @@
-"""A read_committed consumer receives a partition's committed records one after the other, none left out, none again.
+"""A read_committed consumer receives a partition's committed records one after the other, none left
+out, none again.
 
-Catalogue 25, Jepsen's `poll-skip` and `nonmonotonic-poll`. A reader polled the sink while it was written, without a
-group, so that nothing but itself moves its position. Between two records that it received one after the other there may
-be markers and aborted records, and no committed one; and the second lies behind the first. A session that was started
-anew begins where it says. What lies beyond the last record of a session was not polled, so neither right nor wrong.
+Catalogue 25, Jepsen's `poll-skip` and `nonmonotonic-poll`. A reader polled the sink while it was
+written, without a group, so that nothing but itself moves its position. Between two records that it
+received one after the other there may be markers and aborted records, and no committed one; and the
+second lies behind the first. A session that was started anew begins where it says. What lies beyond
+the last record of a session was not polled, so neither right nor wrong.
 """
 
 from __future__ import annotations
@@ -22,15 +24,18 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READER,), (Witness.READ_C
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per committed record that was left out, and one per step backwards, at the record it led to."""
+    """One row per committed record that was left out, and one per step backwards, at the record it
+    led to."""
     if ledger.polled is None:
         return None
-    # Runs of one poll lie in the order of receipt, which is not that of their offsets where the reader went backwards.
+    # Runs of one poll lie in the order of receipt, which is not that of their offsets where the
+    # reader went backwards.
     turn = Window.partitionBy("session", "partition").orderBy("poll", "run")
     before = F.lag("last_offset").over(turn)
     steps = ledger.polled.runs.withColumn("before", before).where(F.col("before").isNotNull())
     left_out = steps.where(F.col("first_offset") > F.col("before") + 1).select(
-        "partition", F.explode(F.sequence(F.col("before") + 1, F.col("first_offset") - 1)).alias("offset")
+        "partition",
+        F.explode(F.sequence(F.col("before") + 1, F.col("first_offset") - 1)).alias("offset"),
     )
     sink = ledger.sink.where(F.col("fate") == Fate.COMMITTED.value)
     skipped = sink.join(left_out.distinct(), ["partition", "offset"], "left_semi")
@@ -39,9 +44,9 @@ def find(ledger: Ledger) -> DataFrame | None:
     )
     backwards = ledger.sink.join(backwards.distinct(), ["partition", "offset"])
     back = F.format_string("The reader received it after offset %d.", "before")
-    return evidence(skipped, F.lit(1), F.lit("The reader went past it and never received it there.")).unionByName(
-        evidence(backwards, F.lit(0), back)
-    )
+    return evidence(
+        skipped, F.lit(1), F.lit("The reader went past it and never received it there.")
+    ).unionByName(evidence(backwards, F.lit(0), back))
 
 
 def covered(ledger: Ledger) -> int:
@@ -49,4 +54,6 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "records polled", "was skipped or came again", "were skipped or came again")
+    return amount(
+        count, records, "records polled", "was skipped or came again", "were skipped or came again"
+    )

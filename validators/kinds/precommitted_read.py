@@ -1,8 +1,9 @@
 """No read_committed consumer receives a record before its transaction is committed.
 
-Catalogue 15 and 18, Jepsen's `precommitted-read`. A reader polled the sink while it was written, and asked for the
-last stable offset after each poll. What it received must lie below that, and must be committed now: what was open when
-it was read was read too early, whether it was committed later or aborted.
+Catalogue 15 and 18, Jepsen's `precommitted-read`. A reader polled the sink while it was written,
+and asked for the last stable offset after each poll. What it received must lie below that, and must
+be committed now: what was open when it was read was read too early, whether it was committed later
+or aborted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     received = polled.records(ledger.polled, ledger.sink_bounds).groupBy("partition", "offset")
     early = received.agg(
-        F.min_by("lso", "at_ms").alias("lso_then"), F.bool_or(F.col("offset") >= F.col("lso")).alias("above")
+        F.min_by("lso", "at_ms").alias("lso_then"),
+        F.bool_or(F.col("offset") >= F.col("lso")).alias("above"),
     )
     rows = ledger.sink.join(early, ["partition", "offset"])
     rows = rows.where(F.col("above") | (F.col("fate") != Fate.COMMITTED.value))
@@ -43,4 +45,6 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "records polled", "was not committed yet", "were not committed yet")
+    return amount(
+        count, records, "records polled", "was not committed yet", "were not committed yet"
+    )

@@ -1,11 +1,12 @@
 """What read_committed delivered is what batches and markers say it must.
 
-Catalogue 19. read_committed is computed from the raw log, by another client, and compared with what was delivered: as
-counts while the ledger is made, record by record only where they differ. A record that is committed and was not
-delivered is found here alone. One that is aborted and was delivered is listed, and explained by `aborted_read`.
+Catalogue 19. read_committed is computed from the raw log, by another client, and compared with what
+was delivered: as counts while the ledger is made, record by record only where they differ. A record
+that is committed and was not delivered is found here alone. One that is aborted and was delivered
+is listed, and explained by `aborted_read`.
 
-That the two readings contradict each other or the bounds is another matter: then nothing that was read can be trusted,
-and the ledger says so as a doubt.
+That the two readings contradict each other or the bounds is another matter: then nothing that was
+read can be trusted, and the ledger says so as a doubt.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     delivered = (F.col("fate") == Fate.COMMITTED.value) & (F.col("outcome") == Fate.ABORTED.value)
     rows = ledger.sink.where(is_hidden() | delivered)
-    why = F.when(is_hidden(), "Committed by the raw log, yet read_committed did not deliver it.").otherwise(
-        "Aborted by the raw log, yet read_committed delivered it."
+    why = F.when(
+        is_hidden(), "Committed by the raw log, yet read_committed did not deliver it."
+    ).otherwise("Aborted by the raw log, yet read_committed delivered it.")
+    return evidence(
+        rows, F.when(is_hidden(), 1).otherwise(0), why, F.when(~is_hidden(), aborted_read.NAME)
     )
-    return evidence(rows, F.when(is_hidden(), 1).otherwise(0), why, F.when(~is_hidden(), aborted_read.NAME))
 
 
 def covered(ledger: Ledger) -> int:

@@ -1,9 +1,9 @@
 """The batches of a producer follow one another.
 
-Catalogue 27. Each batch of an idempotent producer is numbered from where the one before it ended, per epoch and
-partition; a new epoch starts at 0. A hole or an overlap means that the broker let a batch in out of turn, or lost one.
-Only batches with nothing gone between them are compared: compaction and deletion take whole batches, and leave an
-emptied one its width.
+Catalogue 27. Each batch of an idempotent producer is numbered from where the one before it ended,
+per epoch and partition; a new epoch starts at 0. A hole or an overlap means that the broker let a
+batch in out of turn, or lost one. Only batches with nothing gone between them are compared:
+compaction and deletion take whole batches, and leave an emptied one its width.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Which inputs are pending: at or above the source's last stable offset, of an open transaction or behind one.
+"""Which inputs are pending: at or above the source's last stable offset, of an open transaction or
+behind one.
 
-Information. A read_committed pipeline does not receive them yet, so that no output is due. A committed output of one is
-listed under `phantom`, explained by `pending`: it may still prove to be the output of an aborted input.
+Information. A read_committed pipeline does not receive them yet, so that no output is due. A
+committed output of one is listed under `phantom`, explained by `pending`: it may still prove to be
+the output of an aborted input.
 """
 
 from __future__ import annotations

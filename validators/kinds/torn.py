@@ -1,15 +1,17 @@
 """A transaction is committed as a whole or not at all.
 
-Catalogue 11, Adya's `G1b`. The header of each record says how many records its transaction has, over all partitions,
-and over all topics that it wrote to. Found are transactions of which some records are committed, and not all. Only a
-run's journal tells that all its sinks are judged together: without one the rest may lie in a topic that nobody looked
-at, so what is short is listed and explained by `range`. One without any committed record is not torn: if the
-journal says that it was committed, its inputs are a gap. Records that were in no transaction are torn by nothing: the
+Catalogue 11, Adya's `G1b`. The header of each record says how many records its transaction has,
+over all partitions, and over all topics that it wrote to. Found are transactions of which some
+records are committed, and not all. Only a run's journal tells that all its sinks are judged
+together: without one the rest may lie in a topic that nobody looked at, so what is short is listed
+and explained by `range`. One without any committed record is not torn: if the journal says that it
+was committed, its inputs are a gap. Records that were in no transaction are torn by nothing: the
 guarantees without transactions write the same headers.
 
-A transaction with a pending record is not judged. One of which a part may lie below the judged start, or may have been
-compacted away, is listed and explained by `range`: a partition cannot hide a part below its start if it holds an
-earlier transaction of the same transactional id. A fate split, a marker or a reading at fault explain the others.
+A transaction with a pending record is not judged. One of which a part may lie below the judged
+start, or may have been compacted away, is listed and explained by `range`: a partition cannot hide
+a part below its start if it holds an earlier transaction of the same transactional id. A fate
+split, a marker or a reading at fault explain the others.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ from topicproof.validators.evidence import amount, evidence
 from topicproof.validators.expectation import RANGE
 from topicproof.validators.facts import header_transactions
 from topicproof.validators.finding import Witness
-from topicproof.validators.kinds import aborted_read, fate_split, reading_mismatch, wrong_attribution
+from topicproof.validators.kinds import (
+    aborted_read,
+    fate_split,
+    reading_mismatch,
+    wrong_attribution,
+)
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "torn"
@@ -35,13 +42,16 @@ def find(ledger: Ledger) -> DataFrame | None:
     if not any(one.torn for one in ledger.ids):
         return None
     rows = parts(ledger)
-    why = F.format_string("%d of the %d records of its transaction are committed.", "committed_in_all", "total_in_all")
+    why = F.format_string(
+        "%d of the %d records of its transaction are committed.", "committed_in_all", "total_in_all"
+    )
     return evidence(rows, F.col("missing"), why, F.col("cause"))
 
 
 def parts(ledger: Ledger) -> DataFrame:
-    """The torn transactions, one row each: the columns of `named` where their first committed record is, and
-    committed_in_all, total_in_all, missing (records), first_of_all and last_of_all (inputs), cause."""
+    """The torn transactions, one row each: the columns of `named` where their first committed
+    record is, and committed_in_all, total_in_all, missing (records), first_of_all and last_of_all
+    (inputs), cause."""
     one = Window.partitionBy(*header_transactions.NAME)
     rows = ledger.named.withColumns(
         {
@@ -53,7 +63,9 @@ def parts(ledger: Ledger) -> DataFrame:
             "stable_in_all": F.sum("stable").over(one),
             "unstable_in_all": F.sum("unstable").over(one),
             "strangers": F.count_if(F.col("producer_id").isNull()).over(one),
-            "place": F.min(F.when(F.col("committed") > 0, F.struct("partition", "offset"))).over(one),
+            "place": F.min(F.when(F.col("committed") > 0, F.struct("partition", "offset"))).over(
+                one
+            ),
         }
     )
     missing = F.col("total_in_all") - F.col("committed_in_all")
@@ -83,7 +95,9 @@ def _with_cut(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
     begun = [one.partition for one in ledger.sink_bounds.partitions if one.start > 0]
     if not begun:
         return rows, F.lit(False)
-    held = ledger.named.where(F.col("partition").isin(begun)).groupBy("transactional_id", "partition")
+    held = ledger.named.where(F.col("partition").isin(begun)).groupBy(
+        "transactional_id", "partition"
+    )
     lowest = held.agg(F.min("sequence").alias("lowest")).groupBy("transactional_id")
     lows = lowest.agg(F.sort_array(F.collect_list("lowest")).alias("lows"))
     earlier = F.size(F.filter("lows", lambda low: low < F.col("sequence")))

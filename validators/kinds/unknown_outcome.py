@@ -1,8 +1,9 @@
 """Every transaction of which the journal does not know the outcome is settled from the log.
 
-Catalogue 33, Jepsen's `:info`. A commit that timed out, a worker that died or was fenced on its way: the client does
-not know, and neither commit nor abort may be assumed. This is information: the markers say what became of it. One that
-is still open is explained by `pending`: nobody knows yet. One that left no record has nothing to settle.
+Catalogue 33, Jepsen's `:info`. A commit that timed out, a worker that died or was fenced on its
+way: the client does not know, and neither commit nor abort may be assumed. This is information: the
+markers say what became of it. One that is still open is explained by `pending`: nobody knows yet.
+One that left no record has nothing to settle.
 """
 
 from __future__ import annotations
@@ -21,12 +22,23 @@ QUESTION = "What became of the transactions whose outcome the journal does not k
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.JOURNAL,), (Witness.RAW_LOG,))
 
-_FIRST = ("partition", "offset", "source_topic", "source_partition", "source_offset", "output_index")
+_FIRST = (
+    "partition",
+    "offset",
+    "source_topic",
+    "source_partition",
+    "source_offset",
+    "output_index",
+)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
     """One row per transaction, at its first record."""
-    ids = [one.transactional_id for one in ledger.ids if one.unknown and one.transactional_id in ledger.journaled]
+    ids = [
+        one.transactional_id
+        for one in ledger.ids
+        if one.unknown and one.transactional_id in ledger.journaled
+    ]
     if not ids:
         return None
     rows = (
@@ -35,7 +47,10 @@ def find(ledger: Ledger) -> DataFrame | None:
         .agg(
             F.min(F.struct(*_FIRST)).alias("first"),
             F.max("declared").alias("known"),
-            *(F.sum(name).alias(name) for name in ("records", "committed", "pending", "stable", "unstable")),
+            *(
+                F.sum(name).alias(name)
+                for name in ("records", "committed", "pending", "stable", "unstable")
+            ),
         )
         .where(F.col("known").isNull())
         .select("*", *(F.col(f"first.{name}").alias(name) for name in _FIRST))
@@ -48,8 +63,16 @@ def find(ledger: Ledger) -> DataFrame | None:
         .when(committed, F.lit("and by its markers it was committed"))
         .otherwise(F.lit("and by its markers it was aborted"))
     )
-    why = F.concat(F.lit("The journal does not know how it ended, "), end, F.lit(": "), records("records"), F.lit("."))
-    return evidence(rows, F.when(open_, 2).when(committed, 1).otherwise(0), why, F.when(open_, PENDING))
+    why = F.concat(
+        F.lit("The journal does not know how it ended, "),
+        end,
+        F.lit(": "),
+        records("records"),
+        F.lit("."),
+    )
+    return evidence(
+        rows, F.when(open_, 2).when(committed, 1).otherwise(0), why, F.when(open_, PENDING)
+    )
 
 
 def covered(ledger: Ledger) -> int:

@@ -1,7 +1,9 @@
-"""What was decided arrives: no transaction waits for its markers, and no group's offset stays unstable.
+"""What was decided arrives: no transaction waits for its markers, and no group's offset stays
+unstable.
 
-Catalogue 31. A decided transaction (PrepareCommit, PrepareAbort) should have its markers within milliseconds. An offset
-that a transaction moves is unstable until its end: a consumer that takes the partition over cannot start before.
+Catalogue 31. A decided transaction (PrepareCommit, PrepareAbort) should have its markers within
+milliseconds. An offset that a transaction moves is unstable until its end: a consumer that takes
+the partition over cannot start before.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ def find(ledger: Ledger) -> DataFrame | None:
     """A row of an offset has no place in the sink: it lies in `__consumer_offsets`."""
     heard = ledger.coordinator or NONE
     decided = (row(each, each.why) for each in heard.open if each.stuck)
-    waiting = (Row(None, None, each.holders[0].name, None, 0, each.why) for each in heard.unstable if each.stuck)
+    waiting = (
+        Row(None, None, each.holders[0].name, None, 0, each.why)
+        for each in heard.unstable
+        if each.stuck
+    )
     return told(ledger.spark, (*decided, *waiting))
 
 

@@ -1,10 +1,11 @@
 """What a marker ends is one transaction, and the outcome is the one that its worker was told.
 
-Catalogue 13, KAFKA-17754: a delayed EndTxn ends the next transaction of its producer. Then records of two names stand
-between two markers of one producer, or the marker says something else than the journal. The name with the highest
-sequence is the one that the marker was for; the others are found. One that was ended before has come too late, and is
-explained by `late_append`. A producer id whose headers name several transactional ids holds a copy of another log,
-whose transactions are not this one's: it is left to `intruder`.
+Catalogue 13, KAFKA-17754: a delayed EndTxn ends the next transaction of its producer. Then records
+of two names stand between two markers of one producer, or the marker says something else than the
+journal. The name with the highest sequence is the one that the marker was for; the others are
+found. One that was ended before has come too late, and is explained by `late_append`. A producer id
+whose headers name several transactional ids holds a copy of another log, whose transactions are not
+this one's: it is left to `intruder`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _mixed(ledger: Ledger) -> DataFrame:
-    """Names that share a transaction of the raw log with a later one, each at its first record there."""
+    """Names that share a transaction of the raw log with a later one, each at its first record
+    there."""
     assert ledger.raw_log is not None, "groups were compared with the raw log"
     name = F.struct(*header_transactions.NAME)
     rows = header_transactions.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
@@ -47,13 +49,20 @@ def _mixed(ledger: Ledger) -> DataFrame:
 def _misdeclared(ledger: Ledger) -> DataFrame:
     """Names whose marker contradicts the journal, each at its first record."""
     one = Window.partitionBy(*header_transactions.NAME)
-    rows = ledger.named.withColumn("split", (F.sum("stable").over(one) > 0) & (F.sum("unstable").over(one) > 0))
+    rows = ledger.named.withColumn(
+        "split", (F.sum("stable").over(one) > 0) & (F.sum("unstable").over(one) > 0)
+    )
     committed = (F.col("unstable") > 0) & (F.col("declared") == Fate.COMMITTED.value)
     aborted = (F.col("stable") > 0) & (F.col("declared") == Fate.ABORTED.value)
-    why = F.when(committed, "The journal says that its transaction was committed; its marker is ABORT.").otherwise(
-        "The journal says that its transaction was aborted; its marker is COMMIT."
+    why = F.when(
+        committed, "The journal says that its transaction was committed; its marker is ABORT."
+    ).otherwise("The journal says that its transaction was aborted; its marker is COMMIT.")
+    return evidence(
+        rows.where(committed | aborted),
+        F.col("records"),
+        why,
+        F.when(F.col("split"), fate_split.NAME),
     )
-    return evidence(rows.where(committed | aborted), F.col("records"), why, F.when(F.col("split"), fate_split.NAME))
 
 
 def covered(ledger: Ledger) -> int:

@@ -1,10 +1,12 @@
 """Every committed output has the value that its input must give.
 
-Catalogue 6. The contract's expression is computed anew from each source record and compared with the output's value,
-byte by byte: text as UTF-8, any other type as Spark writes it as text. Where the expression gives null, the value must
-be null. Every committed copy of an output is compared. An expression that fails on a record leaves the kind unjudged.
+Catalogue 6. The contract's expression is computed anew from each source record and compared with
+the output's value, byte by byte: text as UTF-8, any other type as Spark writes it as text. Where
+the expression gives null, the value must be null. Every committed copy of an output is compared. An
+expression that fails on a record leaves the kind unjudged.
 
-Each row shows both values, which are payloads: copies of evidence without payloads hold `without_values` of it.
+Each row shows both values, which are payloads: copies of evidence without payloads hold
+`without_values` of it.
 """
 
 from __future__ import annotations
@@ -30,28 +32,46 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 def find(ledger: Ledger) -> DataFrame | None:
     if ledger.values is None:
         return None
-    rows = ledger.sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value))
-    rows = rows.where(~F.col("ambiguous")).join(ledger.values.wanted, ["source_partition", "source_offset"])
+    rows = ledger.sink.where(
+        (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
+    )
+    rows = rows.where(~F.col("ambiguous")).join(
+        ledger.values.wanted, ["source_partition", "source_offset"]
+    )
     rows = rows.where(~F.col("value_hash").eqNullSafe(F.col("wanted_hash")))
-    rows = rows.join(ledger.values.records.select("partition", "offset", "value"), ["partition", "offset"])
-    why = F.concat(F.lit(f"{WRONG}: it is "), shown("value"), F.lit(", and "), shown("wanted"), F.lit(" is expected."))
+    rows = rows.join(
+        ledger.values.records.select("partition", "offset", "value"), ["partition", "offset"]
+    )
+    why = F.concat(
+        F.lit(f"{WRONG}: it is "),
+        shown("value"),
+        F.lit(", and "),
+        shown("wanted"),
+        F.lit(" is expected."),
+    )
     return evidence(rows, F.lit(0), why, of_another(ledger))
 
 
 def shown(value: str) -> Column:
-    """A value for a person: text in quotes, other bytes in hexadecimal; with its size where it is cut."""
+    """A value for a person: text in quotes, other bytes in hexadecimal; with its size where it is
+    cut."""
     held, text = F.col(value), F.col(value).cast("string")
     size = F.format_string("… (%,d bytes)", F.octet_length(held))
     plain = F.regexp_replace(F.substring(text, 1, CHARACTERS_MAX), r"\p{Cntrl}", "\ufffd")
-    quoted = F.concat(F.lit('"'), plain, F.lit('"'), F.when(F.length(text) > CHARACTERS_MAX, size).otherwise(""))
+    quoted = F.concat(
+        F.lit('"'), plain, F.lit('"'), F.when(F.length(text) > CHARACTERS_MAX, size).otherwise("")
+    )
     bytes_max = CHARACTERS_MAX // 2
     hexadecimal = F.concat(F.lit("0x"), F.lower(F.hex(F.substring(held, 1, bytes_max))))
-    hexadecimal = F.concat(hexadecimal, F.when(F.octet_length(held) > bytes_max, size).otherwise(""))
+    hexadecimal = F.concat(
+        hexadecimal, F.when(F.octet_length(held) > bytes_max, size).otherwise("")
+    )
     return F.when(held.isNull(), "null").when(F.is_valid_utf8(text), quoted).otherwise(hexadecimal)
 
 
 def without_values(why: str) -> str:
-    """A row's sentence without what the records hold; of another kind's row, the sentence as it is."""
+    """A row's sentence without what the records hold; of another kind's row, the sentence as it
+    is."""
     return f"{WRONG}." if why.startswith(WRONG) else why
 
 
@@ -62,4 +82,6 @@ def covered(ledger: Ledger) -> int:
 
 def says(count: int, records: int) -> str:
     good = "have the value that their input must give"
-    return share(count, records, "committed outputs", good, "has a wrong value", "have wrong values")
+    return share(
+        count, records, "committed outputs", good, "has a wrong value", "have wrong values"
+    )

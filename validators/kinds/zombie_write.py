@@ -1,8 +1,9 @@
 """Who was replaced writes no more.
 
-Catalogue 26. Fencing must keep out a producer whose epoch was raised: data of a lower epoch behind a higher one of the
-same producer id was let in all the same. And where its order is promised, one source partition has one writer at a
-time: committed inputs of two transactional ids that overlap were processed by both, each unknown to the other.
+Catalogue 26. Fencing must keep out a producer whose epoch was raised: data of a lower epoch behind
+a higher one of the same producer id was let in all the same. And where its order is promised, one
+source partition has one writer at a time: committed inputs of two transactional ids that overlap
+were processed by both, each unknown to the other.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ def find(ledger: Ledger) -> DataFrame | None:
             "%s of producer id %d at epoch %d behind its epoch %d: it was fenced.",
             *(records("count"), "producer_id", "producer_epoch", "epoch_before"),
         )
-        found.append(evidence(of_log(stale.withColumn("offset", F.col("base_offset"))), F.col("count"), why))
+        found.append(
+            evidence(of_log(stale.withColumn("offset", F.col("base_offset"))), F.col("count"), why)
+        )
     found += [_first_of(ledger, earlier, later) for earlier, later in _overlaps(ledger)]
     return together(found)
 
 
 def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
-    """Neighbouring transactional ids whose committed inputs of one source partition overlap, the later one second."""
+    """Neighbouring transactional ids whose committed inputs of one source partition overlap, the
+    later one second."""
     if ledger.order is not Order.PER_SOURCE_PARTITION:
         return []
     known = [one for one in ledger.ids if one.source_partition is not None]
@@ -46,18 +50,26 @@ def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
     furthest = known[:1]
     for one in known[1:]:
         last = furthest[0]
-        if last.source_partition == one.source_partition and (last.last_input or 0) >= (one.first_input or 0):
+        if last.source_partition == one.source_partition and (last.last_input or 0) >= (
+            one.first_input or 0
+        ):
             found.append((last, one))
-        if last.source_partition != one.source_partition or (last.last_input or 0) < (one.last_input or 0):
+        if last.source_partition != one.source_partition or (last.last_input or 0) < (
+            one.last_input or 0
+        ):
             furthest = [one]
     return found
 
 
 def _first_of(ledger: Ledger, earlier: TransactionalId, later: TransactionalId) -> DataFrame:
     """The first transaction of the later id that reaches into the inputs of the earlier one."""
-    rows = ledger.named.where((F.col("transactional_id") == later.transactional_id) & (F.col("committed") > 0))
+    rows = ledger.named.where(
+        (F.col("transactional_id") == later.transactional_id) & (F.col("committed") > 0)
+    )
     rows = rows.where(F.col("first_input") <= F.lit(earlier.last_input))
-    turn = F.row_number().over(Window.partitionBy("transactional_id").orderBy("first_input", "partition", "offset"))
+    turn = F.row_number().over(
+        Window.partitionBy("transactional_id").orderBy("first_input", "partition", "offset")
+    )
     why = F.lit(
         f"It commits inputs from {later.first_input} on; {earlier.transactional_id} commits inputs "
         f"{earlier.first_input} to {earlier.last_input} of the same partition."
@@ -71,4 +83,6 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    return amount(count, records, "batches", "comes from a replaced writer", "come from replaced writers")
+    return amount(
+        count, records, "batches", "comes from a replaced writer", "come from replaced writers"
+    )

@@ -1,4 +1,5 @@
-"""From readings to a ledger: shortly where it can be proved that nothing is odd, else at length, record by record."""
+"""From readings to a ledger: shortly where it can be proved that nothing is odd, else at length,
+record by record."""
 
 from __future__ import annotations
 
@@ -15,12 +16,33 @@ from pyspark.sql import functions as F
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
-from topicproof.validators.facts.balance import Headers, RawLog, Records, balance_of, balance_unheard, count_headers
+from topicproof.validators.facts.balance import (
+    Headers,
+    RawLog,
+    Records,
+    balance_of,
+    balance_unheard,
+    count_headers,
+)
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import TransactionalId, count_ids, named
-from topicproof.validators.fast_path.proof import NAMED_COLUMNS, Folded, Proof, fold, prove, together
+from topicproof.validators.fast_path.proof import (
+    NAMED_COLUMNS,
+    Folded,
+    Proof,
+    fold,
+    prove,
+    together,
+)
 from topicproof.validators.fast_path.proof_log import sound_log
-from topicproof.validators.finding import Balance, Bounds, Order, PartitionBounds, Transactions, Witness
+from topicproof.validators.finding import (
+    Balance,
+    Bounds,
+    Order,
+    PartitionBounds,
+    Transactions,
+    Witness,
+)
 from topicproof.validators.ledger.counts import (
     Doubt,
     Identities,
@@ -45,7 +67,13 @@ from topicproof.validators.ledger.counts import (
     values_wanted,
     written_by,
 )
-from topicproof.validators.ledger.ledger import HEADERS, NO_ACCOUNTS, Accounts, Ledger, ReadingsNeeded
+from topicproof.validators.ledger.ledger import (
+    HEADERS,
+    NO_ACCOUNTS,
+    Accounts,
+    Ledger,
+    ReadingsNeeded,
+)
 from topicproof.validators.ledger.rows import (
     SINK_COLUMNS,
     WORD_COLUMNS,
@@ -57,7 +85,12 @@ from topicproof.validators.ledger.rows import (
     with_fates,
     with_places,
 )
-from topicproof.validators.lineage.identity import Identity, identified, with_input, with_transaction
+from topicproof.validators.lineage.identity import (
+    Identity,
+    identified,
+    with_input,
+    with_transaction,
+)
 from topicproof.validators.lineage.packed import count_lost, has_packs, unpacked
 from topicproof.validators.merged_topics import with_numbered_input
 from topicproof.validators.readings import COLUMNS, frame_of, keep, union
@@ -88,21 +121,33 @@ def build_ledger(
 ) -> Ledger:
     """The ledger of a sink and its source.
 
-    `committed` and `uncommitted` are the sink's readings, `source` is the source's read_committed reading; all three
-    are read more than once, so they should be kept ones. `source_bounds` is the judged range: an input counts from
-    `start` to below `lso`. `evidence` is the URL of a folder for what is computed here; what an interrupted judging
-    left there is replaced. `doubts`: why else not to trust the readings, in clauses. `packs`: where the sink's lineage
-    is packed, the folder that says where (validators/lineage/packed.py). `circumstances`: what is known of the topics
+    `committed` and `uncommitted` are the sink's readings, `source` is the source's read_committed
+    reading; all three are read more than once, so they should be kept ones. `source_bounds` is the
+    judged range: an input counts from `start` to below `lso`. `evidence` is the URL of a folder for
+    what is computed here; what an interrupted judging left there is replaced. `doubts`: why else
+    not to trust the readings, in clauses. `packs`: where the sink's lineage is packed, the folder
+    that says where (validators/lineage/packed.py). `circumstances`: what is known of the topics
     beside their records.
     """
     began = time.monotonic()
     given = _Given(
-        *(committed, uncommitted, source, sink_bounds, source_bounds, evidence, accounts.raw_log, accounts.declared),
+        *(
+            committed,
+            uncommitted,
+            source,
+            sink_bounds,
+            source_bounds,
+            evidence,
+            accounts.raw_log,
+            accounts.declared,
+        ),
         *(identity, expected, agreed, order, accounts.source_log or NOTHING_LOGGED, packs),
     )
     found = _shortly(given) or _at_length(given)
     values = values_wanted(source, uncommitted, source_bounds, agreed)
-    asked = _Asked(sink_bounds, source_bounds, evidence, expected, agreed, order, identity, circumstances)
+    asked = _Asked(
+        sink_bounds, source_bounds, evidence, expected, agreed, order, identity, circumstances
+    )
     return _ledger(source.sparkSession, found, asked, accounts, values, doubts, began)
 
 
@@ -118,12 +163,16 @@ def proved_ledger(
     doubts: Sequence[str] = (),
     circumstances: Circumstances = NO_CIRCUMSTANCES,
 ) -> Ledger:
-    """The ledger of folded readings (validators/fast_path/proof.py, `fold`), for matching by lineage and order per
-    source partition; else as `build_ledger`. Raises ReadingsNeeded where something is odd, or more is asked than they
-    tell."""
+    """The ledger of folded readings (validators/fast_path/proof.py, `fold`), for matching by
+    lineage and order per source partition; else as `build_ledger`. Raises ReadingsNeeded where
+    something is odd, or more is asked than they tell."""
     began = time.monotonic()
     raw_log, declared, _, source_log, _ = accounts
-    told = agreed.value is not None or expected.count is not None or (source_log is not None and source_log.aborted)
+    told = (
+        agreed.value is not None
+        or expected.count is not None
+        or (source_log is not None and source_log.aborted)
+    )
     log = None if raw_log is None or told else sound_log(*raw_log.tables, sink_bounds)
     if raw_log is None or log is None:
         raise ReadingsNeeded
@@ -138,7 +187,16 @@ def proved_ledger(
 
     found = _proved(sound, spark, source_bounds, expected.kind, records)
     line = Order.PER_SOURCE_PARTITION
-    asked = _Asked(sink_bounds, source_bounds, evidence, expected, agreed, line, Identity.LINEAGE, circumstances)
+    asked = _Asked(
+        sink_bounds,
+        source_bounds,
+        evidence,
+        expected,
+        agreed,
+        line,
+        Identity.LINEAGE,
+        circumstances,
+    )
     return _ledger(spark, found, asked, accounts, None, doubts, began)
 
 
@@ -166,7 +224,9 @@ def _ledger(
 ) -> Ledger:
     raw_log, declared = accounts.raw_log, accounts.declared
     bounds = asked.sink_bounds.partitions
-    balance = tuple(_balance(one, found.cells, found.headers, raw_log is not None) for one in bounds)
+    balance = tuple(
+        _balance(one, found.cells, found.headers, raw_log is not None) for one in bounds
+    )
     return Ledger(
         spark=spark,
         records=found.records,
@@ -277,8 +337,9 @@ class _Counted(NamedTuple):
 
 
 def _shortly(given: _Given) -> _Counted | None:
-    """The counts of a topic in which nothing is odd, by validators/fast_path/proof.py. None where something is, or
-    where more is expected than that each input has an output of its own, in order."""
+    """The counts of a topic in which nothing is odd, by validators/fast_path/proof.py. None where
+    something is, or where more is expected than that each input has an output of its own, in
+    order."""
     expected = given.expected
     simple = given.identity is Identity.LINEAGE and given.aborted is None and expected.count is None
     if not simple or given.order is not Order.PER_SOURCE_PARTITION or given.raw_log is None:
@@ -288,7 +349,9 @@ def _shortly(given: _Given) -> _Counted | None:
         return None
     folded = fold(given.committed, given.uncommitted, given.source, log, content(), given.offsets)
     outcomes = given.declared.outcomes if given.declared else None
-    sound = prove(folded, log, given.raw_log.tables[0], given.sink_bounds, given.source_bounds, outcomes)
+    sound = prove(
+        folded, log, given.raw_log.tables[0], given.sink_bounds, given.source_bounds, outcomes
+    )
     if sound is None:
         return None
 
@@ -300,14 +363,20 @@ def _shortly(given: _Given) -> _Counted | None:
     found = _proved(sound, given.source.sparkSession, given.source_bounds, expected.kind, records)
     written = written_by(given.source, given.source_bounds)
     return found._replace(
-        wanted=None if expected.kind is Expect.ZERO_OR_ONE else outputs_wanted(given.source, given.source_bounds, None),
+        wanted=None
+        if expected.kind is Expect.ZERO_OR_ONE
+        else outputs_wanted(given.source, given.source_bounds, None),
         written=written,
         writers=count_writers(written) if sound.headed else {},
     )
 
 
 def _proved(
-    sound: Proof, spark: SparkSession, source_bounds: Bounds, expect: Expect, records: Callable[[], DataFrame]
+    sound: Proof,
+    spark: SparkSession,
+    source_bounds: Bounds,
+    expect: Expect,
+    records: Callable[[], DataFrame],
 ) -> _Counted:
     """What was proved of inputs that have no headers."""
     width = sum(one.lso - one.start for one in source_bounds.partitions)
@@ -329,7 +398,8 @@ def _proved(
 
 
 def _at_length(given: _Given) -> _Counted:
-    """The counts of any topic: each record is looked at, with everything that is known of it beside it."""
+    """The counts of any topic: each record is looked at, with everything that is known of it beside
+    it."""
     given, lost = _unpacked(given)
     _, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, *_ = given
     expected, aborted = given.expected, given.aborted
@@ -353,16 +423,20 @@ def _at_length(given: _Given) -> _Counted:
     per_key, removed = given.order is Order.PER_KEY, given.source_log.markers is not None
     uncertain = held.repeated > 0 or (given.by_key and given.source_log.pending is not None)
     written = written_by(source, source_bounds)
-    cells, compared, ids, (repeats_count, met), outputs_count, lines, writers, alike, keys = together(
-        lambda: count_cells(sink, headers, source_bounds.topic),
-        lambda: count_doubts(sink, words, sink_bounds, raw_log is not None),
-        lambda: count_ids(told),
-        lambda: count_repeats(sink),
-        lambda: _count_wanted(given, known, of_known, inputs, any_number, sink),
-        lambda: count_lines_at_length(sink, per_key) if per_key or removed or uncertain else None,
-        lambda: count_writers(written) if inputs.headed else {},
-        lambda: count_alike(sink, sink_bounds) if given.compared else 0,
-        lambda: count_keys(sink, sink_bounds) if per_key else Keys(),
+    cells, compared, ids, (repeats_count, met), outputs_count, lines, writers, alike, keys = (
+        together(
+            lambda: count_cells(sink, headers, source_bounds.topic),
+            lambda: count_doubts(sink, words, sink_bounds, raw_log is not None),
+            lambda: count_ids(told),
+            lambda: count_repeats(sink),
+            lambda: _count_wanted(given, known, of_known, inputs, any_number, sink),
+            lambda: (
+                count_lines_at_length(sink, per_key) if per_key or removed or uncertain else None
+            ),
+            lambda: count_writers(written) if inputs.headed else {},
+            lambda: count_alike(sink, sink_bounds) if given.compared else 0,
+            lambda: count_keys(sink, sink_bounds) if per_key else Keys(),
+        )
     )
     return _Counted(
         records=lambda: sink,
@@ -395,12 +469,19 @@ def _identifiable(given: _Given, counts: DataFrame | None) -> tuple[DataFrame, D
     known = given.source.where(given.agreed.match.of_source().isNotNull())
     if counts is None:
         return known, None
-    places = known.select(F.col("partition").alias("source_partition"), F.col("offset").alias("source_offset"))
+    places = known.select(
+        F.col("partition").alias("source_partition"), F.col("offset").alias("source_offset")
+    )
     return known, counts.join(places, ["source_partition", "source_offset"], "left_semi")
 
 
 def _count_wanted(
-    given: _Given, known: DataFrame, counts: DataFrame | None, inputs: Inputs, any_number: bool, sink: DataFrame
+    given: _Given,
+    known: DataFrame,
+    counts: DataFrame | None,
+    inputs: Inputs,
+    any_number: bool,
+    sink: DataFrame,
 ) -> int:
     if any_number:
         return count_outputs(outputs_produced(sink))
@@ -410,9 +491,12 @@ def _count_wanted(
 
 
 def _identities(given: _Given) -> tuple[DataFrame, DataFrame | None]:
-    """The identities of the source's reading with its pending records, and those of its aborted records."""
+    """The identities of the source's reading with its pending records, and those of its aborted
+    records."""
     match, log = given.agreed.match, given.source_log
-    pending, aborted = (None if one is None else identified(one, match) for one in (log.pending, log.aborted))
+    pending, aborted = (
+        None if one is None else identified(one, match) for one in (log.pending, log.aborted)
+    )
     every = union(
         identified(given.source, match).withColumn("pending", F.lit(False)),
         None if pending is None else pending.withColumn("pending", F.lit(True)),
@@ -422,7 +506,8 @@ def _identities(given: _Given) -> tuple[DataFrame, DataFrame | None]:
 
 
 def _unpacked(given: _Given) -> tuple[_Given, tuple[str, ...]]:
-    """The same with headers of its own for each record, kept; and a doubt where some have none any more."""
+    """The same with headers of its own for each record, kept; and a doubt where some have none any
+    more."""
     if given.packs is None:
         return given, ()
     packs, evidence = given.packs, given.evidence
@@ -434,7 +519,9 @@ def _unpacked(given: _Given) -> tuple[_Given, tuple[str, ...]]:
         lambda: whole(given.committed, "committed"), lambda: whole(given.uncommitted, "uncommitted")
     )
     lost = count_lost(committed, packs)
-    return given._replace(committed=committed, uncommitted=uncommitted), (f"{LOST}: {lost:,}.",) * bool(lost)
+    return given._replace(committed=committed, uncommitted=uncommitted), (
+        f"{LOST}: {lost:,}.",
+    ) * bool(lost)
 
 
 def _keep_words(given: _Given) -> DataFrame:
@@ -451,7 +538,9 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
     records = with_declared(with_transaction(records), given.declared)
     if given.by_key:
         records = records.withColumn("countable", countable())
-    records = with_input(records, source, bounds, given.identity, counts, agreed.match, given.source_log)
+    records = with_input(
+        records, source, bounds, given.identity, counts, agreed.match, given.source_log
+    )
     if not given.by_key:
         certain = {"identified": F.lit(True), "ambiguous": F.lit(False), "waiting": F.lit(False)}
         records = records.withColumns(certain)
@@ -459,7 +548,9 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
     records = with_places(records, source, bounds, dense, counts, given.source_log)
     kept = given.order is Order.PER_KEY or given.compared
     # A hash of null is a number too, and records without a key have no order and are not alike.
-    key_hash = F.when(F.col("key").isNotNull(), F.xxhash64("key")) if kept else F.lit(None).cast("long")
+    key_hash = (
+        F.when(F.col("key").isNotNull(), F.xxhash64("key")) if kept else F.lit(None).cast("long")
+    )
     records = records.withColumn("key_hash", key_hash)
     names = [column.split()[0] for column in SINK_COLUMNS.split(", ")]
     return keep(records.select(*names), f"{given.evidence}/sink", given.offsets, SINK_COLUMNS)
@@ -475,20 +566,31 @@ def _whole(bounds: Bounds) -> Bounds:
     return replace(bounds, partitions=tuple(replace(one, lso=one.hw) for one in bounds.partitions))
 
 
-def _balance(bounds: PartitionBounds, cells: Sequence[Cell], headers: Mapping[int, Headers], raw_log: bool) -> Balance:
+def _balance(
+    bounds: PartitionBounds, cells: Sequence[Cell], headers: Mapping[int, Headers], raw_log: bool
+) -> Balance:
     mine = [cell for cell in cells if cell.partition == bounds.partition]
-    records = Records(**{name: sum(getattr(cell, name) for cell in mine) for name in Records._fields})
-    return balance_of(bounds, records, headers.get(bounds.partition)) if raw_log else balance_unheard(bounds, records)
+    records = Records(
+        **{name: sum(getattr(cell, name) for cell in mine) for name in Records._fields}
+    )
+    return (
+        balance_of(bounds, records, headers.get(bounds.partition))
+        if raw_log
+        else balance_unheard(bounds, records)
+    )
 
 
 def _transactions(ids: Sequence[TransactionalId], ends: Mapping[str, int]) -> Transactions:
-    """How many ended how: by the records' headers, else by the raw log, which counts each once a partition."""
+    """How many ended how: by the records' headers, else by the raw log, which counts each once a
+    partition."""
     if ids:
         committed, aborted, unfinished = (
             sum(getattr(one, end) for one in ids) for end in ("committed", "aborted", "open")
         )
         return Transactions(committed, aborted, unfinished, HEADERS)
     if ends:
-        committed, aborted, unfinished = (ends.get(end, 0) for end in ("COMMITTED", "ABORTED", "OPEN"))
+        committed, aborted, unfinished = (
+            ends.get(end, 0) for end in ("COMMITTED", "ABORTED", "OPEN")
+        )
         return Transactions(committed, aborted, unfinished, Witness.RAW_LOG.value)
     return Transactions(None, None, None, None)

@@ -1,7 +1,8 @@
 """What is counted of a source's inputs and of a sink's rows, and why a reading cannot be trusted.
 
-The readings are checked before anything is judged with them: every (partition, offset) once, the same content at both
-levels, nothing that only read_committed sees. A violation is not a finding: it is a doubt, and the verdict is UNKNOWN.
+The readings are checked before anything is judged with them: every (partition, offset) once, the
+same content at both levels, nothing that only read_committed sees. A violation is not a finding: it
+is a doubt, and the verdict is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -59,13 +60,17 @@ def count_inputs(source: DataFrame, bounds: Bounds, counts: DataFrame | None) ->
         F.count_if(F.size("headers") > 0).alias("headed"),
     )
     names = ("judged", "repeated", "headed")
-    judged, repeated, headed = words.agg(*(F.coalesce(F.sum(name), F.lit(0)) for name in names)).collect()[0]
+    judged, repeated, headed = words.agg(
+        *(F.coalesce(F.sum(name), F.lit(0)) for name in names)
+    ).collect()[0]
     width = sum(one.lso - one.start for one in bounds.partitions)
     dense = judged == width and repeated == 0
     outputs, uncounted = judged, 0
     if counts is not None:
         due = counts.where(between("source_partition", "source_offset", bounds, "lso"))
-        said = due.agg(F.coalesce(F.sum("expected"), F.lit(0)), F.count_if(F.col("expected").isNull()))
+        said = due.agg(
+            F.coalesce(F.sum("expected"), F.lit(0)), F.count_if(F.col("expected").isNull())
+        )
         outputs, uncounted = said.collect()[0]
     return Inputs(judged, repeated, dense, outputs, uncounted, headed)
 
@@ -90,7 +95,9 @@ class Values(NamedTuple):
     """The sink's records, of which partition, offset and value are read."""
 
 
-def values_wanted(source: DataFrame, records: DataFrame, bounds: Bounds, agreed: ContractTerms) -> Values | None:
+def values_wanted(
+    source: DataFrame, records: DataFrame, bounds: Bounds, agreed: ContractTerms
+) -> Values | None:
     if agreed.value is None:
         return None
     inputs = source.where(between("partition", "offset", bounds, "lso"))
@@ -105,7 +112,8 @@ def values_wanted(source: DataFrame, records: DataFrame, bounds: Bounds, agreed:
 
 
 def outputs_produced(sink: DataFrame) -> DataFrame:
-    """The outputs that there are, whatever became of them: nobody knows whether the others were filtered out."""
+    """The outputs that there are, whatever became of them: nobody knows whether the others were
+    filtered out."""
     return sink.where(F.col("place") == Place.INPUT.value).select(*LINEAGE)
 
 
@@ -117,8 +125,8 @@ def count_outputs(outputs: DataFrame) -> int:
 
 
 def _lineage_words(sink: DataFrame) -> DataFrame:
-    """By word of lineages: how many records there are beyond one each, and how many expected outputs are met by a
-    committed or a pending record."""
+    """By word of lineages: how many records there are beyond one each, and how many expected
+    outputs are met by a committed or a pending record."""
     expected = F.col("place") == Place.INPUT.value
     pending = (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
     return (
@@ -140,24 +148,32 @@ def count_repeats(sink: DataFrame) -> tuple[int, int]:
 def later_copies(sink: DataFrame) -> DataFrame:
     """The later copies. Only words of lineages that have some are looked at record by record.
 
-    The first copy is the earliest by timestamp, and within its partition by offset. One whose transaction is known to
-    be aborted is never the first while there is another: the others did not repeat it.
+    The first copy is the earliest by timestamp, and within its partition by offset. One whose
+    transaction is known to be aborted is never the first while there is another: the others did not
+    repeat it.
     """
     suspicious = _lineage_words(sink).where(F.col("repeats") > 0).drop("repeats", "met")
     records = sink.where(real()).withColumn("word", word("source_offset"))
     records = records.join(suspicious, ["source_partition", "output_index", "word"], "left_semi")
     alike = Window.partitionBy(*LINEAGE)
     aborted = F.when(known_aborted(), 1).otherwise(0)
-    records = records.withColumn("first", F.min(F.struct(aborted, "timestamp", "partition", "offset")).over(alike))
+    records = records.withColumn(
+        "first", F.min(F.struct(aborted, "timestamp", "partition", "offset")).over(alike)
+    )
     here = F.col("partition") == F.col("first.partition")
-    records = records.withColumn("first_here", F.min(F.when(here, F.struct(aborted, "offset"))).over(alike))
+    records = records.withColumn(
+        "first_here", F.min(F.when(here, F.struct(aborted, "offset"))).over(alike)
+    )
     return records.select(
         "partition",
         "offset",
         F.count("*").over(alike).alias("copies"),
         F.col("first.partition").alias("first_partition"),
         F.col("first_here.offset").alias("first_offset"),
-    ).where((F.col("partition") != F.col("first_partition")) | (F.col("offset") != F.col("first_offset")))
+    ).where(
+        (F.col("partition") != F.col("first_partition"))
+        | (F.col("offset") != F.col("first_offset"))
+    )
 
 
 def count_lines(cells: Sequence[Cell]) -> int:
@@ -183,11 +199,14 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> 
         "endless": without_marker(),
         "of_aborted": committed & (F.col("place") == Place.ABORTED.value),
         "at_inputs": committed & (F.col("place") == Place.INPUT.value),
-        "of_source": (F.col("fate") != Fate.ABORTED.value) & F.col("source_topic").eqNullSafe(F.lit(topic)),
+        "of_source": (F.col("fate") != Fate.ABORTED.value)
+        & F.col("source_topic").eqNullSafe(F.lit(topic)),
         "unidentified": countable() & ~F.col("identified"),
         "revoked": committed & known_aborted(),
     }
-    cells = sink.groupBy("partition", F.when(real(), F.col("source_partition")).alias("source_partition")).agg(
+    cells = sink.groupBy(
+        "partition", F.when(real(), F.col("source_partition")).alias("source_partition")
+    ).agg(
         F.max(F.when(real(), F.col("source_offset"))).alias("last_source_offset"),
         *(F.count_if(condition).alias(name) for name, condition in counts.items()),
     )
@@ -195,7 +214,8 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> 
 
 
 def count_lines_at_length(sink: DataFrame, per_key: bool) -> int:
-    """As `count_lines`, where lines are those of keys, or where some records stand in none: each is then its own."""
+    """As `count_lines`, where lines are those of keys, or where some records stand in none: each is
+    then its own."""
     row = (
         sink.where(real())
         .agg(
@@ -208,7 +228,8 @@ def count_lines_at_length(sink: DataFrame, per_key: bool) -> int:
 
 
 class Identities(NamedTuple):
-    """What the source's records hold to be matched by. All zero where records are matched by lineage."""
+    """What the source's records hold to be matched by. All zero where records are matched by
+    lineage."""
 
     records: int = 0
     """Committed and pending records of the source's reading."""
@@ -222,7 +243,9 @@ class Identities(NamedTuple):
 
 def count_identities(source: DataFrame, aborted: DataFrame | None) -> Identities:
     """`source`: as the ledger's `identities`; `aborted`: as `identified`."""
-    of_one = source.groupBy("source_key").agg(F.count("*").alias("inputs"), F.count_if("pending").alias("waiting"))
+    of_one = source.groupBy("source_key").agg(
+        F.count("*").alias("inputs"), F.count_if("pending").alias("waiting")
+    )
     nothing = F.col("source_key").isNull()
     sums = {
         "records": F.col("inputs"),
@@ -230,7 +253,9 @@ def count_identities(source: DataFrame, aborted: DataFrame | None) -> Identities
         "repeated": F.when(~nothing, F.col("inputs") - 1),
         "missing_elsewhere": F.when(nothing, F.col("waiting")),
     }
-    row = of_one.agg(*(F.coalesce(F.sum(one), F.lit(0)).alias(name) for name, one in sums.items())).collect()[0]
+    row = of_one.agg(
+        *(F.coalesce(F.sum(one), F.lit(0)).alias(name) for name, one in sums.items())
+    ).collect()[0]
     found = Identities(**row.asDict())
     lost = 0 if aborted is None else aborted.where(nothing).count()
     return found._replace(missing_elsewhere=found.missing_elsewhere + lost)
@@ -241,8 +266,11 @@ def count_alike(sink: DataFrame, bounds: Bounds) -> int:
 
 
 def later_alike(sink: DataFrame, bounds: Bounds) -> DataFrame:
-    """The committed outputs that are like an earlier one of the same input in the same topic: partition, offset."""
-    rows = sink.where((F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value))
+    """The committed outputs that are like an earlier one of the same input in the same topic:
+    partition, offset."""
+    rows = sink.where(
+        (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
+    )
     topic = _topic(bounds)
     same = Window.partitionBy("source_partition", "source_offset", "key_hash", "value_hash", topic)
     rows = rows.withColumn("nth", F.row_number().over(same.orderBy("partition", "offset")))
@@ -271,8 +299,8 @@ def count_keys(sink: DataFrame, bounds: Bounds) -> Keys:
 
 
 def keys_of(sink: DataFrame, bounds: Bounds) -> DataFrame:
-    """The keys of one source partition's outputs in one topic: source_partition, key_hash, partitions (in how many they
-    lie), partition and offset (of the first one)."""
+    """The keys of one source partition's outputs in one topic: source_partition, key_hash,
+    partitions (in how many they lie), partition and offset (of the first one)."""
     keyed = sink.where(real() & F.col("key_hash").isNotNull()).withColumn("topic", _topic(bounds))
     first = F.min(F.struct("partition", "offset")).alias("first")
     rows = keyed.groupBy("source_partition", "key_hash", "topic")
@@ -281,19 +309,25 @@ def keys_of(sink: DataFrame, bounds: Bounds) -> DataFrame:
 
 
 class Doubt(StrEnum):
-    """Why the readings of the sink cannot be trusted, as the beginning of a sentence that ends with a count."""
+    """Why the readings of the sink cannot be trusted, as the beginning of a sentence that ends with
+    a count."""
 
     REPEATED = "records delivered more than once by one reading of the sink"
     OUTSIDE = "records outside the bounds that were asked for"
-    UNEQUAL = "blocks of 64 offsets whose content differs between read_committed and read_uncommitted"
+    UNEQUAL = (
+        "blocks of 64 offsets whose content differs between read_committed and read_uncommitted"
+    )
     UNSEEN = "records visible to read_committed, but not to read_uncommitted"
     PAST_LSO = "records visible to read_committed at or above the last stable offset"
     UNCOVERED = "records below the last stable offset that are in no data batch of the raw log"
 
 
-def count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool) -> tuple[dict[Doubt, int], int]:
-    """Both readings and the raw log side by side, one row for 64 offsets; and how many records are hidden, which is no
-    doubt but a finding (reading_mismatch): the readings agree with each other, and the raw log contradicts both."""
+def count_doubts(
+    sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool
+) -> tuple[dict[Doubt, int], int]:
+    """Both readings and the raw log side by side, one row for 64 offsets; and how many records are
+    hidden, which is no doubt but a finding (reading_mismatch): the readings agree with each other,
+    and the raw log contradicts both."""
     settled = F.col("fate") != Fate.PENDING.value
     records = sink.groupBy("partition", word("offset").alias("word")).agg(
         bits("offset").alias("found"),
@@ -301,13 +335,18 @@ def count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: boo
         F.bit_xor(F.when(F.col("visible"), F.col("content"))).alias("found_content"),
         F.count_if(~between("partition", "offset", bounds, "hw")).alias(Doubt.OUTSIDE.name),
         F.count_if(~settled & F.col("visible")).alias(Doubt.PAST_LSO.name),
-        F.count_if(F.lit(raw_log) & settled & F.col("transactional").isNull()).alias(Doubt.UNCOVERED.name),
+        F.count_if(F.lit(raw_log) & settled & F.col("transactional").isNull()).alias(
+            Doubt.UNCOVERED.name
+        ),
         F.count_if(is_hidden()).alias("hidden"),
     )
     unseen = minus(F.col("seen"), F.col("found"))
     repeated = reduce(
         Column.__add__,
-        (F.coalesce(F.col(f"{one}_count") - F.bit_count(one), F.lit(0)) for one in ("found", "seen")),
+        (
+            F.coalesce(F.col(f"{one}_count") - F.bit_count(one), F.lit(0))
+            for one in ("found", "seen")
+        ),
     )
     # Offsets that are repeated or missing have a doubt of their own.
     unequal = (repeated == 0) & (unseen == 0) & (F.col("seen_content") != F.col("found_content"))
@@ -321,15 +360,21 @@ def count_doubts(sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: boo
         records, ["partition", "word"], "full"
     )
     sums = {**{one.name: count for one, count in counted.items()}, "hidden": F.col("hidden")}
-    row = pairs.agg(*(F.coalesce(F.sum(count), F.lit(0)).alias(name) for name, count in sums.items())).collect()[0]
+    row = pairs.agg(
+        *(F.coalesce(F.sum(count), F.lit(0)).alias(name) for name, count in sums.items())
+    ).collect()[0]
     return {doubt: row[doubt.name] for doubt in Doubt}, row["hidden"]
 
 
-def doubts_of(found: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance]) -> tuple[str, ...]:
+def doubts_of(
+    found: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance]
+) -> tuple[str, ...]:
     """Why not to trust the readings, in clauses."""
     said = [f"{doubt.value}: {count:,}." for doubt, count in found.items() if count]
     if inputs.repeated:
-        said.append(f"records delivered more than once by the reading of the source: {inputs.repeated:,}.")
+        said.append(
+            f"records delivered more than once by the reading of the source: {inputs.repeated:,}."
+        )
     if inputs.uncounted:
         said.append(f"inputs without a valid count of expected outputs: {inputs.uncounted:,}.")
     said += [

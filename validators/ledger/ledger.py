@@ -1,5 +1,5 @@
-"""The ledger of a sink and its source: the facts that are counted, and the frames behind them. Every validator is given
-one; validators/ledger/build.py makes it."""
+"""The ledger of a sink and its source: the facts that are counted, and the frames behind them.
+Every validator is given one; validators/ledger/build.py makes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from topicproof.validators.facts.balance import Headers, RawLog
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import TransactionalId
 from topicproof.validators.finding import Balance, Bounds, Order, Transactions, Witness
-from topicproof.validators.ledger.counts import Identities, Keys, Values, later_copies, outputs_produced
+from topicproof.validators.ledger.counts import (
+    Identities,
+    Keys,
+    Values,
+    later_copies,
+    outputs_produced,
+)
 from topicproof.validators.ledger.rows import Declared
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.polled import Polled
@@ -30,7 +36,8 @@ HEADERS = "headers"
 
 
 class ReadingsNeeded(Exception):
-    """Something is odd, or more is asked than folded readings tell: each record has to be looked at."""
+    """Something is odd, or more is asked than folded readings tell: each record has to be looked
+    at."""
 
 
 class Accounts(NamedTuple):
@@ -43,8 +50,16 @@ class Accounts(NamedTuple):
     polled: Polled | None = None
 
     def heard(self) -> frozenset[Witness]:
-        witnesses = Witness.RAW_LOG, Witness.JOURNAL, Witness.COORDINATOR, Witness.SOURCE_LOG, Witness.READER
-        told = {witness for witness, account in zip(witnesses, self, strict=True) if account is not None}
+        witnesses = (
+            Witness.RAW_LOG,
+            Witness.JOURNAL,
+            Witness.COORDINATOR,
+            Witness.SOURCE_LOG,
+            Witness.READER,
+        )
+        told = {
+            witness for witness, account in zip(witnesses, self, strict=True) if account is not None
+        }
         return frozenset(told | {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED})
 
 
@@ -53,8 +68,8 @@ NO_ACCOUNTS = Accounts()
 
 @dataclass(frozen=True)
 class Ledger:
-    """Everything that is judged. The facts are counted; the frames are computed where they are used, which is where the
-    facts show something odd."""
+    """Everything that is judged. The facts are counted; the frames are computed where they are
+    used, which is where the facts show something odd."""
 
     spark: SparkSession
     records: Callable[[], DataFrame]
@@ -135,15 +150,16 @@ class Ledger:
 
     @cached_property
     def repeats(self) -> DataFrame:
-        """The later copies among the committed records with an input: partition, offset, copies (how many there are in
-        all), first_partition, first_offset (where the first one is); Parquet."""
+        """The later copies among the committed records with an input: partition, offset, copies
+        (how many there are in all), first_partition, first_offset (where the first one is);
+        Parquet."""
         offsets = self.sink_bounds.offsets + self.source_bounds.offsets
         return keep(later_copies(self.sink), f"{self.evidence}/repeats", offsets)
 
     @property
     def outputs(self) -> DataFrame:
-        """The outputs that must be there, of the inputs of the judged range: source_partition, source_offset,
-        output_index. A row may occur twice."""
+        """The outputs that must be there, of the inputs of the judged range: source_partition,
+        source_offset, output_index. A row may occur twice."""
         return outputs_produced(self.sink) if self.wanted is None else self.wanted
 
     @property
@@ -152,7 +168,8 @@ class Ledger:
 
     @property
     def unidentified_outputs(self) -> int:
-        """Committed and pending records of the sink without an identity, where records are matched by key."""
+        """Committed and pending records of the sink without an identity, where records are matched
+        by key."""
         return sum(cell.unidentified for cell in self.cells)
 
     @property
@@ -160,7 +177,11 @@ class Ledger:
         """Whether no record names an input of the source, though there are both."""
         records = self.committed + sum(cell.pending for cell in self.cells)
         there = self.inputs_count > 0 or self.source_incomplete
-        return records > 0 and there and not any(cell.of_source or cell.of_aborted for cell in self.cells)
+        return (
+            records > 0
+            and there
+            and not any(cell.of_source or cell.of_aborted for cell in self.cells)
+        )
 
     @property
     def source_incomplete(self) -> bool:
@@ -175,8 +196,11 @@ class Ledger:
         return sum(cell.committed for cell in self.cells)
 
     def after(self, partition: int) -> int:
-        """The source offset behind the last input of the partition with a committed output; 0 when there is none."""
-        mine = [cell.last_source_offset for cell in self.matched if cell.source_partition == partition]
+        """The source offset behind the last input of the partition with a committed output; 0 when
+        there is none."""
+        mine = [
+            cell.last_source_offset for cell in self.matched if cell.source_partition == partition
+        ]
         return max((one + 1 for one in mine if one is not None), default=0)
 
     @property

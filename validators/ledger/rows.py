@@ -1,10 +1,12 @@
-"""The sink's records as rows: which columns they have, how each gets its fate, the outcome that the journal declares
-and the place that its lineage points to, and what is asked of a row.
+"""The sink's records as rows: which columns they have, how each gets its fate, the outcome that the
+journal declares and the place that its lineage points to, and what is asked of a row.
 
-A record's fate comes from the two readings and the last stable offset, its transaction's outcome from the raw log and
-from the journal. Neither is derived from the other, so that they can contradict each other.
+A record's fate comes from the two readings and the last stable offset, its transaction's outcome
+from the raw log and from the journal. Neither is derived from the other, so that they can
+contradict each other.
 
-Records are compared as sets of offsets (validators/offsets.py), so that judging never shuffles all of them by offset.
+Records are compared as sets of offsets (validators/offsets.py), so that judging never shuffles all
+of them by offset.
 """
 
 from __future__ import annotations
@@ -93,51 +95,64 @@ class Declared:
 
 def real() -> Column:
     """Whether a row of the sink is a committed record that has an input."""
-    return (F.col("fate") == Fate.COMMITTED.value) & F.col("place").isin(*(one.value for one in REAL))
+    return (F.col("fate") == Fate.COMMITTED.value) & F.col("place").isin(
+        *(one.value for one in REAL)
+    )
 
 
 def ordered(per_key: bool) -> Column:
-    """Whether a row that has an input stands in a line: its input is known for certain and still there, and it has a
-    key if that is what keeps the order."""
+    """Whether a row that has an input stands in a line: its input is known for certain and still
+    there, and it has a key if that is what keeps the order."""
     certain = ~F.col("ambiguous") & ~F.col("waiting") & (F.col("place") != Place.REMOVED.value)
     return certain & F.col("key_hash").isNotNull() if per_key else certain
 
 
 def known_aborted() -> Column:
-    """Whether the raw log or the journal says that the transaction of a row of the sink was aborted."""
-    by = [F.coalesce(F.col(witness) == Fate.ABORTED.value, F.lit(False)) for witness in ("outcome", "declared")]
+    """Whether the raw log or the journal says that the transaction of a row of the sink was
+    aborted."""
+    by = [
+        F.coalesce(F.col(witness) == Fate.ABORTED.value, F.lit(False))
+        for witness in ("outcome", "declared")
+    ]
     return by[0] | by[1]
 
 
 def countable() -> Column:
-    """Whether a row of the sink is an output or may become one: committed, or pending and not known to be aborted."""
+    """Whether a row of the sink is an output or may become one: committed, or pending and not known
+    to be aborted."""
     undecided = (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
     return (F.col("fate") == Fate.COMMITTED.value) | undecided
 
 
 def without_marker() -> Column:
-    """Whether a row of the sink is a committed record of a transaction that no marker of the raw log ends."""
-    endless = (F.col("fate") == Fate.COMMITTED.value) & F.col("transactional") & F.col("outcome").isNull()
+    """Whether a row of the sink is a committed record of a transaction that no marker of the raw
+    log ends."""
+    endless = (
+        (F.col("fate") == Fate.COMMITTED.value) & F.col("transactional") & F.col("outcome").isNull()
+    )
     return F.coalesce(endless, F.lit(False))
 
 
 def is_hidden() -> Column:
     """Whether the raw log commits a row of the sink that read_committed did not deliver."""
     stable = ~F.col("transactional") | (F.col("outcome") == Fate.COMMITTED.value)
-    return F.coalesce((F.col("fate") != Fate.PENDING.value) & ~F.col("visible") & stable, F.lit(False))
+    return F.coalesce(
+        (F.col("fate") != Fate.PENDING.value) & ~F.col("visible") & stable, F.lit(False)
+    )
 
 
 def content() -> Column:
-    """A hash of a record's content. The offset is in it, so that the contents of two offsets cannot be exchanged
-    unnoticed."""
+    """A hash of a record's content. The offset is in it, so that the contents of two offsets cannot
+    be exchanged unnoticed."""
     return F.xxhash64("offset", "key", "value", "headers")
 
 
 def sink_words(committed: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> DataFrame:
-    """Sets of the sink's offsets, by partition and word: what read_committed saw, and what the raw log says.
+    """Sets of the sink's offsets, by partition and word: what read_committed saw, and what the raw
+    log says.
 
-    `seen`, `seen_count` and `seen_content` (exclusive or of the contents); `covered`, `transactional`, `stable` and
-    `unstable` of `words_of_batches`, null without the raw log.
+    `seen`, `seen_count` and `seen_content` (exclusive or of the contents); `covered`,
+    `transactional`, `stable` and `unstable` of `words_of_batches`, null without the raw log.
     """
     seen = committed.groupBy("partition", word("offset").alias("word")).agg(
         bits("offset").alias("seen"),
@@ -149,14 +164,22 @@ def sink_words(committed: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> 
     return seen.join(words_of_batches(raw_log, bounds), ["partition", "word"], "full")
 
 
-def with_fates(uncommitted: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool) -> DataFrame:
+def with_fates(
+    uncommitted: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool
+) -> DataFrame:
     """Adds fate, visible, content, transactional and outcome; drops the value."""
     records = uncommitted.withColumns({"content": content(), "word": word("offset")}).drop("value")
-    sets = words.select("partition", "word", "seen", *(F.col(name).alias(f"{name}_set") for name in RAW_SETS))
+    sets = words.select(
+        "partition", "word", "seen", *(F.col(name).alias(f"{name}_set") for name in RAW_SETS)
+    )
     records = look_up(records, sets, ["partition", "word"], bounds.offsets)
     visible = holds("seen", "offset")
     pending = F.col("offset") >= bound("partition", bounds, "lso")
-    fate = F.when(pending, Fate.PENDING.value).when(visible, Fate.COMMITTED.value).otherwise(Fate.ABORTED.value)
+    fate = (
+        F.when(pending, Fate.PENDING.value)
+        .when(visible, Fate.COMMITTED.value)
+        .otherwise(Fate.ABORTED.value)
+    )
     covered = F.lit(raw_log) & holds("covered_set", "offset")
     outcome = F.when(holds("stable_set", "offset"), Fate.COMMITTED.value).when(
         holds("unstable_set", "offset"), Fate.ABORTED.value
@@ -174,7 +197,9 @@ def with_fates(uncommitted: DataFrame, words: DataFrame, bounds: Bounds, raw_log
 def with_declared(records: DataFrame, declared: Declared | None) -> DataFrame:
     """Adds the outcome that the journal declares and its reason; null where it says nothing."""
     if declared is None:
-        return records.withColumns({one: F.lit(None).cast("string") for one in ("declared", "reason")})
+        return records.withColumns(
+            {one: F.lit(None).cast("string") for one in ("declared", "reason")}
+        )
     name = ["transactional_id", "sequence", "attempt", "task"]
     known = F.col("outcome").isin(Fate.COMMITTED.value, Fate.ABORTED.value)
     told = declared.rows.groupBy(*name).agg(
@@ -182,8 +207,12 @@ def with_declared(records: DataFrame, declared: Declared | None) -> DataFrame:
         F.max(F.nullif("reason", F.lit(""))).alias("reason"),
     )
     # A journal that says two things of one transaction says nothing.
-    told = told.select(*name, F.when(F.size("said") == 1, F.get("said", F.lit(0))).alias("declared"), "reason")
-    return records.join(F.broadcast(told) if declared.count <= BROADCAST_ROWS_MAX else told, name, "left")
+    told = told.select(
+        *name, F.when(F.size("said") == 1, F.get("said", F.lit(0))).alias("declared"), "reason"
+    )
+    return records.join(
+        F.broadcast(told) if declared.count <= BROADCAST_ROWS_MAX else told, name, "left"
+    )
 
 
 def with_places(
@@ -194,11 +223,13 @@ def with_places(
     counts: DataFrame | None,
     source_log: SourceLog,
 ) -> DataFrame:
-    """Adds `place`. `dense`: every offset of the judged range is known to hold an input. `counts`: how many outputs
-    each of them has, where that is not one."""
+    """Adds `place`. `dense`: every offset of the judged range is known to hold an input. `counts`:
+    how many outputs each of them has, where that is not one."""
     start, lso, hw = (bound("source_partition", bounds, name) for name in ("start", "lso", "hw"))
     offset = F.col("source_offset")
-    nowhere = (F.col("source_topic") != bounds.topic) | start.isNull() | offset.isNull() | (offset >= hw)
+    nowhere = (
+        (F.col("source_topic") != bounds.topic) | start.isNull() | offset.isNull() | (offset >= hw)
+    )
     beyond = F.when(nowhere, Place.NOWHERE.value).when(offset < start, Place.BEFORE.value)
     place = beyond.when(offset >= lso, Place.AFTER.value)
     index = F.col("output_index")
@@ -206,14 +237,20 @@ def with_places(
         there = F.when(index >= 1, Place.BEYOND.value).otherwise(Place.INPUT.value)
     else:
         few = bounds.offsets <= BROADCAST_ROWS_MAX
-        records = records.join(F.broadcast(counts) if few else counts, ["source_partition", "source_offset"], "left")
+        records = records.join(
+            F.broadcast(counts) if few else counts, ["source_partition", "source_offset"], "left"
+        )
         there = F.when(index >= F.col("expected"), Place.BEYOND.value).otherwise(Place.INPUT.value)
     if dense and source_log.aborted is None:
         return records.withColumn("place", place.otherwise(there))
     keys = [F.col("partition").alias("source_partition"), word("offset").alias("source_word")]
     records = records.withColumn("source_word", word("source_offset"))
     hole = F.lit(Place.HOLE.value)
-    for name, reading in (("inputs", source), ("lost", source_log.aborted), ("markers", source_log.markers)):
+    for name, reading in (
+        ("inputs", source),
+        ("lost", source_log.aborted),
+        ("markers", source_log.markers),
+    ):
         if reading is not None:
             held = reading.groupBy(*keys).agg(bits("offset").alias(name))
             records = look_up(records, held, ["source_partition", "source_word"], bounds.offsets)

@@ -1,8 +1,9 @@
 """End to end: a chain's last sink judged against its first source, through the topics between.
 
-Every record's lineage names its immediate input. Where that lies in a topic between, its own lineage names the next
-one up; followed to the first source, the sink looks as if one stage had written it. At most one stage of a chain makes
-several outputs of an input, so the indices of the outputs add up.
+Every record's lineage names its immediate input. Where that lies in a topic between, its own
+lineage names the next one up; followed to the first source, the sink looks as if one stage had
+written it. At most one stage of a chain makes several outputs of an input, so the indices of the
+outputs add up.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ INPUT = ("source_topic", "source_partition", "source_offset")
 
 
 def through(records: DataFrame, between: DataFrame, topic: str) -> DataFrame:
-    """A reading whose lineage points into `topic`, pointing where the lineage of what lies there points instead.
+    """A reading whose lineage points into `topic`, pointing where the lineage of what lies there
+    points instead.
 
-    `between` is the read_committed reading of `topic`. A record whose input is not there, or names no input of its own,
-    has no lineage any more: nothing in the first source explains it.
+    `between` is the read_committed reading of `topic`. A record whose input is not there, or names
+    no input of its own, has no lineage any more: nothing in the first source explains it.
     """
     columns = records.columns
     up = with_lineage(between).select(

@@ -1,10 +1,12 @@
-"""The two headers that our sink writes on every record, so that each record says where it came from.
+"""The two headers that our sink writes on every record, so that each record says where it came
+from.
 
 `topicproof-lineage`      `<source topic>/<partition>/<offset>/<output index>`
 `topicproof-transaction`  `<transactional id>/<sequence>/<attempt>/<task>/<total>`
 
-Both are UTF-8 text in canonical form: parsing and formatting again gives the same text, or it is not one of ours.
-The ledger reads them with Spark expressions; the functions here are the same rule for everybody else.
+Both are UTF-8 text in canonical form: parsing and formatting again gives the same text, or it is
+not one of ours. The ledger reads them with Spark expressions; the functions here are the same rule
+for everybody else.
 """
 
 from __future__ import annotations
@@ -58,9 +60,12 @@ def parse_lineage(value: bytes | None) -> Lineage | None:
 
 
 def format_transaction(transaction: Transaction) -> bytes:
-    """Raises ValueError when the transactional id or the task holds a slash, which could not be read back."""
+    """Raises ValueError when the transactional id or the task holds a slash, which could not be
+    read back."""
     if "/" in transaction.transactional_id + transaction.task:
-        raise ValueError(f"A slash in {transaction.transactional_id!r} or {transaction.task!r} cannot be read back.")
+        raise ValueError(
+            f"A slash in {transaction.transactional_id!r} or {transaction.task!r} cannot be read back."
+        )
     return "{}/{}/{}/{}/{}".format(*transaction).encode()
 
 
@@ -85,8 +90,13 @@ def _parts(value: bytes | None, count: int) -> list[str] | None:
 
 
 def _numbers(texts: list[str], highest: tuple[int, ...]) -> list[int]:
-    """The texts as numbers, or an empty list if one is not canonical: `+1`, `01` and ` 1` are none of ours."""
+    """The texts as numbers, or an empty list if one is not canonical: `+1`, `01` and ` 1` are none
+    of ours."""
     if not all(text.isascii() and text.isdecimal() and str(int(text)) == text for text in texts):
         return []
     numbers = [int(text) for text in texts]
-    return numbers if all(number <= limit for number, limit in zip(numbers, highest, strict=True)) else []
+    return (
+        numbers
+        if all(number <= limit for number, limit in zip(numbers, highest, strict=True))
+        else []
+    )

@@ -36,9 +36,9 @@ class Identity(StrEnum):
 
 @dataclass(frozen=True)
 class Match:
-    """What identity by key takes for the key: `key`, `value`, `header:NAME` (the last one of that name) or `json:PATH`
-    (a path into the value, such as `json:$.id`, whose text is exact: validators/json_path.py); on either side its
-    own."""
+    """What identity by key takes for the key: `key`, `value`, `header:NAME` (the last one of that
+    name) or `json:PATH` (a path into the value, such as `json:$.id`, whose text is exact:
+    validators/json_path.py); on either side its own."""
 
     source: str = KEY
     sink: str = KEY
@@ -74,13 +74,14 @@ def with_input(
     match: Match = KEYS,
     source_log: SourceLog = NOTHING_LOGGED,
 ) -> DataFrame:
-    """Adds source_topic, source_partition, source_offset and output_index; all null where no input is known. By key
-    also `identified` (it holds an identity), `ambiguous` (several inputs share it) and `waiting` (a pending record of
-    the source has it too).
+    """Adds source_topic, source_partition, source_offset and output_index; all null where no input
+    is known. By key also `identified` (it holds an identity), `ambiguous` (several inputs share it)
+    and `waiting` (a pending record of the source has it too).
 
-    `bounds`: the judged range of the source. `counts`: how many outputs each input has (validators/expected.py), where
-    that is not one. For identity by key `records` hold what `match` takes for the key as `held`, and as `countable`
-    whether they are committed or may be yet; both are dropped.
+    `bounds`: the judged range of the source. `counts`: how many outputs each input has
+    (validators/expected.py), where that is not one. For identity by key `records` hold what `match`
+    takes for the key as `held`, and as `countable` whether they are committed or may be yet; both
+    are dropped.
     """
     match identity:
         case Identity.LINEAGE:
@@ -88,17 +89,26 @@ def with_input(
         case Identity.KEY:
             pending = _held_by(source_log.pending, match)
             uncommitted = union(_held_by(source_log.aborted, match), pending)
-            return _with_key(records, identified(source, match), bounds, counts, uncommitted, pending)
+            return _with_key(
+                records, identified(source, match), bounds, counts, uncommitted, pending
+            )
 
 
 def with_lineage(records: DataFrame) -> DataFrame:
-    """Adds source_topic, source_partition, source_offset and output_index, from the header that our sink writes."""
-    types = {"source_topic": "string", "source_partition": "int", "source_offset": "long", "output_index": "int"}
+    """Adds source_topic, source_partition, source_offset and output_index, from the header that our
+    sink writes."""
+    types = {
+        "source_topic": "string",
+        "source_partition": "int",
+        "source_offset": "long",
+        "output_index": "int",
+    }
     return _with_header(records, LINEAGE_HEADER, types)
 
 
 def identified(source: DataFrame, match: Match) -> DataFrame:
-    """The source's records with what identifies them: source_partition, source_offset, source_key (null: nothing)."""
+    """The source's records with what identifies them: source_partition, source_offset, source_key
+    (null: nothing)."""
     return source.select(
         match.of_source().alias("source_key"),
         F.col("partition").alias("source_partition"),
@@ -111,17 +121,31 @@ def _held_by(reading: DataFrame | None, match: Match) -> DataFrame | None:
 
 
 def with_transaction(records: DataFrame) -> DataFrame:
-    """Adds transactional_id, sequence, attempt, task and total; all null where the header is missing or malformed."""
-    types = {"transactional_id": "string", "sequence": "long", "attempt": "int", "task": "string", "total": "long"}
+    """Adds transactional_id, sequence, attempt, task and total; all null where the header is
+    missing or malformed."""
+    types = {
+        "transactional_id": "string",
+        "sequence": "long",
+        "attempt": "int",
+        "task": "string",
+        "total": "long",
+    }
     return _with_header(records, TRANSACTION_HEADER, types)
 
 
 def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> DataFrame:
     """Adds the parts of a header, or nulls unless they spell its text again: the rule of
     validators/lineage/headers.py."""
-    records = records.withColumn("text", last_header(header).cast("string")).withColumn("parts", F.split("text", "/"))
-    parts = {name: F.get("parts", F.lit(place)).try_cast(kind) for place, (name, kind) in enumerate(types.items())}
-    filled = [F.col(name) != "" if kind == "string" else F.col(name) >= 0 for name, kind in types.items()]
+    records = records.withColumn("text", last_header(header).cast("string")).withColumn(
+        "parts", F.split("text", "/")
+    )
+    parts = {
+        name: F.get("parts", F.lit(place)).try_cast(kind)
+        for place, (name, kind) in enumerate(types.items())
+    }
+    filled = [
+        F.col(name) != "" if kind == "string" else F.col(name) >= 0 for name, kind in types.items()
+    ]
     valid = reduce(Column.__and__, filled, F.concat_ws("/", *types) == F.col("text"))
     records = records.withColumns(parts).withColumn("valid", valid)
     named = {name: F.when(F.col("valid"), F.col(name)) for name in types}
@@ -142,25 +166,32 @@ def _with_key(
     uncommitted: DataFrame | None,
     pending: DataFrame | None,
 ) -> DataFrame:
-    """Of a key's records the committed come before the pending; aborted ones are matched with nothing, also where they
-    lie at or above the last stable offset."""
+    """Of a key's records the committed come before the pending; aborted ones are matched with
+    nothing, also where they lie at or above the last stable offset."""
     in_turn = Window.partitionBy("held", "countable").orderBy(
         F.col("fate") == Fate.PENDING.value, "partition", "offset"
     )
     records = records.withColumn("identified", F.col("held").isNotNull())
     records = records.withColumn("nth", F.when(F.col("countable"), F.row_number().over(in_turn)))
     inputs = source.where(F.col("source_key").isNotNull())
-    of_key = inputs.groupBy(F.col("source_key").alias("total_key")).agg(F.count("*").alias("inputs_of_key"))
+    of_key = inputs.groupBy(F.col("source_key").alias("total_key")).agg(
+        F.count("*").alias("inputs_of_key")
+    )
     if counts is None:
         outputs = inputs.withColumn("output_index", F.lit(0))
         of_key = of_key.withColumn("outputs_of_key", F.col("inputs_of_key"))
     else:
         outputs = inputs.join(outputs_of(counts), ["source_partition", "source_offset"])
-        wanted = outputs.groupBy(F.col("source_key").alias("total_key")).agg(F.count("*").alias("outputs_of_key"))
+        wanted = outputs.groupBy(F.col("source_key").alias("total_key")).agg(
+            F.count("*").alias("outputs_of_key")
+        )
         of_key = of_key.join(wanted, "total_key", "left")
-    # Of inputs that share a key, those that are due come first: what is missing of them is missing for certain.
+    # Of inputs that share a key, those that are due come first: what is missing of them is missing
+    # for certain.
     not_due = ~between("source_partition", "source_offset", bounds, "lso")
-    in_order = Window.partitionBy("source_key").orderBy(not_due, "source_partition", "source_offset", "output_index")
+    in_order = Window.partitionBy("source_key").orderBy(
+        not_due, "source_partition", "source_offset", "output_index"
+    )
     outputs = outputs.withColumn("source_nth", F.row_number().over(in_order))
     records = records.join(of_key, F.col("held") == F.col("total_key"), "left")
     # `least` would pass over a null, and give an aborted record the last output.
@@ -172,27 +203,51 @@ def _with_key(
         records = _with_uncommitted(records, uncommitted)
     waiting = F.lit(False)
     if pending is not None:
-        twins = pending.groupBy(F.col("source_key").alias("pending_key")).agg(F.count("*").alias("pending_of_key"))
-        records = records.join(twins, F.col("held") == F.col("pending_key"), "left").drop("pending_key")
+        twins = pending.groupBy(F.col("source_key").alias("pending_key")).agg(
+            F.count("*").alias("pending_of_key")
+        )
+        records = records.join(twins, F.col("held") == F.col("pending_key"), "left").drop(
+            "pending_key"
+        )
         waiting = F.col("pending_of_key").isNotNull()
-    shared = F.coalesce((F.col("inputs_of_key") > 1) | (F.col("inputs_of_key").isNotNull() & waiting), F.lit(False))
+    shared = F.coalesce(
+        (F.col("inputs_of_key") > 1) | (F.col("inputs_of_key").isNotNull() & waiting), F.lit(False)
+    )
     known = F.col("source_offset").isNotNull() | F.col("inputs_of_key").isNotNull()
-    named = {"waiting": waiting, "ambiguous": shared, "source_topic": F.when(known, F.lit(bounds.topic))}
+    named = {
+        "waiting": waiting,
+        "ambiguous": shared,
+        "source_topic": F.when(known, F.lit(bounds.topic)),
+    }
     return records.withColumns(named).drop(
         "pending_of_key",
-        *("held", "countable", "nth", "total_key", "outputs_of_key", "inputs_of_key", "source_key", "source_nth"),
+        *(
+            "held",
+            "countable",
+            "nth",
+            "total_key",
+            "outputs_of_key",
+            "inputs_of_key",
+            "source_key",
+            "source_nth",
+        ),
     )
 
 
 def _with_uncommitted(records: DataFrame, uncommitted: DataFrame) -> DataFrame:
-    """Fills in the place of the first aborted or pending record with the same key, where no input has that key."""
-    firsts = uncommitted.where(F.col("source_key").isNotNull()).groupBy(F.col("source_key").alias("lost_key"))
+    """Fills in the place of the first aborted or pending record with the same key, where no input
+    has that key."""
+    firsts = uncommitted.where(F.col("source_key").isNotNull()).groupBy(
+        F.col("source_key").alias("lost_key")
+    )
     lost = firsts.agg(F.min(F.struct("source_partition", "source_offset")).alias("lost"))
     unmatched = F.col("countable") & F.col("outputs_of_key").isNull()
     records = records.join(lost, unmatched & (F.col("held") == F.col("lost_key")), "left")
     places = {
         "source_partition": F.coalesce("source_partition", "lost.source_partition"),
         "source_offset": F.coalesce("source_offset", "lost.source_offset"),
-        "output_index": F.when(F.col("lost").isNotNull(), F.lit(0)).otherwise(F.col("output_index")),
+        "output_index": F.when(F.col("lost").isNotNull(), F.lit(0)).otherwise(
+            F.col("output_index")
+        ),
     }
     return records.withColumns(places).drop("lost_key", "lost")

@@ -1,8 +1,10 @@
-"""Readings whose lineage is packed: each record of a pack gets the headers that it would have had on its own.
+"""Readings whose lineage is packed: each record of a pack gets the headers that it would have had
+on its own.
 
-So the ledger and all validators know of one kind of lineage only. Readings are not shuffled: where packs lie is worked
-out once from the batch headers (validators/lineage/packs.py) and lies beside the readings, and each task of Spark looks
-its own offsets up there. Of a record only partition, offset and headers are handed to Python.
+So the ledger and all validators know of one kind of lineage only. Readings are not shuffled: where
+packs lie is worked out once from the batch headers (validators/lineage/packs.py) and lies beside
+the readings, and each task of Spark looks its own offsets up there. Of a record only partition,
+offset and headers are handed to Python.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.packs import HEADS, PACKED_HEADER, Pack, lay, parse_pack
 
-HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+HEADERS = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
 """Not as text, which PySpark parses with its default session, even when that has ended."""
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _HEADER_NAMES = "headers.list.element.key"
@@ -44,7 +48,8 @@ def has_packs(reading: DataFrame) -> bool:
 
 
 def packs_in(kept: Path) -> bool:
-    """The same of a reading that is kept as Parquet, without Spark: a look at the names of its headers."""
+    """The same of a reading that is kept as Parquet, without Spark: a look at the names of its
+    headers."""
     for part in sorted(kept.glob("*.parquet")):
         names = pq.ParquetFile(part, read_dictionary=[_HEADER_NAMES])
         for rows in names.iter_batches(columns=[_HEADER_NAMES]):
@@ -54,14 +59,19 @@ def packs_in(kept: Path) -> bool:
 
 
 def keep_packs(reading: DataFrame, batches: pa.Table, folder: Path) -> bool:
-    """Write into `folder` where the packs of a reading lie, by the raw log's batches. False where there are none."""
+    """Write into `folder` where the packs of a reading lie, by the raw log's batches. False where
+    there are none."""
     rows = reading.where(is_head()).select("partition", "offset", "headers").toArrow()
     if not rows.num_rows:
         return False
     names = {"packed": PACKED_HEADER, "transaction": TRANSACTION_HEADER}
     listed = rows["headers"].to_pylist()
-    values = {column: [_last(headers, name) for headers in listed] for column, name in names.items()}
-    heads = pa.table({"partition": rows["partition"], "offset": rows["offset"], **values}).cast(HEADS)
+    values = {
+        column: [_last(headers, name) for headers in listed] for column, name in names.items()
+    }
+    heads = pa.table({"partition": rows["partition"], "offset": rows["offset"], **values}).cast(
+        HEADS
+    )
     segments, lost = lay(batches, heads)
     folder.mkdir(parents=True, exist_ok=True)
     for table, name in ((heads, HEADS_FILE), (segments, SEGMENTS_FILE), (lost, LOST_FILE)):
@@ -77,18 +87,22 @@ def unpacked(reading: DataFrame, folder: Path) -> DataFrame:
 
 
 def count_lost(reading: DataFrame, folder: Path) -> int:
-    """How many records of an unpacked reading are without lineage because the first record of their pack is not there,
-    or cannot be read."""
+    """How many records of an unpacked reading are without lineage because the first record of their
+    pack is not there, or cannot be read."""
     lost = pq.read_table(folder / LOST_FILE)
     if lost.num_rows == 0:
         return 0
     spark = reading.sparkSession
     ranges = spark.createDataFrame(lost).withColumnRenamed("partition", "lost_in")
-    unnamed = reading.where(~F.coalesce(F.array_contains("headers.key", LINEAGE_HEADER), F.lit(False)))
+    unnamed = reading.where(
+        ~F.coalesce(F.array_contains("headers.key", LINEAGE_HEADER), F.lit(False))
+    )
     inside = (F.col("partition") == F.col("lost_in")) & F.col("offset").between(
         F.col("first_offset"), F.col("last_offset")
     )
-    return unnamed.select("partition", "offset").join(F.broadcast(ranges), inside, "left_semi").count()
+    return (
+        unnamed.select("partition", "offset").join(F.broadcast(ranges), inside, "left_semi").count()
+    )
 
 
 def _last(headers: list[dict[str, object]], name: str) -> object:
@@ -106,7 +120,9 @@ def _unpacker(folder: str) -> Callable[[Iterator[Columns]], Iterator[pa.Array]]:
             for number in pc.unique(partition).to_pylist():
                 if number not in known:
                     known[number] = _Packs(folder, number)
-                found = known[number].unpack(np.asarray(partition) == number, np.asarray(offset), found)
+                found = known[number].unpack(
+                    np.asarray(partition) == number, np.asarray(offset), found
+                )
             yield found
 
     return unpack
@@ -121,13 +137,18 @@ class _Packs:
             for name, by in ((SEGMENTS_FILE, "first_offset"), (HEADS_FILE, "offset"))
         )
         self.first, self.last, self.position = (
-            np.asarray(segments[name], np.int64) for name in ("first_offset", "last_offset", "position")
+            np.asarray(segments[name], np.int64)
+            for name in ("first_offset", "last_offset", "position")
         )
-        self.head = np.searchsorted(np.asarray(heads["offset"], np.int64), np.asarray(segments["head"], np.int64))
+        self.head = np.searchsorted(
+            np.asarray(heads["offset"], np.int64), np.asarray(segments["head"], np.int64)
+        )
         self.packed = heads["packed"].combine_chunks()
         self.transactions = heads["transaction"].combine_chunks()
 
-    def unpack(self, here: npt.NDArray[np.bool_], offsets: Ints, headers: pa.ListArray) -> pa.ListArray:
+    def unpack(
+        self, here: npt.NDArray[np.bool_], offsets: Ints, headers: pa.ListArray
+    ) -> pa.ListArray:
         """The headers of these records; those that are not `here` keep theirs."""
         if not self.first.size:
             return headers
@@ -136,12 +157,16 @@ class _Packs:
         if not rows.size:
             return headers
         segments = segments[rows]
-        heads, positions = self.head[segments], self.position[segments] + offsets[rows] - self.first[segments]
+        heads, positions = (
+            self.head[segments],
+            self.position[segments] + offsets[rows] - self.first[segments],
+        )
         own = pc.list_parent_indices(headers)
         entries = headers.flatten()
         member = np.zeros(len(headers), bool)
         member[rows] = True
-        # The first record of a pack has the transaction of its own already: it would be there twice.
+        # The first record of a pack has the transaction of its own already: it would be there
+        # twice.
         first = np.zeros(len(headers), bool)
         first[rows[positions == 0]] = True
         parents = np.asarray(own, np.int64)
@@ -174,11 +199,18 @@ class _Packs:
             own = np.flatnonzero(heads == head)
             where = positions[own]
             begins = f"{pack.topic}/{pack.partition}/".encode()
-            places = zip(own.tolist(), pack.offsets[where].tolist(), pack.indices[where].tolist(), strict=True)
+            places = zip(
+                own.tolist(),
+                pack.offsets[where].tolist(),
+                pack.indices[where].tolist(),
+                strict=True,
+            )
             for row, offset, index in places:
                 found[row] = b"%b%d/%d" % (begins, offset, index)
         return pa.array(found, pa.binary())
 
 
 def _entries(name: str, values: pa.Array) -> pa.StructArray:
-    return pa.StructArray.from_arrays([pa.array([name] * len(values), pa.string()), values], ["key", "value"])
+    return pa.StructArray.from_arrays(
+        [pa.array([name] * len(values), pa.string()), values], ["key", "value"]
+    )

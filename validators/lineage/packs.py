@@ -1,6 +1,8 @@
-"""Lineage of many records in one header, and which records of a log it is of. Pure: bytes and tables, no Spark.
+"""Lineage of many records in one header, and which records of a log it is of. Pure: bytes and
+tables, no Spark.
 
-`topicproof-packed`, on the first record of a *pack* (consecutive records of one transaction in one partition):
+`topicproof-packed`, on the first record of a *pack* (consecutive records of one transaction in one
+partition):
 
 | bytes | what |
 | --- | --- |
@@ -14,10 +16,11 @@
 
 Numbers are signed; the header's are big-endian, the compressed ones little-endian.
 
-Which records are of a pack says their producer: it numbers its records by partition (KIP-98), and its batches' headers
-have the number of their first one. So a record is the n-th of the last pack that its producer began before it, in the
-same epoch, partition and transaction: n is the difference of their numbers, whatever other producers wrote between, and
-whatever compaction took away. A pack whose first record is gone has no lineage any more; none ever gets another's.
+Which records are of a pack says their producer: it numbers its records by partition (KIP-98), and
+its batches' headers have the number of their first one. So a record is the n-th of the last pack
+that its producer began before it, in the same epoch, partition and transaction: n is the difference
+of their numbers, whatever other producers wrote between, and whatever compaction took away. A pack
+whose first record is gone has no lineage any more; none ever gets another's.
 """
 
 from __future__ import annotations
@@ -39,7 +42,12 @@ RECORDS_MAX = 65_536
 BYTES_MAX = 100_000
 """Of one header: far below what brokers take of a record (message.max.bytes)."""
 HEADS = pa.schema(
-    [("partition", pa.int32()), ("offset", pa.int64()), ("packed", pa.binary()), ("transaction", pa.binary())]
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("packed", pa.binary()),
+        ("transaction", pa.binary()),
+    ]
 )
 """The first records of packs: the values of their two headers, either null where there is none."""
 SEGMENTS = pa.schema(
@@ -52,12 +60,19 @@ SEGMENTS = pa.schema(
     ]
 )
 """Offsets that are records of one pack: the offset of its first record, and which record of it `first_offset` is."""
-LOST = pa.schema([("partition", pa.int32()), ("first_offset", pa.int64()), ("last_offset", pa.int64())])
+LOST = pa.schema(
+    [("partition", pa.int32()), ("first_offset", pa.int64()), ("last_offset", pa.int64())]
+)
 """Offsets of producers that write packs, which are of no pack that can be read."""
 
 _FIXED = struct.Struct(">BHiqiBB")
 _VERSION = 1
-_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<i1"), 2: np.dtype("<i2"), 4: np.dtype("<i4"), 8: np.dtype("<i8")}
+_TYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype("<i1"),
+    2: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    8: np.dtype("<i8"),
+}
 SEQUENCE_MASK = 2**31 - 1
 _FASTEST = 1
 
@@ -97,7 +112,13 @@ def parse_pack(value: bytes | None) -> Pack | None:
         topic = bytes(spelled[:length]).decode()
         difference, index = (_TYPES[width] for width in widths)
         size = difference.itemsize * (count - 1) + index.itemsize * count
-        if version != _VERSION or not 0 < count <= RECORDS_MAX or not topic or "/" in topic or partition < 0:
+        if (
+            version != _VERSION
+            or not 0 < count <= RECORDS_MAX
+            or not topic
+            or "/" in topic
+            or partition < 0
+        ):
             return None
         inflate = zlib.decompressobj()
         data = inflate.decompress(spelled[length:], size + 1)
@@ -116,7 +137,9 @@ def parse_pack(value: bytes | None) -> Pack | None:
 def _narrow(numbers: Ints) -> npt.NDArray[Any]:
     """In as few bytes each as hold them all."""
     low, high = (int(numbers.min()), int(numbers.max())) if numbers.size else (0, 0)
-    width = next(width for width in _TYPES if -(1 << 8 * width - 1) <= low and high < 1 << 8 * width - 1)
+    width = next(
+        width for width in _TYPES if -(1 << 8 * width - 1) <= low and high < 1 << 8 * width - 1
+    )
     narrow: npt.NDArray[Any] = numbers.astype(_TYPES[width])
     return narrow
 
@@ -129,7 +152,9 @@ def formatted(pack: Pack) -> list[tuple[int, bytes]]:
         first, end = spans.pop()
         text = b""
         if end - first <= RECORDS_MAX:
-            text = format_pack(Pack(pack.topic, pack.partition, pack.offsets[first:end], pack.indices[first:end]))
+            text = format_pack(
+                Pack(pack.topic, pack.partition, pack.offsets[first:end], pack.indices[first:end])
+            )
         if end - first <= RECORDS_MAX and (len(text) <= BYTES_MAX or end - first == 1):
             found.append((first, text))
         else:
@@ -140,10 +165,11 @@ def formatted(pack: Pack) -> list[tuple[int, bytes]]:
 
 
 def lay(batches: pa.Table, heads: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Where the packs of these heads (`HEADS`) lie, as `SEGMENTS`, and what is `LOST`; both by partition and offset.
+    """Where the packs of these heads (`HEADS`) lie, as `SEGMENTS`, and what is `LOST`; both by
+    partition and offset.
 
-    `batches` are the raw log's, by partition and offset: partition, base_offset, last_offset, producer_id,
-    producer_epoch, base_sequence, transactional, control.
+    `batches` are the raw log's, by partition and offset: partition, base_offset, last_offset,
+    producer_id, producer_epoch, base_sequence, transactional, control.
     """
     log = _Log.of(batches)
     segments, writers = [], set()
@@ -151,12 +177,21 @@ def lay(batches: pa.Table, heads: pa.Table) -> tuple[pa.Table, pa.Table]:
         own = heads.filter(pc.equal(heads["partition"], partition)).sort_by("offset")
         first, last = np.searchsorted(log.partition, [partition, partition + 1])
         part = log.slice(int(first), int(last))
-        counts = [0 if one is None else one.offsets.size for one in map(parse_pack, own["packed"].to_pylist())]
+        counts = [
+            0 if one is None else one.offsets.size
+            for one in map(parse_pack, own["packed"].to_pylist())
+        ]
         found, wrote = _lay(part, np.asarray(own["offset"], np.int64), np.asarray(counts, np.int64))
-        segments.append(pa.Table.from_arrays([pa.array(np.full(len(found[0]), partition)), *found], SEGMENTS.names))
+        segments.append(
+            pa.Table.from_arrays(
+                [pa.array(np.full(len(found[0]), partition)), *found], SEGMENTS.names
+            )
+        )
         writers |= wrote
     laid = pa.concat_tables([SEGMENTS.empty_table(), *(one.cast(SEGMENTS) for one in segments)])
-    laid = laid.sort_by([("partition", "ascending"), ("first_offset", "ascending")]).combine_chunks()
+    laid = laid.sort_by(
+        [("partition", "ascending"), ("first_offset", "ascending")]
+    ).combine_chunks()
     return laid, _lost(log, laid, writers)
 
 
@@ -176,8 +211,17 @@ class _Log:
 
     @staticmethod
     def of(batches: pa.Table) -> _Log:
-        names = ("partition", "base_offset", "last_offset", "producer_id", "producer_epoch", "base_sequence")
-        partition, base, last, producer, epoch, sequence = (np.asarray(batches[name], np.int64) for name in names)
+        names = (
+            "partition",
+            "base_offset",
+            "last_offset",
+            "producer_id",
+            "producer_epoch",
+            "base_sequence",
+        )
+        partition, base, last, producer, epoch, sequence = (
+            np.asarray(batches[name], np.int64) for name in names
+        )
         marker = np.asarray(pc.is_valid(batches["control"]), bool)
         able = np.asarray(batches["transactional"], bool) & ~marker & (sequence >= 0)
         return _Log(partition, base, last, producer, epoch, sequence, marker, able)
@@ -187,9 +231,11 @@ class _Log:
 
 
 def _lay(log: _Log, offsets: Ints, counts: Ints) -> tuple[list[pa.Array], set[tuple[int, int]]]:
-    """The columns of `SEGMENTS` behind the partition, for the heads at these offsets of one partition whose packs have
-    so many records (0: cannot be read); and who wrote these heads, by producer id and epoch."""
-    # What one producer writes in one epoch up to a marker is of one transaction: no pack reaches further.
+    """The columns of `SEGMENTS` behind the partition, for the heads at these offsets of one
+    partition whose packs have so many records (0: cannot be read); and who wrote these heads, by
+    producer id and epoch."""
+    # What one producer writes in one epoch up to a marker is of one transaction: no pack reaches
+    # further.
     order = np.lexsort((log.base, log.producer))
     of = (log.producer[order], log.epoch[order])
     begins = np.ones(order.size, bool)
@@ -198,10 +244,15 @@ def _lay(log: _Log, offsets: Ints, counts: Ints) -> tuple[list[pa.Array], set[tu
     run[order] = np.cumsum(begins)
 
     at = np.searchsorted(log.base, offsets, "right") - 1
-    heads = np.flatnonzero((at >= 0) & (offsets <= log.last[at]) & log.able[at]) if order.size else np.empty(0, int)
+    heads = (
+        np.flatnonzero((at >= 0) & (offsets <= log.last[at]) & log.able[at])
+        if order.size
+        else np.empty(0, int)
+    )
     writers = set(zip(log.producer[at[heads]].tolist(), log.epoch[at[heads]].tolist(), strict=True))
 
-    # Each run in order of its offsets: something begins with every batch, and with every head inside it.
+    # Each run in order of its offsets: something begins with every batch, and with every head
+    # inside it.
     able = np.flatnonzero(log.able)
     batch = np.concatenate((able, at[heads]))
     begin = np.concatenate((log.base[able], offsets[heads]))
@@ -228,7 +279,9 @@ def _lost(log: _Log, laid: pa.Table, writers: set[tuple[int, int]]) -> pa.Table:
     wrote = np.zeros(log.base.size, bool)
     for producer, epoch in writers:
         wrote |= log.able & (log.producer == producer) & (log.epoch == epoch)
-    places, firsts, lasts = (np.asarray(laid[name], np.int64) for name in ("partition", "first_offset", "last_offset"))
+    places, firsts, lasts = (
+        np.asarray(laid[name], np.int64) for name in ("partition", "first_offset", "last_offset")
+    )
     starts = {one: int(np.searchsorted(log.partition, one)) for one in np.unique(places).tolist()}
     batch = np.empty(places.size, np.int64)
     for partition, start in starts.items():

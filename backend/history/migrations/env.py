@@ -1,4 +1,5 @@
-"""Runs the steps on the connection that `topicproof.backend.history.store` hands over, within its transaction."""
+"""Runs the steps on the connection that `topicproof.backend.history.store` hands over, within its
+transaction."""
 
 from __future__ import annotations
 

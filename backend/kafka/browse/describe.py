@@ -112,7 +112,8 @@ def describe_cluster(bootstrap: str, client: Mapping[str, str]) -> ClusterView:
 def describe_topic(
     bootstrap: str, client: Mapping[str, str], topic: str
 ) -> tuple[tuple[Placement, ...], tuple[Setting, ...]]:
-    """Where its partitions lie, and its settings: those that are not the default first, then by name.
+    """Where its partitions lie, and its settings: those that are not the default first, then by
+    name.
 
     Raises TopicError for a missing topic, ClusterError.
     """
@@ -120,30 +121,42 @@ def describe_topic(
         kafka.leaders(topic)
         (told,) = kafka.with_retries(lambda: kafka.admin.describe_topics([topic]))
         answer = kafka.with_retries(
-            lambda: kafka.admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
+            lambda: kafka.admin.describe_configs(
+                [ConfigResource("TOPIC", topic)], config_filter="all"
+            )
         )
     placements = tuple(
-        Placement(p["partition_index"], p["leader_id"], tuple(p["replica_nodes"]), tuple(p["isr_nodes"]))
+        Placement(
+            p["partition_index"], p["leader_id"], tuple(p["replica_nodes"]), tuple(p["isr_nodes"])
+        )
         for p in sorted(told["partitions"], key=lambda p: p["partition_index"])
     )
     settings = [
-        Setting(name, "" if each["is_sensitive"] else str(each["value"] or ""), each["config_source"])
+        Setting(
+            name, "" if each["is_sensitive"] else str(each["value"] or ""), each["config_source"]
+        )
         for name, each in answer["topic"][topic].items()
     ]
     return placements, tuple(sorted(settings, key=lambda one: (one.default, one.name)))
 
 
 def cleanup_policy(kafka: Connection, topic: str) -> str:
-    """What Kafka removes from a topic, such as `delete after 7 days`; empty where we may not ask."""
+    """What Kafka removes from a topic, such as `delete after 7 days`; empty where we may not
+    ask."""
     try:
         answer = kafka.with_retries(
-            lambda: kafka.admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
+            lambda: kafka.admin.describe_configs(
+                [ConfigResource("TOPIC", topic)], config_filter="all"
+            )
         )
     except KafkaError:
         return ""
     known = {name: str(each["value"]) for name, each in answer["topic"][topic].items()}
     said = [known.get("cleanup.policy", "")]
-    for name, unit, noun in (("retention.ms", 86_400_000, "days"), ("retention.bytes", 1_000_000, "MB")):
+    for name, unit, noun in (
+        ("retention.ms", 86_400_000, "days"),
+        ("retention.bytes", 1_000_000, "MB"),
+    ):
         if "delete" in said[0] and int(known.get(name, -1)) >= 0:
             said.append(f"after {int(known[name]) / unit:,.4g} {noun}")
     return " ".join(said)

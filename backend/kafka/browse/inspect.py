@@ -12,7 +12,11 @@ import pyarrow as pa
 from kafka.errors import KafkaError
 
 from topicproof.backend.errors import ClusterError
-from topicproof.backend.kafka.coordination.coordinator import PRODUCER_COLUMNS, ask_open_transactions, ask_producers
+from topicproof.backend.kafka.coordination.coordinator import (
+    PRODUCER_COLUMNS,
+    ask_open_transactions,
+    ask_producers,
+)
 from topicproof.backend.kafka.coordination.lag import GroupLag, ask_group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
@@ -93,7 +97,8 @@ class TransactionsView:
 
 @dataclass(frozen=True)
 class ProducerView:
-    """A producer that a partition's leader remembers. `open_from` is the start of its open transaction."""
+    """A producer that a partition's leader remembers. `open_from` is the start of its open
+    transaction."""
 
     partition: int
     producer_id: int
@@ -137,9 +142,12 @@ class TopicView:
         told["fates"] = _lower(self.fates)
         told["partitions"] = [asdict(p) | {"fates": _lower(p.fates)} for p in self.partitions]
         told["open"] = [
-            asdict(each) | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why} for each in self.open
+            asdict(each) | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why}
+            for each in self.open
         ]
-        told["unstable"] = [asdict(each) | {"stuck": each.stuck, "why": each.why} for each in self.unstable]
+        told["unstable"] = [
+            asdict(each) | {"stuck": each.stuck, "why": each.why} for each in self.unstable
+        ]
         told["lags"] = [
             asdict(lag)
             | {
@@ -154,11 +162,14 @@ class TopicView:
         return told
 
 
-def inspect_topic(bootstrap: str, client: Mapping[str, str], topic: str, check_crc: bool = False) -> TopicView:
-    """Look at a topic once. The log must be readable; what the coordinators do not answer is listed as not heard.
+def inspect_topic(
+    bootstrap: str, client: Mapping[str, str], topic: str, check_crc: bool = False
+) -> TopicView:
+    """Look at a topic once. The log must be readable; what the coordinators do not answer is listed
+    as not heard.
 
-    `check_crc` holds every batch against its checksum. Raises TopicError for a missing topic, ClusterError when no
-    broker answers or a batch is corrupt.
+    `check_crc` holds every batch against its checksum. Raises TopicError for a missing topic,
+    ClusterError when no broker answers or a batch is corrupt.
     """
     with connect(bootstrap, client) as kafka:
         bounds = kafka.bounds(topic)
@@ -180,11 +191,25 @@ def inspect_topic(bootstrap: str, client: Mapping[str, str], topic: str, check_c
         no_lags: tuple[GroupLag, ...] = ()
         none_unstable: tuple[int, tuple[UnstableOffset, ...]] = (0, ())
         no_states: tuple[StateEntry, ...] = ()
-        opened = hear("open transactions", lambda: ask_open_transactions(kafka, topic, bounds, ranges), none_open)
-        writers = hear("producers", lambda: ask_producers(kafka, topic), pd.DataFrame(columns=list(PRODUCER_COLUMNS)))
-        lags = hear("consumer groups", lambda: ask_group_lags(kafka, topic, bounds, ranges, opened), no_lags)
+        opened = hear(
+            "open transactions",
+            lambda: ask_open_transactions(kafka, topic, bounds, ranges),
+            none_open,
+        )
+        writers = hear(
+            "producers",
+            lambda: ask_producers(kafka, topic),
+            pd.DataFrame(columns=list(PRODUCER_COLUMNS)),
+        )
+        lags = hear(
+            "consumer groups", lambda: ask_group_lags(kafka, topic, bounds, ranges, opened), no_lags
+        )
         partitions = [p.partition for p in bounds.partitions]
-        unstable = hear("unstable offsets", lambda: ask_unstable_offsets(kafka, topic, partitions), none_unstable)[1]
+        unstable = hear(
+            "unstable offsets",
+            lambda: ask_unstable_offsets(kafka, topic, partitions),
+            none_unstable,
+        )[1]
         ended = transactions(batches, bounds)
         names = dict(zip(writers["producer_id"], writers["transactional_id"], strict=True))
         states = hear("the coordinators' log", lambda: _states(kafka, ended, names), no_states)
@@ -202,7 +227,9 @@ def inspect_topic(bootstrap: str, client: Mapping[str, str], topic: str, check_c
         ),
         transactions=summary(
             ended.assign(
-                transactional_id=ended["producer_id"].map(transactional_ids(states) | _known(names)).astype(object),
+                transactional_id=ended["producer_id"]
+                .map(transactional_ids(states) | _known(names))
+                .astype(object),
                 reason=pd.Series(abort_reasons(topic, ended, states), ended.index, dtype=object),
             )
         ),
@@ -215,10 +242,13 @@ def inspect_topic(bootstrap: str, client: Mapping[str, str], topic: str, check_c
 
 
 def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsView:
-    """The table of `fates.transactions`, with `transactional_id` and `reason`, counted, with the last few to begin."""
+    """The table of `fates.transactions`, with `transactional_id` and `reason`, counted, with the
+    last few to begin."""
     number = found["outcome"].value_counts()
     records = found.groupby("outcome")["records"].sum()
-    latest = found.sort_values(["first_timestamp", "first_offset"], ascending=False, kind="stable").head(last)
+    latest = found.sort_values(
+        ["first_timestamp", "first_offset"], ascending=False, kind="stable"
+    ).head(last)
     return TransactionsView(
         committed=int(number.get(COMMITTED, 0)),
         aborted=int(number.get(ABORTED, 0)),
@@ -226,19 +256,27 @@ def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsV
         unexplained=int(number.get(UNEXPLAINED, 0)),
         records_committed=int(records.get(COMMITTED, 0)),
         records_aborted=int(records.get(ABORTED, 0)),
-        aborted_by={str(reason): int(count) for reason, count in found["reason"].value_counts().items()},
+        aborted_by={
+            str(reason): int(count) for reason, count in found["reason"].value_counts().items()
+        },
         last=tuple(TransactionView(**row) for row in _rows(latest)),
     )
 
 
-def _states(kafka: Connection, ended: pd.DataFrame, names: Mapping[int, str | None]) -> tuple[StateEntry, ...]:
-    """What the coordinators' log holds of the producers of these transactions; of all, where a name is not known."""
+def _states(
+    kafka: Connection, ended: pd.DataFrame, names: Mapping[int, str | None]
+) -> tuple[StateEntry, ...]:
+    """What the coordinators' log holds of the producers of these transactions; of all, where a name
+    is not known."""
     wanted = {names.get(producer_id) for producer_id in ended["producer_id"].unique()}
     if not wanted:
         return ()
     known = {name for name in wanted if name is not None}
     return read_states(
-        kafka.bootstrap, kafka.client, kafka.bounds(STATE_TOPIC), known if len(known) == len(wanted) else None
+        kafka.bootstrap,
+        kafka.client,
+        kafka.bounds(STATE_TOPIC),
+        known if len(known) == len(wanted) else None,
     )
 
 

@@ -1,4 +1,5 @@
-"""A window of one partition, record by record, at both isolation levels, with what the raw log knows about each offset.
+"""A window of one partition, record by record, at both isolation levels, with what the raw log
+knows about each offset.
 
 An offset that holds no record is a row too: a marker, or a hole that compaction or deletion left.
 """
@@ -20,7 +21,11 @@ from topicproof.backend import settings
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.browse.unpack import Head, Named, name_packed
 from topicproof.validators.finding import Bounds, Fate
-from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER, parse_transaction
+from topicproof.validators.lineage.headers import (
+    LINEAGE_HEADER,
+    TRANSACTION_HEADER,
+    parse_transaction,
+)
 from topicproof.validators.lineage.packs import PACKED_HEADER
 
 GROUP = "topicproof-window"
@@ -100,16 +105,20 @@ def read_window(
     ranges: pd.DataFrame,
     batches: pa.Table | None = None,
 ) -> list[Record]:
-    """A `Record` for every offset of [first, first + count) that lies in the bounds, in offset order.
+    """A `Record` for every offset of [first, first + count) that lies in the bounds, in offset
+    order.
 
-    `ranges` are the `fates.fate_ranges` of the same bounds. Both levels are read, each by a consumer of its own, never
-    past the LSO or the high watermark. `batches` are the raw log's: without them, lineage that is packed is not known.
-    Raises TopicError when the partition is not in the bounds or its records were deleted in the meantime, ClusterError
-    when the records do not come in time.
+    `ranges` are the `fates.fate_ranges` of the same bounds. Both levels are read, each by a
+    consumer of its own, never past the LSO or the high watermark. `batches` are the raw log's:
+    without them, lineage that is packed is not known. Raises TopicError when the partition is not
+    in the bounds or its records were deleted in the meantime, ClusterError when the records do not
+    come in time.
     """
     found = [p for p in bounds.partitions if p.partition == partition]
     if not found:
-        raise TopicError(f"Topic {topic} has no partition {partition}; it has {len(bounds.partitions)}.")
+        raise TopicError(
+            f"Topic {topic} has no partition {partition}; it has {len(bounds.partitions)}."
+        )
     (p,) = found
     low, end = max(first, p.start), min(first + count, p.hw)
     if low >= end:
@@ -119,7 +128,11 @@ def read_window(
 
     def at_level(isolation: str, stop: int) -> dict[int, Message]:
         everything = isolation == settings.READ_UNCOMMITTED
-        due = {o for o, place in places.items() if place.held and (everything or place.fate == Fate.COMMITTED)}
+        due = {
+            o
+            for o, place in places.items()
+            if place.held and (everything or place.fate == Fate.COMMITTED)
+        }
         config = settings.consumer_config(bootstrap, client, GROUP, isolation)
         return _read(Consumer(config), TopicPartition(topic, partition, low), stop, due)
 
@@ -133,7 +146,9 @@ def read_window(
 
         def read_head(offset: int) -> Head | None:
             config = settings.consumer_config(bootstrap, client, GROUP, settings.READ_UNCOMMITTED)
-            there = _read(Consumer(config), TopicPartition(topic, partition, offset), offset + 1, set())
+            there = _read(
+                Consumer(config), TopicPartition(topic, partition, offset), offset + 1, set()
+            )
             return _head(headers_of(there.get(offset)))
 
         named = _named(
@@ -144,7 +159,9 @@ def read_window(
             uncommitted.result(),
             read_head,
         )
-    return _records(partition, p.lso, places, transactions, uncommitted.result(), committed.result(), named)
+    return _records(
+        partition, p.lso, places, transactions, uncommitted.result(), committed.result(), named
+    )
 
 
 def _of_window(
@@ -153,7 +170,11 @@ def _of_window(
     """The batches of the window and of the transactions that reach into it."""
     first = min((one.first_offset for one in transactions.values()), default=low)
     own = batches.filter(pc.equal(batches["partition"], partition))
-    return own.filter(pc.and_(pc.greater_equal(own["last_offset"], min(first, low)), pc.less(own["base_offset"], end)))
+    return own.filter(
+        pc.and_(
+            pc.greater_equal(own["last_offset"], min(first, low)), pc.less(own["base_offset"], end)
+        )
+    )
 
 
 def _named(
@@ -193,7 +214,8 @@ def _head(headers: Headers) -> Head | None:
 
 
 def as_text(value: bytes | None, limit: int = TEXT_CHARACTERS) -> str:
-    """Bytes for a person: UTF-8 text where they are that, else hexadecimal after `0x`; `…` stands for what is cut.
+    """Bytes for a person: UTF-8 text where they are that, else hexadecimal after `0x`; `…` stands
+    for what is cut.
 
     Null is the empty text.
     """
@@ -205,7 +227,9 @@ def as_text(value: bytes | None, limit: int = TEXT_CHARACTERS) -> str:
         text = codecs.getincrementaldecoder("utf-8")().decode(start, final=len(start) == len(value))
     except UnicodeDecodeError:
         text = ""
-    if not all(character.isprintable() or character in "\t\n\r" for character in text) or (value and not text):
+    if not all(character.isprintable() or character in "\t\n\r" for character in text) or (
+        value and not text
+    ):
         text = "0x" + start[:limit].hex()
     return text if len(text) <= limit else text[:limit] + "…"
 
@@ -245,10 +269,11 @@ def _transactions(own: pd.DataFrame, wanted: Collection[int | None]) -> dict[int
 
 
 def _read(consumer: Consumer, start: TopicPartition, end: int, due: set[int]) -> dict[int, Message]:
-    """The records of [start, end), by offset. `due` are the offsets that must come before a silence is believed.
+    """The records of [start, end), by offset. `due` are the offsets that must come before a silence
+    is believed.
 
-    A consumer is not told of markers and aborted records that it skips: reading ends with a record behind the end, at
-    the end of the log, or when nothing more is due and a grace has passed.
+    A consumer is not told of markers and aborted records that it skips: reading ends with a record
+    behind the end, at the end of the log, or when nothing more is due and a grace has passed.
     """
     found: dict[int, Message] = {}
     if start.offset >= end:
@@ -340,13 +365,26 @@ def _fate(place: _Place, came: bool) -> Fate:
     return Fate.UNEXPLAINED if place.held else Fate.GONE
 
 
-def _why(place: _Place, fate: Fate, transaction: _Transaction | None, delivered: bool, came: bool, lso: int) -> str:
+def _why(
+    place: _Place,
+    fate: Fate,
+    transaction: _Transaction | None,
+    delivered: bool,
+    came: bool,
+    lso: int,
+) -> str:
     """One sentence: why a read_committed consumer gets the offset, or does not."""
     marker = transaction.marker_offset if transaction else None
     at = f" (marker at {marker:,})" if marker is not None else ""
     if place.control is not None and (fate in (Fate.MARKER, Fate.PENDING)):
-        ends = f" for the transaction that began at {transaction.first_offset:,}" if transaction else ""
-        kind = {"COMMIT": "A commit marker", "ABORT": "An abort marker"}.get(place.control, "A control record")
+        ends = (
+            f" for the transaction that began at {transaction.first_offset:,}"
+            if transaction
+            else ""
+        )
+        kind = {"COMMIT": "A commit marker", "ABORT": "An abort marker"}.get(
+            place.control, "A control record"
+        )
         return f"{kind}{ends}; no consumer ever gets one."
     if delivered != (fate == Fate.COMMITTED):
         said = "got it" if delivered else "did not get it"
@@ -384,7 +422,11 @@ def _why_pending(place: _Place, transaction: _Transaction | None, at: str, lso: 
 def _name(headers: Headers, packed: bytes | None) -> str | None:
     """The transaction of our header, which may be that of the record's pack, for a person."""
     found = parse_transaction(packed or _header(headers, TRANSACTION_HEADER))
-    return None if found is None else f"{found.transactional_id}/{found.sequence}, attempt {found.attempt}"
+    return (
+        None
+        if found is None
+        else f"{found.transactional_id}/{found.sequence}, attempt {found.attempt}"
+    )
 
 
 def _header(headers: Headers, wanted: str) -> bytes | None:
@@ -394,7 +436,10 @@ def _header(headers: Headers, wanted: str) -> bytes | None:
 def headers_of(message: Message | None) -> Headers:
     """A message's headers in their order, which may repeat a name."""
     found = (message.headers() if message is not None else None) or []
-    return tuple((name, _bytes(value)) for name, value in (found.items() if isinstance(found, dict) else found))
+    return tuple(
+        (name, _bytes(value))
+        for name, value in (found.items() if isinstance(found, dict) else found)
+    )
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

@@ -1,7 +1,8 @@
-"""Records of a topic for somebody who looks around: a bounded search that says where it stopped, and the newest ones.
+"""Records of a topic for somebody who looks around: a bounded search that says where it stopped,
+and the newest ones.
 
-What a record's offset became is told by the raw log's ranges, so one reading at read_uncommitted is enough, and a
-search for a fate skips what has another one without reading it.
+What a record's offset became is told by the raw log's ranges, so one reading at read_uncommitted is
+enough, and a search for a fate skips what has another one without reading it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from enum import StrEnum
 
 import pandas as pd
 import pyarrow as pa
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from topicproof.backend import settings
 from topicproof.backend.errors import ClusterError, TopicError
@@ -54,7 +62,8 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is searched for: bytes that must occur, without regard to case in ASCII. Empty: anything fits."""
+    """What is searched for: bytes that must occur, without regard to case in ASCII. Empty: anything
+    fits."""
 
     key: bytes = b""
     value: bytes = b""
@@ -68,14 +77,18 @@ class Wanted:
             and _occurs(self.value, message.value())
             and (
                 not self.header
-                or any(_occurs(self.header, _header_bytes(name, value)) for name, value in headers_of(message))
+                or any(
+                    _occurs(self.header, _header_bytes(name, value))
+                    for name, value in headers_of(message)
+                )
             )
         )
 
 
 @dataclass(frozen=True)
 class Row:
-    """A record, with its key, value and headers cut where they are very long: `KEPT_BYTES_MAX` in a search."""
+    """A record, with its key, value and headers cut where they are very long: `KEPT_BYTES_MAX` in a
+    search."""
 
     partition: int
     offset: int
@@ -112,11 +125,12 @@ def search(
     wanted: Wanted,
     told: Callable[[int, int], None] = lambda _offsets, _found: None,
 ) -> Search:
-    """The records of a partition from `first` on that fit, up to `FOUND_MAX` or until one of the other limits.
+    """The records of a partition from `first` on that fit, up to `FOUND_MAX` or until one of the
+    other limits.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`. `told` hears from time to time how many offsets are behind it and
-    how many records were found. Raises TopicError when the partition is missing or its records were deleted meanwhile,
-    ClusterError when nothing comes in time.
+    `ranges` are the `fates.fate_ranges` of `bounds`. `told` hears from time to time how many
+    offsets are behind it and how many records were found. Raises TopicError when the partition is
+    missing or its records were deleted meanwhile, ClusterError when nothing comes in time.
     """
     p = _of(bounds, partition)
     fates = _Fates(ranges, partition)
@@ -144,7 +158,9 @@ def search(
                 if fates.of(offset)[0] in (wanted.fates or DATA_FATES) and wanted.fits(message):
                     rows.append(_row(message, fates))
                 if len(rows) == FOUND_MAX:
-                    return Search(tuple(rows), first, at, p.hw, Stop.END if at == p.hw else Stop.FOUND)
+                    return Search(
+                        tuple(rows), first, at, p.hw, Stop.END if at == p.hw else Stop.FOUND
+                    )
                 if size > SCAN_BYTES_MAX:
                     return Search(tuple(rows), first, at, p.hw, Stop.BYTES)
                 read += 1
@@ -155,18 +171,24 @@ def search(
     return Search(tuple(rows), first, last, p.hw, Stop.END if last == p.hw else Stop.OFFSETS)
 
 
-def offset_at(bootstrap: str, client: Mapping[str, str], bounds: Bounds, partition: int, timestamp_ms: int) -> int:
-    """The first offset whose record is of that time or later; the high watermark when there is none.
+def offset_at(
+    bootstrap: str, client: Mapping[str, str], bounds: Bounds, partition: int, timestamp_ms: int
+) -> int:
+    """The first offset whose record is of that time or later; the high watermark when there is
+    none.
 
     Raises TopicError for a missing partition, ClusterError when the broker does not answer.
     """
     p = _of(bounds, partition)
     with _consumer(bootstrap, client, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
         (found,) = consumer.offsets_for_times(
-            [TopicPartition(bounds.topic, partition, timestamp_ms)], timeout=settings.REQUEST_TIMEOUT_MS / 1000
+            [TopicPartition(bounds.topic, partition, timestamp_ms)],
+            timeout=settings.REQUEST_TIMEOUT_MS / 1000,
         )
     if found.error is not None:
-        raise ClusterError(f"{bounds.topic}-{partition} could not be asked for a time: {found.error.str()}.")
+        raise ClusterError(
+            f"{bounds.topic}-{partition} could not be asked for a time: {found.error.str()}."
+        )
     return p.hw if found.offset == OFFSET_END else min(max(found.offset, p.start), p.hw)
 
 
@@ -180,10 +202,11 @@ def latest(
     kept: int = LATEST_KEPT_BYTES_MAX,
     seconds: float = LATEST_S_MAX,
 ) -> tuple[Row, ...]:
-    """The newest records of all partitions that a consumer at this level gets, by time, the newest first.
+    """The newest records of all partitions that a consumer at this level gets, by time, the newest
+    first.
 
-    Each key, value and header is cut to `kept` bytes, and they must come within `seconds`. `ranges` are the
-    `fates.fate_ranges` of `bounds`. Raises as `search` does.
+    Each key, value and header is cut to `kept` bytes, and they must come within `seconds`. `ranges`
+    are the `fates.fate_ranges` of `bounds`. Raises as `search` does.
     """
     committed = isolation == settings.READ_COMMITTED
     wanted = (Fate.COMMITTED,) if committed else DATA_FATES
@@ -197,7 +220,9 @@ def latest(
     rows: list[Row] = []
     deadline = time.monotonic() + seconds
     with _consumer(bootstrap, client, bounds.topic, isolation) as consumer:
-        consumer.assign([TopicPartition(bounds.topic, partition, low) for partition, low in starts.items()])
+        consumer.assign(
+            [TopicPartition(bounds.topic, partition, low) for partition, low in starts.items()]
+        )
         while ends and time.monotonic() < deadline:
             message = _next(consumer)
             if message is None:
@@ -232,11 +257,14 @@ class _Fates:
         return self.fates[row], self.producers[row]
 
     def spans(self, first: int, end: int, wanted: Sequence[Fate]) -> list[tuple[int, int]]:
-        """Where within [first, end) records of these fates may be; everything, when none are named."""
+        """Where within [first, end) records of these fates may be; everything, when none are
+        named."""
         if not wanted:
             return [(first, end)] if first < end else []
         found: list[tuple[int, int]] = []
-        for low, high, fate, records in zip(self.lows, self.highs, self.fates, self.records, strict=True):
+        for low, high, fate, records in zip(
+            self.lows, self.highs, self.fates, self.records, strict=True
+        ):
             span = max(low, first), min(high + 1, end)
             if fate not in wanted or not records or span[0] >= span[1]:
                 continue
@@ -246,8 +274,8 @@ class _Fates:
         return found
 
     def last(self, wanted: Sequence[Fate], count: int) -> int | None:
-        """Where the last so many records of these fates begin, by whole ranges but for the first; None: there are
-        none."""
+        """Where the last so many records of these fates begin, by whole ranges but for the first;
+        None: there are none."""
         low = None
         for row in range(len(self.lows) - 1, -1, -1):
             if self.fates[row] in wanted and self.records[row]:
@@ -259,7 +287,9 @@ class _Fates:
 
 
 @contextmanager
-def _consumer(bootstrap: str, client: Mapping[str, str], topic: str, isolation: str) -> Iterator[Consumer]:
+def _consumer(
+    bootstrap: str, client: Mapping[str, str], topic: str, isolation: str
+) -> Iterator[Consumer]:
     consumer = Consumer(settings.consumer_config(bootstrap, client, GROUP, isolation))
     try:
         yield consumer
@@ -270,7 +300,8 @@ def _consumer(bootstrap: str, client: Mapping[str, str], topic: str, isolation: 
 
 
 def _next(consumer: Consumer) -> Message | None:
-    """The next record, or the end of a partition (a message with that error); None when nothing came."""
+    """The next record, or the end of a partition (a message with that error); None when nothing
+    came."""
     message = consumer.poll(POLL_S)
     error = None if message is None else message.error()
     if message is None or error is None or error.code() == KafkaError._PARTITION_EOF:
@@ -297,7 +328,9 @@ def _bounded(spans: Sequence[tuple[int, int]], end: int) -> tuple[list[tuple[int
     return kept, end
 
 
-def _out_of_time(topic: str, partition: int, rows: Sequence[Row], first: int, at: int, end: int) -> Search:
+def _out_of_time(
+    topic: str, partition: int, rows: Sequence[Row], first: int, at: int, end: int
+) -> Search:
     if at == first:
         raise ClusterError(
             f"{topic}-{partition} gave nothing from offset {first} on within {SCAN_S_MAX:.0f} s. "
@@ -310,7 +343,9 @@ def _of(bounds: Bounds, partition: int) -> PartitionBounds:
     for p in bounds.partitions:
         if p.partition == partition:
             return p
-    raise TopicError(f"Topic {bounds.topic} has no partition {partition}; it has {len(bounds.partitions)}.")
+    raise TopicError(
+        f"Topic {bounds.topic} has no partition {partition}; it has {len(bounds.partitions)}."
+    )
 
 
 def _row(message: Message, fates: _Fates, kept: int = KEPT_BYTES_MAX) -> Row:
@@ -324,7 +359,9 @@ def _row(message: Message, fates: _Fates, kept: int = KEPT_BYTES_MAX) -> Row:
         key=key and key[:kept],
         value=value and value[:kept],
         headers=tuple((name, one and one[:kept]) for name, one in headers),
-        size=len(key or b"") + len(value or b"") + sum(len(name) + len(one or b"") for name, one in headers),
+        size=len(key or b"")
+        + len(value or b"")
+        + sum(len(name) + len(one or b"") for name, one in headers),
         fate=fate,
         producer_id=producer,
     )

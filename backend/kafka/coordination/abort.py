@@ -1,9 +1,11 @@
-"""An operator ends an open transaction. First a plan that says what is lost, then, if it is wanted, the deed.
+"""An operator ends an open transaction. First a plan that says what is lost, then, if it is wanted,
+the deed.
 
-A hanging transaction gets an ABORT marker written to its partition (WriteTxnMarkers, KIP-664): no coordinator knows it,
-so none can contradict. An ordinary open one must never be ended that way, because its coordinator might still commit it
-on its other partitions: it is ended by taking its transactional id over, so that its coordinator aborts it everywhere
-and its producer is fenced. One that its coordinator has decided already is left alone: its marker is on the way.
+A hanging transaction gets an ABORT marker written to its partition (WriteTxnMarkers, KIP-664): no
+coordinator knows it, so none can contradict. An ordinary open one must never be ended that way,
+because its coordinator might still commit it on its other partitions: it is ended by taking its
+transactional id over, so that its coordinator aborts it everywhere and its producer is fenced. One
+that its coordinator has decided already is left alone: its marker is on the way.
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ from typing import Any
 import pyarrow.compute as pc
 from kafka import TopicPartition
 from kafka.admin._transactions import AbortTransactionSpec
-from kafka.errors import InvalidProducerEpochError, InvalidTxnStateError, TransactionCoordinatorFencedError
+from kafka.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    TransactionCoordinatorFencedError,
+)
 
 from topicproof.backend.errors import ClusterError, UsageError
 from topicproof.backend.kafka.cluster import Cluster
@@ -47,13 +53,18 @@ class AbortPlan:
 
     @property
     def released(self) -> int:
-        """Records of others that become readable or settle, at most: some may wait behind the next open one."""
+        """Records of others that become readable or settle, at most: some may wait behind the next
+        open one."""
         return self.found.withheld - self.found.records
 
     @property
     def whose(self) -> str:
         """Who wrote it, for a person."""
-        name = f"transactional id {self.found.transactional_id}, " if self.found.transactional_id else ""
+        name = (
+            f"transactional id {self.found.transactional_id}, "
+            if self.found.transactional_id
+            else ""
+        )
         return f"{name}producer {self.found.producer_id}, epoch {self.found.producer_epoch}"
 
     @property
@@ -99,10 +110,12 @@ def plan_abort(
     producer_id: int | None = None,
     open_too: bool = False,
 ) -> AbortPlan:
-    """What aborting the transaction that begins at `offset`, or is of `producer_id`, would do. Changes nothing.
+    """What aborting the transaction that begins at `offset`, or is of `producer_id`, would do.
+    Changes nothing.
 
-    Raises UsageError when there is no such open transaction, and when it is not hanging, unless `open_too`; also then
-    for one that its coordinator has decided. Raises TopicError and ClusterError as `open_transactions` does.
+    Raises UsageError when there is no such open transaction, and when it is not hanging, unless
+    `open_too`; also then for one that its coordinator has decided. Raises TopicError and
+    ClusterError as `open_transactions` does.
     """
     with connect(bootstrap, client) as kafka:
         return _plan(kafka, topic, partition, offset, producer_id, open_too)
@@ -111,27 +124,43 @@ def plan_abort(
 def abort(bootstrap: str, client: Mapping[str, str], plan: AbortPlan) -> PartitionBounds:
     """Do it, if it is still the same transaction; the partition's bounds when it has ended.
 
-    Raises UsageError when it ended by itself since it was planned, ClusterError when the broker refuses or the
-    partition does not show the end in time.
+    Raises UsageError when it ended by itself since it was planned, ClusterError when the broker
+    refuses or the partition does not show the end in time.
     """
     found = plan.found
     with connect(bootstrap, client) as kafka:
-        _plan(kafka, plan.topic, found.partition, found.start_offset, found.producer_id, open_too=not found.hanging)
+        _plan(
+            kafka,
+            plan.topic,
+            found.partition,
+            found.start_offset,
+            found.producer_id,
+            open_too=not found.hanging,
+        )
         if found.hanging:
             _write_marker(kafka, plan)
         else:
-            assert found.transactional_id is not None, "a coordinator knows every transaction that is not hanging"
+            assert found.transactional_id is not None, (
+                "a coordinator knows every transaction that is not hanging"
+            )
             Cluster(bootstrap, client).settle([found.transactional_id])
         return _ended(kafka, plan)
 
 
 def _plan(
-    kafka: Connection, topic: str, partition: int, offset: int | None, producer_id: int | None, open_too: bool
+    kafka: Connection,
+    topic: str,
+    partition: int,
+    offset: int | None,
+    producer_id: int | None,
+    open_too: bool,
 ) -> AbortPlan:
     bounds = kafka.bounds(topic)
     p = next((one for one in bounds.partitions if one.partition == partition), None)
     if p is None:
-        raise UsageError(f"Topic {topic} has no partition {partition}; it has {len(bounds.partitions)}.")
+        raise UsageError(
+            f"Topic {topic} has no partition {partition}; it has {len(bounds.partitions)}."
+        )
     behind = Bounds(topic, (PartitionBounds(partition, p.lso, p.lso, p.hw),))
     batches = kafka.scan(topic, behind)
     opened = [
@@ -156,7 +185,9 @@ def _plan(
     )
 
 
-def _chosen(opened: list[OpenTransaction], place: str, offset: int | None, producer_id: int | None) -> OpenTransaction:
+def _chosen(
+    opened: list[OpenTransaction], place: str, offset: int | None, producer_id: int | None
+) -> OpenTransaction:
     if offset is None and producer_id is None:
         raise UsageError("Say which transaction: the offset where it begins, or --producer-id.")
     for one in opened:
@@ -164,9 +195,12 @@ def _chosen(opened: list[OpenTransaction], place: str, offset: int | None, produ
             return one
     what = "" if offset is None else f" from offset {offset:,} on"
     what += "" if producer_id is None else f" by producer {producer_id}"
-    there = "; ".join(f"offset {one.start_offset:,} by producer {one.producer_id}" for one in opened)
+    there = "; ".join(
+        f"offset {one.start_offset:,} by producer {one.producer_id}" for one in opened
+    )
     raise UsageError(
-        f"{place} has no open transaction{what}. " + (f"Open there: {there}." if there else "None is open there.")
+        f"{place} has no open transaction{what}. "
+        + (f"Open there: {there}." if there else "None is open there.")
     )
 
 
@@ -191,12 +225,17 @@ def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
         TopicPartition(plan.topic, found.partition),
         found.producer_id,
         found.producer_epoch,
-        # As Java's tool does: not below what the partition has seen, or the leader takes it for a fenced coordinator.
+        # As Java's tool does: not below what the partition has seen, or the leader takes it for a
+        # fenced coordinator.
         max(0, found.coordinator_epoch),
     )
     try:
         kafka.with_retries(lambda: kafka.admin.abort_transaction(spec))
-    except (InvalidProducerEpochError, InvalidTxnStateError, TransactionCoordinatorFencedError) as error:
+    except (
+        InvalidProducerEpochError,
+        InvalidTxnStateError,
+        TransactionCoordinatorFencedError,
+    ) as error:
         raise ClusterError(
             f"The leader of {plan.topic}-{found.partition} refused the marker ({type(error).__name__}): producer "
             f"{found.producer_id} has moved on. Look again: topicproof inspect {plan.topic}"
@@ -204,14 +243,20 @@ def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
 
 
 def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
-    """The partition's bounds once the transaction is no longer open there and the last stable offset has moved on."""
+    """The partition's bounds once the transaction is no longer open there and the last stable
+    offset has moved on."""
     found = plan.found
     place = TopicPartition(plan.topic, found.partition)
     deadline = time.monotonic() + MOVE_S
     while True:
         state = kafka.with_retries(lambda: kafka.admin.describe_producers([place]))[place]
-        (bounds,) = [one for one in kafka.bounds(plan.topic).partitions if one.partition == found.partition]
-        begun = {(one.producer_id, one.current_transaction_start_offset) for one in state.active_producers}
+        (bounds,) = [
+            one for one in kafka.bounds(plan.topic).partitions if one.partition == found.partition
+        ]
+        begun = {
+            (one.producer_id, one.current_transaction_start_offset)
+            for one in state.active_producers
+        }
         ended = (found.producer_id, found.start_offset) not in begun
         # The last stable offset follows the high watermark, so the replicas come first.
         if ended and bounds.lso >= min(plan.next_stable, bounds.hw):

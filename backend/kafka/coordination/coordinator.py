@@ -1,8 +1,10 @@
-"""Open transactions and producers of a topic, asked of the partitions and of the transaction coordinators (KIP-664).
+"""Open transactions and producers of a topic, asked of the partitions and of the transaction
+coordinators (KIP-664).
 
-The search starts from the partitions: each leader knows which producers have a transaction open there and since which
-offset. What a coordinator says is joined to that. A transaction that a partition holds open and no coordinator knows
-for it is hanging: nothing will ever end it but an operator, and until then every read_committed reader stops there.
+The search starts from the partitions: each leader knows which producers have a transaction open
+there and since which offset. What a coordinator says is joined to that. A transaction that a
+partition holds open and no coordinator knows for it is hanging: nothing will ever end it but an
+operator, and until then every read_committed reader stops there.
 """
 
 from __future__ import annotations
@@ -73,9 +75,10 @@ def open_transactions(
 ) -> tuple[OpenTransaction, ...]:
     """The transactions open on the topic now, by partition and start.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`, in which the withheld records are counted; without them, what lies
-    behind the open transactions is scanned. Raises TopicError for a missing topic, ClusterError when the brokers do
-    not answer or are too old for the question (before Kafka 3.0).
+    `ranges` are the `fates.fate_ranges` of `bounds`, in which the withheld records are counted;
+    without them, what lies behind the open transactions is scanned. Raises TopicError for a missing
+    topic, ClusterError when the brokers do not answer or are too old for the question (before Kafka
+    3.0).
     """
     with connect(bootstrap, client) as kafka:
         return ask_open_transactions(kafka, topic, bounds, ranges)
@@ -84,8 +87,9 @@ def open_transactions(
 def producers(bootstrap: str, client: Mapping[str, str], topic: str) -> pd.DataFrame:
     """One row (`PRODUCER_COLUMNS`) per partition and producer that its leader remembers.
 
-    `open_from` is the first offset of its open transaction, else null; `transactional_id` and `state` are the
-    coordinator's, null for a producer that is only idempotent. Raises as `open_transactions` does.
+    `open_from` is the first offset of its open transaction, else null; `transactional_id` and
+    `state` are the coordinator's, null for a producer that is only idempotent. Raises as
+    `open_transactions` does.
     """
     with connect(bootstrap, client) as kafka:
         return ask_producers(kafka, topic)
@@ -100,12 +104,17 @@ def ask_open_transactions(
         return ()
     transactions = _of_coordinators(kafka, {each.producer_id for each in found})
     if any(_told(transactions, topic, each) is None for each in found):
-        # It may have ended between the two questions. Only one that is open since the same offset still, hangs.
-        still = {(each.partition, each.producer_id, each.open_from) for each in _on_partitions(kafka, topic)}
+        # It may have ended between the two questions. Only one that is open since the same offset
+        # still, hangs.
+        still = {
+            (each.partition, each.producer_id, each.open_from)
+            for each in _on_partitions(kafka, topic)
+        }
         found = [
             each
             for each in found
-            if _told(transactions, topic, each) or (each.partition, each.producer_id, each.open_from) in still
+            if _told(transactions, topic, each)
+            or (each.partition, each.producer_id, each.open_from) in still
         ]
     bounds = kafka.bounds(topic) if bounds is None else bounds
     if ranges is None:
@@ -120,12 +129,16 @@ def ask_open_transactions(
             transactions.get(each.producer_id),
             (topic, each.partition),
             _own_records(ranges, each),
-            records_between(ranges, each.partition, each.open_from or 0, ends.get(each.partition, 0), DATA_FATES),
+            records_between(
+                ranges, each.partition, each.open_from or 0, ends.get(each.partition, 0), DATA_FATES
+            ),
             now_ms,
         )
         for each in found
     )
-    return tuple(replace(each, decided_ms=decided.get(each.transactional_id or "")) for each in opened)
+    return tuple(
+        replace(each, decided_ms=decided.get(each.transactional_id or "")) for each in opened
+    )
 
 
 def ask_producers(kafka: Connection, topic: str) -> pd.DataFrame:
@@ -136,7 +149,9 @@ def ask_producers(kafka: Connection, topic: str) -> pd.DataFrame:
     rows = [
         {
             **vars(each),
-            "transactional_id": known[each.producer_id].transactional_id if each.producer_id in known else None,
+            "transactional_id": known[each.producer_id].transactional_id
+            if each.producer_id in known
+            else None,
             "state": known[each.producer_id].state.value if each.producer_id in known else None,
         }
         for each in found
@@ -152,7 +167,8 @@ def open_transaction(
     withheld: int,
     now_ms: int,
 ) -> OpenTransaction:
-    """What the partition and the coordinator say, joined; it hangs unless the coordinator knows it at this place."""
+    """What the partition and the coordinator say, joined; it hangs unless the coordinator knows it
+    at this place."""
     hanging = transaction is None or place not in transaction.partitions
     began = producer.last_timestamp if transaction is None or hanging else transaction.began_ms
     return OpenTransaction(
@@ -182,7 +198,9 @@ def _own_records(ranges: pd.DataFrame, producer: _Producer) -> int:
     return int(own["records"].sum())
 
 
-def _told(transactions: Mapping[int, _Transaction], topic: str, producer: _Producer) -> _Transaction | None:
+def _told(
+    transactions: Mapping[int, _Transaction], topic: str, producer: _Producer
+) -> _Transaction | None:
     """What a coordinator knows of the producer's transaction on this very partition."""
     found = transactions.get(producer.producer_id)
     return found if found is not None and (topic, producer.partition) in found.partitions else None
@@ -199,16 +217,22 @@ def _on_partitions(kafka: Connection, topic: str) -> list[_Producer]:
             each.last_sequence,
             each.last_timestamp,
             each.coordinator_epoch,
-            each.current_transaction_start_offset if each.current_transaction_start_offset >= 0 else None,
+            each.current_transaction_start_offset
+            if each.current_transaction_start_offset >= 0
+            else None,
         )
         for place, state in sorted(answer.items())
-        for each in sorted(state.active_producers, key=lambda each: (each.current_transaction_start_offset, each))
+        for each in sorted(
+            state.active_producers, key=lambda each: (each.current_transaction_start_offset, each)
+        )
     ]
 
 
 def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[int, _Transaction]:
     """The transactions of these producers, by producer id."""
-    listed = kafka.with_retries(lambda: kafka.admin.list_transactions(producer_id_filters=sorted(producer_ids)))
+    listed = kafka.with_retries(
+        lambda: kafka.admin.list_transactions(producer_id_filters=sorted(producer_ids))
+    )
     found = {}
     for name in {each.transactional_id for of_broker in listed.values() for each in of_broker}:
         # It may have expired since it was listed.
@@ -224,13 +248,19 @@ def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[i
     return found
 
 
-def _decided(kafka: Connection, transactions: Collection[_Transaction], now_ms: int) -> dict[str, int]:
-    """How many ms ago the decided ones were decided, by transactional id: only the coordinators' log tells.
+def _decided(
+    kafka: Connection, transactions: Collection[_Transaction], now_ms: int
+) -> dict[str, int]:
+    """How many ms ago the decided ones were decided, by transactional id: only the coordinators'
+    log tells.
 
-    It is read only for those that may be stuck; that it may not be read leaves their own age to judge by.
+    It is read only for those that may be stuck; that it may not be read leaves their own age to
+    judge by.
     """
     names = {
-        each.transactional_id for each in transactions if each.state in PREPARED and now_ms - each.began_ms > STUCK_MS
+        each.transactional_id
+        for each in transactions
+        if each.state in PREPARED and now_ms - each.began_ms > STUCK_MS
     }
     if not names:
         return {}
@@ -238,18 +268,30 @@ def _decided(kafka: Connection, transactions: Collection[_Transaction], now_ms: 
         states = read_states(kafka.bootstrap, kafka.client, kafka.bounds(STATE_TOPIC), names)
     except (KafkaError, ClusterError):
         return {}
-    return {each.transactional_id: max(0, now_ms - each.updated_ms) for each in states if each.state in PREPARED}
+    return {
+        each.transactional_id: max(0, now_ms - each.updated_ms)
+        for each in states
+        if each.state in PREPARED
+    }
 
 
 def _behind(bounds: Bounds, found: Collection[_Producer]) -> Bounds:
-    """The bounds from the first open transaction of each partition on; partitions without one are left out."""
+    """The bounds from the first open transaction of each partition on; partitions without one are
+    left out."""
     first: dict[int, int] = {}
     for each in found:
-        first[each.partition] = min(first.get(each.partition, each.open_from or 0), each.open_from or 0)
+        first[each.partition] = min(
+            first.get(each.partition, each.open_from or 0), each.open_from or 0
+        )
     return Bounds(
         bounds.topic,
         tuple(
-            PartitionBounds(p.partition, max(p.start, first[p.partition]), max(p.start, first[p.partition]), p.hw)
+            PartitionBounds(
+                p.partition,
+                max(p.start, first[p.partition]),
+                max(p.start, first[p.partition]),
+                p.hw,
+            )
             for p in bounds.partitions
             if p.partition in first and first[p.partition] < p.hw
         ),

@@ -1,7 +1,8 @@
 """What each consumer group still has to read, counted in records instead of subtracted in offsets.
 
-High watermark minus committed offset counts markers, aborted records, holes, and what an open transaction withholds:
-on a transactional topic it may never reach 0. Here the records are counted from batch headers, at both levels.
+High watermark minus committed offset counts markers, aborted records, holes, and what an open
+transaction withholds: on a transactional topic it may never reach 0. Here the records are counted
+from batch headers, at both levels.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ def group_lags(
 ) -> tuple[GroupLag, ...]:
     """The lag of every group with a committed offset on the topic, by name.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`; `opened` are the transactions that are open on the topic, if they
-    are known: then a group that is stuck behind one is told which. Raises ClusterError when the brokers do not answer.
+    `ranges` are the `fates.fate_ranges` of `bounds`; `opened` are the transactions that are open on
+    the topic, if they are known: then a group that is stuck behind one is told which. Raises
+    ClusterError when the brokers do not answer.
     """
     with connect(bootstrap, client) as kafka:
         return ask_group_lags(kafka, topic, bounds, ranges, opened)
@@ -106,10 +108,16 @@ def ask_group_lags(
     if not names:
         return ()
     places = [TopicPartition(topic, p.partition) for p in bounds.partitions]
-    answers = kafka.with_retries(lambda: kafka.admin.list_group_offsets(dict.fromkeys(names, places)))
+    answers = kafka.with_retries(
+        lambda: kafka.admin.list_group_offsets(dict.fromkeys(names, places))
+    )
     found = []
     for name in names:
-        committed = {place.partition: each.offset for place, each in answers[name].items() if each.offset >= 0}
+        committed = {
+            place.partition: each.offset
+            for place, each in answers[name].items()
+            if each.offset >= 0
+        }
         lags = [
             partition_lag(p, committed[p.partition], ranges, _blocker(p, opened))
             for p in bounds.partitions
@@ -121,7 +129,8 @@ def ask_group_lags(
 
 
 def ask_groups(kafka: Connection) -> dict[str, str]:
-    """The state of every group that commits offsets, by name; empty for a broker that does not say."""
+    """The state of every group that commits offsets, by name; empty for a broker that does not
+    say."""
     listed = kafka.with_retries(kafka.admin.list_groups)
     # Share groups (KIP-932) have no committed offset.
     return {
@@ -134,7 +143,8 @@ def ask_groups(kafka: Connection) -> dict[str, str]:
 def partition_lag(
     p: PartitionBounds, committed: int, ranges: pd.DataFrame, blocker: OpenTransaction | None = None
 ) -> PartitionLag:
-    """The lag of a group that would read `committed` next; `blocker` holds the LSO, if it is known. Pure."""
+    """The lag of a group that would read `committed` next; `blocker` holds the LSO, if it is known.
+    Pure."""
     visible = records_between(ranges, p.partition, committed, p.lso, [Fate.COMMITTED])
     uncommitted = records_between(ranges, p.partition, committed, p.hw, DATA_FATES)
     withheld = records_between(ranges, p.partition, max(committed, p.lso), p.hw, DATA_FATES)
@@ -158,13 +168,22 @@ def partition_lag(
 
 def _blocker(p: PartitionBounds, opened: Collection[OpenTransaction]) -> OpenTransaction | None:
     """The transaction that begins at the partition's LSO."""
-    return next((each for each in opened if (each.partition, each.start_offset) == (p.partition, p.lso)), None)
+    return next(
+        (each for each in opened if (each.partition, each.start_offset) == (p.partition, p.lso)),
+        None,
+    )
 
 
-def _why(p: PartitionBounds, committed: int, visible: int, withheld: int, blocker: OpenTransaction | None) -> str:
+def _why(
+    p: PartitionBounds, committed: int, visible: int, withheld: int, blocker: OpenTransaction | None
+) -> str:
     if committed > p.hw:
         return f"The committed offset {committed:,} lies behind the end of the log ({p.hw:,}): was the topic made anew?"
-    deleted = f"{p.start - committed:,} offsets were deleted before it read them. " if committed < p.start else ""
+    deleted = (
+        f"{p.start - committed:,} offsets were deleted before it read them. "
+        if committed < p.start
+        else ""
+    )
     who = "an open transaction"
     if blocker:
         who = f"the {'hanging' if blocker.hanging else 'open'} transaction of {blocker.name}"
@@ -176,9 +195,7 @@ def _why(p: PartitionBounds, committed: int, visible: int, withheld: int, blocke
         return f"{deleted}Stuck: nothing is left below the last stable offset, and {behind}."
     last = p.hw - max(committed, p.start)
     if last:
-        return (
-            f"{deleted}Nothing is left to read: the last {last:,} offsets hold only markers, aborted records or holes."
-        )
+        return f"{deleted}Nothing is left to read: the last {last:,} offsets hold only markers, aborted records or holes."
     return f"{deleted}Nothing is left to read."
 
 

@@ -1,8 +1,9 @@
-"""Why a transaction was aborted, and under which name it ran: the raw log's transactions beside the coordinators' log.
+"""Why a transaction was aborted, and under which name it ran: the raw log's transactions beside the
+coordinators' log.
 
-`declared`: its producer said so. `timeout`: its coordinator ended it because nobody did in time. `fenced`: another
-producer took its transactional id over. `operator`: no coordinator decided so. Where nothing proves one of them, the
-reason is not known.
+`declared`: its producer said so. `timeout`: its coordinator ended it because nobody did in time.
+`fenced`: another producer took its transactional id over. `operator`: no coordinator decided so.
+Where nothing proves one of them, the reason is not known.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ EPOCH_BUMPS = 2
 
 
 class _Abort(NamedTuple):
-    """A decision to abort, and what its transactional id did right before and once the abort was complete."""
+    """A decision to abort, and what its transactional id did right before and once the abort was
+    complete."""
 
     before: StateEntry | None
     decided: StateEntry
@@ -42,13 +44,17 @@ def transactional_ids(states: Iterable[StateEntry]) -> dict[int, str]:
     return found
 
 
-def abort_reasons(topic: str, transactions: pd.DataFrame, states: Sequence[StateEntry]) -> list[str | None]:
-    """The reason of every row of `fates.transactions`; None where it was not aborted, or nothing proves a reason.
+def abort_reasons(
+    topic: str, transactions: pd.DataFrame, states: Sequence[StateEntry]
+) -> list[str | None]:
+    """The reason of every row of `fates.transactions`; None where it was not aborted, or nothing
+    proves a reason.
 
-    `states` are the coordinators' entries, in order for each transactional id. A marker of the data's own epoch was
-    asked for by the producer (transaction version 1): fences and timeouts always raise it. An operator's marker has it
-    too, but no decision behind it. Compaction keeps the later entries of an id, so where the log knows the producer
-    from before the marker, a decision that is not there was never made.
+    `states` are the coordinators' entries, in order for each transactional id. A marker of the
+    data's own epoch was asked for by the producer (transaction version 1): fences and timeouts
+    always raise it. An operator's marker has it too, but no decision behind it. Compaction keeps
+    the later entries of an id, so where the log knows the producer from before the marker, a
+    decision that is not there was never made.
     """
     decided: dict[int, list[_Abort]] = {}
     for each in _aborts(states):
@@ -56,8 +62,13 @@ def abort_reasons(topic: str, transactions: pd.DataFrame, states: Sequence[State
     known_since: dict[int, int] = {}
     for entry in states:
         known_since.setdefault(entry.producer_id, entry.updated_ms)
-    rows: list[dict[str, Any]] = pa.Table.from_pandas(transactions, preserve_index=False).to_pylist()
-    return [_reason(topic, row, decided, known_since) if row["outcome"] == ABORTED else None for row in rows]
+    rows: list[dict[str, Any]] = pa.Table.from_pandas(
+        transactions, preserve_index=False
+    ).to_pylist()
+    return [
+        _reason(topic, row, decided, known_since) if row["outcome"] == ABORTED else None
+        for row in rows
+    ]
 
 
 def _aborts(states: Sequence[StateEntry]) -> list[_Abort]:
@@ -79,7 +90,10 @@ def _aborts(states: Sequence[StateEntry]) -> list[_Abort]:
 
 
 def _reason(
-    topic: str, row: Mapping[str, Any], decided: Mapping[int, list[_Abort]], known_since: Mapping[int, int]
+    topic: str,
+    row: Mapping[str, Any],
+    decided: Mapping[int, list[_Abort]],
+    known_since: Mapping[int, int],
 ) -> str | None:
     marker_ms = row["marker_timestamp"]
     behind = [
@@ -97,8 +111,14 @@ def _reason(
     before, entry, _, after = max(behind, key=lambda each: each.decided.updated_ms)
     if entry.updated_ms - entry.began_ms >= entry.timeout_ms:
         return TIMEOUT
-    # A fence writes its own version into the decision; the client's is in what was written while it went on.
-    if before is not None and before.state == "Ongoing" and (before.client_version or 0) < EPOCH_BUMPS:
+    # A fence writes its own version into the decision; the client's is in what was written while it
+    # went on.
+    if (
+        before is not None
+        and before.state == "Ongoing"
+        and (before.client_version or 0) < EPOCH_BUMPS
+    ):
         return FENCED
-    # Here every end raises the epoch. A fence is followed by its successor's Empty; so is an abort before a restart.
+    # Here every end raises the epoch. A fence is followed by its successor's Empty; so is an abort
+    # before a restart.
     return DECLARED if after is None or after.state == "Ongoing" else None

@@ -1,10 +1,12 @@
 """What the coordinators wrote into their own log: `__transaction_state`, read as a topic.
 
-One record per change of a transactional id's state, from which follows what no answer of a coordinator tells: which id
-a producer id had that is forgotten or replaced, since when a decided transaction waits, and why one was aborted.
+One record per change of a transactional id's state, from which follows what no answer of a
+coordinator tells: which id a producer id had that is forgotten or replaced, since when a decided
+transaction waits, and why one was aborted.
 
-Kafka's schemas: `TransactionLogKey.json` and `TransactionLogValue.json` of its module transaction-coordinator. The log
-is compacted, so what is old may be gone; a record of a version that is not known here is passed over.
+Kafka's schemas: `TransactionLogKey.json` and `TransactionLogValue.json` of its module
+transaction-coordinator. The log is compacted, so what is old may be gone; a record of a version
+that is not known here is passed over.
 """
 
 from __future__ import annotations
@@ -69,10 +71,15 @@ def read_states(
 ) -> tuple[StateEntry, ...]:
     """What the log holds of these transactional ids (None: of all), in order for each id.
 
-    `bounds` are those of `__transaction_state`. Raises ClusterError when it may not be read or does not come in time.
+    `bounds` are those of `__transaction_state`. Raises ClusterError when it may not be read or does
+    not come in time.
     """
     count = len(bounds.partitions)
-    wanted = None if transactional_ids is None else {partition_of(name, count) for name in transactional_ids}
+    wanted = (
+        None
+        if transactional_ids is None
+        else {partition_of(name, count) for name in transactional_ids}
+    )
     ends = {
         p.partition: (max(p.start, p.hw - ENTRIES_MAX), p.hw)
         for p in bounds.partitions
@@ -82,12 +89,14 @@ def read_states(
     return tuple(
         each
         for each in entries
-        if each is not None and (transactional_ids is None or each.transactional_id in transactional_ids)
+        if each is not None
+        and (transactional_ids is None or each.transactional_id in transactional_ids)
     )
 
 
 def partition_of(transactional_id: str, partitions: int) -> int:
-    """The partition of the log that an id's coordinator leads: Java's hash of a text, made positive as Kafka does."""
+    """The partition of the log that an id's coordinator leads: Java's hash of a text, made positive
+    as Kafka does."""
     found = 0
     data = transactional_id.encode("utf-16-be")
     for (unit,) in struct.iter_unpack(">H", data):
@@ -97,7 +106,8 @@ def partition_of(transactional_id: str, partitions: int) -> int:
 
 
 def decode(key: bytes | None, value: bytes | None) -> StateEntry | None:
-    """A record of the log; None for a deleted id and for versions, or bytes, that are not understood."""
+    """A record of the log; None for a deleted id and for versions, or bytes, that are not
+    understood."""
     if not key or not value:
         return None
     try:
@@ -127,19 +137,24 @@ def _decode(key: _Reader, value: _Reader) -> StateEntry | None:
     return StateEntry(
         transactional_id=name,
         producer_id=producer_id,
-        previous_producer_id=_Reader(tags[_PREVIOUS_PRODUCER]).number("q") if _PREVIOUS_PRODUCER in tags else -1,
+        previous_producer_id=_Reader(tags[_PREVIOUS_PRODUCER]).number("q")
+        if _PREVIOUS_PRODUCER in tags
+        else -1,
         producer_epoch=epoch,
         timeout_ms=timeout_ms,
         state=STATES[state],
         partitions=frozenset(partitions),
         updated_ms=updated_ms,
         began_ms=began_ms,
-        client_version=_Reader(tags[_CLIENT_VERSION]).number("h") if _CLIENT_VERSION in tags else None,
+        client_version=_Reader(tags[_CLIENT_VERSION]).number("h")
+        if _CLIENT_VERSION in tags
+        else None,
     )
 
 
 class _Reader:
-    """Kafka's wire format, from the front: fixed numbers, and since its flexible versions varints and tagged fields."""
+    """Kafka's wire format, from the front: fixed numbers, and since its flexible versions varints
+    and tagged fields."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -193,14 +208,22 @@ def _records(
     trouble = ""
     deadline = time.monotonic() + settings.REQUEST_TIMEOUT_MS / 1000
     try:
-        consumer.assign([TopicPartition(TOPIC, partition, first) for partition, (first, _) in ends.items()])
+        consumer.assign(
+            [TopicPartition(TOPIC, partition, first) for partition, (first, _) in ends.items()]
+        )
         while left and time.monotonic() < deadline:
             for message in consumer.consume(POLL_RECORDS, POLL_S):
-                error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
+                error, partition, offset = (
+                    message.error(),
+                    message.partition() or 0,
+                    message.offset() or 0,
+                )
                 if error is None:
                     found.append((message.key(), message.value()))
                 elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    raise ClusterError(f"Kafka at {bootstrap} does not let this client read {TOPIC}.")
+                    raise ClusterError(
+                        f"Kafka at {bootstrap} does not let this client read {TOPIC}."
+                    )
                 elif error.code() != KafkaError._PARTITION_EOF:
                     trouble = f" ({error.str()})"
                     continue

@@ -1,6 +1,8 @@
-"""A whole cluster: every transactional id that its coordinators know, and what is open on any topic.
+"""A whole cluster: every transactional id that its coordinators know, and what is open on any
+topic.
 
-What is open is asked of the partitions first, as in `coordinator`, so that hanging transactions are among it.
+What is open is asked of the partitions first, as in `coordinator`, so that hanging transactions are
+among it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class TransactionsOfCluster:
     def to_json(self) -> dict[str, Any]:
         """For `json.dumps`, every sentence included."""
         opened = [
-            {"topic": topic} | asdict(each) | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why}
+            {"topic": topic}
+            | asdict(each)
+            | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why}
             for topic, found in self.open.items()
             for each in found
         ]
@@ -59,16 +63,21 @@ class TransactionsOfCluster:
 def cluster_transactions(bootstrap: str, client: Mapping[str, str]) -> TransactionsOfCluster:
     """Ask every partition and every coordinator once.
 
-    Raises ClusterError when the brokers do not answer, or are too old for the question (before Kafka 3.0).
+    Raises ClusterError when the brokers do not answer, or are too old for the question (before
+    Kafka 3.0).
     """
     with connect(bootstrap, client) as kafka:
         topics = sorted(kafka.with_retries(lambda: _topics_with_open(kafka)))
         opened = {topic: ask_open_transactions(kafka, topic) for topic in topics}
-        return TransactionsOfCluster({topic: found for topic, found in opened.items() if found}, _ids(kafka))
+        return TransactionsOfCluster(
+            {topic: found for topic, found in opened.items() if found}, _ids(kafka)
+        )
 
 
 def _topics_with_open(kafka: Connection) -> set[str]:
-    (answer,) = kafka.send({None: MetadataRequest(topics=None, min_version=METADATA_VERSION_MIN)}).values()
+    (answer,) = kafka.send(
+        {None: MetadataRequest(topics=None, min_version=METADATA_VERSION_MIN)}
+    ).values()
     places = [
         TopicPartition(topic.name, partition.partition_index)
         for topic in answer.topics
@@ -86,7 +95,12 @@ def _topics_with_open(kafka: Connection) -> set[str]:
 def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
     listed = kafka.with_retries(kafka.admin.list_transactions)
     found = [_described(kafka, each) for of_broker in listed.values() for each in of_broker]
-    return tuple(sorted(found, key=lambda each: (each.age_ms is None, -(each.age_ms or 0), each.transactional_id)))
+    return tuple(
+        sorted(
+            found,
+            key=lambda each: (each.age_ms is None, -(each.age_ms or 0), each.transactional_id),
+        )
+    )
 
 
 def _described(kafka: Connection, listed: Any) -> TransactionalId:
@@ -99,8 +113,12 @@ def _described(kafka: Connection, listed: Any) -> TransactionalId:
             # It may have ended since it was listed.
             if told.transaction_start_time_ms >= 0:
                 age_ms = max(0, int(time.time() * 1000) - told.transaction_start_time_ms)
-                places = tuple(sorted((place.topic, place.partition) for place in told.topic_partitions))
+                places = tuple(
+                    sorted((place.topic, place.partition) for place in told.topic_partitions)
+                )
                 state = told.state.value
                 timeout_ms, epoch = told.transaction_timeout_ms, told.producer_epoch
-                return TransactionalId(name, state, told.producer_id, epoch, timeout_ms, age_ms, places)
+                return TransactionalId(
+                    name, state, told.producer_id, epoch, timeout_ms, age_ms, places
+                )
     return TransactionalId(name, state, listed.producer_id, None, None, None, ())

@@ -1,7 +1,9 @@
-"""Offsets of consumer groups that an open transaction holds (KIP-447): asked for with the wish that they be stable.
+"""Offsets of consumer groups that an open transaction holds (KIP-447): asked for with the wish that
+they be stable.
 
-A consumer that takes such a partition over cannot start, because nobody knows yet where. That is over with the
-transaction, so the transactions that are open on the group's partition of `__consumer_offsets` are named.
+A consumer that takes such a partition over cannot start, because nobody knows yet where. That is
+over with the transaction, so the transactions that are open on the group's partition of
+`__consumer_offsets` are named.
 """
 
 from __future__ import annotations
@@ -22,10 +24,14 @@ VERSION_MIN, VERSION_MAX = 8, 9
 """From 8 on one request asks for many groups (KIP-709); from 10 on it names topics by id only."""
 
 
-def unstable_offsets(bootstrap: str, client: Mapping[str, str], topic: str) -> tuple[int, tuple[UnstableOffset, ...]]:
-    """How many offsets groups have on the topic, and those that are unstable now, by group and partition.
+def unstable_offsets(
+    bootstrap: str, client: Mapping[str, str], topic: str
+) -> tuple[int, tuple[UnstableOffset, ...]]:
+    """How many offsets groups have on the topic, and those that are unstable now, by group and
+    partition.
 
-    Raises TopicError for a missing topic, ClusterError when the brokers do not answer or are older than Kafka 3.0.
+    Raises TopicError for a missing topic, ClusterError when the brokers do not answer or are older
+    than Kafka 3.0.
     """
     with connect(bootstrap, client) as kafka:
         return ask_unstable_offsets(kafka, topic, sorted(kafka.leaders(topic)))
@@ -62,7 +68,9 @@ def _offsets(
     """How many offsets are stable, and the groups and partitions of those that are not."""
     ask = OffsetFetchRequest.OffsetFetchRequestGroup
     by_coordinator: dict[int | None, list[str]] = {}
-    for group, node in kafka.net._manager.run(kafka.admin._find_coordinator_ids, list(groups)).items():
+    for group, node in kafka.net._manager.run(
+        kafka.admin._find_coordinator_ids, list(groups)
+    ).items():
         by_coordinator.setdefault(node, []).append(group)
     wanted = [ask.OffsetFetchRequestTopics(name=topic, partition_indexes=list(partitions))]
     requests = {
@@ -84,6 +92,8 @@ def _offsets(
                 if error is UnstableOffsetCommitError:
                     unstable.add((group.group_id, one.partition_index))
                 elif one.error_code:
-                    raise error(f"offset of group {group.group_id} on {topic}-{one.partition_index}")
+                    raise error(
+                        f"offset of group {group.group_id} on {topic}-{one.partition_index}"
+                    )
                 stable += one.committed_offset >= 0
     return stable, unstable

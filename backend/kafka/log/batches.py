@@ -1,4 +1,5 @@
-"""The format of record batches, version 2 (KIP-98): headers become rows; a record is decoded only to cut a batch."""
+"""The format of record batches, version 2 (KIP-98): headers become rows; a record is decoded only
+to cut a batch."""
 
 from __future__ import annotations
 
@@ -89,9 +90,11 @@ Headers = npt.NDArray[Any]
 
 
 def batch_positions(data: memoryview, where: str) -> list[int]:
-    """Where the complete batches of a Fetch response's records begin; the last batch may be cut off (KIP-74).
+    """Where the complete batches of a Fetch response's records begin; the last batch may be cut off
+    (KIP-74).
 
-    Raises TopicError for records older than message format version 2, ClusterError for what is no batch at all.
+    Raises TopicError for records older than message format version 2, ClusterError for what is no
+    batch at all.
     """
     length_at = struct.Struct(">i").unpack_from
     positions = []
@@ -104,7 +107,9 @@ def batch_positions(data: memoryview, where: str) -> list[int]:
             )
         (length,) = length_at(data, at + _LENGTH_AT)
         if length < HEADER.itemsize - _AFTER_LENGTH:
-            raise ClusterError(f"{where}: a record batch of impossible length {length}. Check the broker's log.")
+            raise ClusterError(
+                f"{where}: a record batch of impossible length {length}. Check the broker's log."
+            )
         following = at + _AFTER_LENGTH + length
         if following > end:
             break
@@ -116,14 +121,18 @@ def batch_positions(data: memoryview, where: str) -> list[int]:
 def require_crc(data: memoryview, positions: Sequence[int], where: str) -> None:
     """Hold every batch against its CRC-32C, which covers all that follows it in the batch (KIP-98).
 
-    Raises ClusterError naming the first batch that differs. kafka-python computes it by the package crc32c, which takes
-    no time beside the network; in Python it would be 5 MB/s.
+    Raises ClusterError naming the first batch that differs. kafka-python computes it by the package
+    crc32c, which takes no time beside the network; in Python it would be 5 MB/s.
     """
     for at in positions:
         header = np.frombuffer(data[at : at + HEADER.itemsize], HEADER)[0]
         found = calc_crc32c(data[at + _AFTER_CRC : at + _AFTER_LENGTH + int(header["length"])])
         if found != header["crc"]:
-            raise _corrupt(where, int(header["base_offset"]), f"its CRC is {header['crc']:08x}, not {found:08x}")
+            raise _corrupt(
+                where,
+                int(header["base_offset"]),
+                f"its CRC is {header['crc']:08x}, not {found:08x}",
+            )
 
 
 def _corrupt(where: str, offset: int, what: str) -> ClusterError:
@@ -134,18 +143,29 @@ def _corrupt(where: str, offset: int, what: str) -> ClusterError:
 
 
 def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> Headers:
-    """The headers of the batches at `positions`, as `ROW`s. No record is decoded, except a control record's key."""
+    """The headers of the batches at `positions`, as `ROW`s. No record is decoded, except a control
+    record's key."""
     at = np.asarray(positions, np.int64)
-    found = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(HEADER.itemsize)].view(HEADER)[:, 0]
+    found = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(HEADER.itemsize)].view(HEADER)[
+        :, 0
+    ]
     attributes = found["attributes"]
     rows = np.zeros(len(at), ROW)
     rows["partition"] = partition
-    for name in ("base_offset", "count", "producer_id", "producer_epoch", "base_sequence", "leader_epoch"):
+    for name in (
+        "base_offset",
+        "count",
+        "producer_id",
+        "producer_epoch",
+        "base_sequence",
+        "leader_epoch",
+    ):
         rows[name] = found[name]
     rows["max_timestamp"] = found["max_timestamp"]
     rows["last_offset"] = rows["base_offset"] + found["last_offset_delta"]
     rows["transactional"] = (attributes & _TRANSACTIONAL_BIT) != 0
-    # With log append time the first timestamp is the client's; with a delete horizon (KIP-534) it is no timestamp.
+    # With log append time the first timestamp is the client's; with a delete horizon (KIP-534) it
+    # is no timestamp.
     misled = (attributes & (_LOG_APPEND_TIME_BIT | _DELETE_HORIZON_BIT)) != 0
     rows["first_timestamp"] = np.where(misled, found["max_timestamp"], found["first_timestamp"])
     rows["size"] = found["length"] + _AFTER_LENGTH
@@ -156,7 +176,8 @@ def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> He
 
 
 def control_of(batch: memoryview, count: int) -> int:
-    """Index into CONTROLS. A control batch emptied by compaction no longer says what it was: OTHER."""
+    """Index into CONTROLS. A control batch emptied by compaction no longer says what it was:
+    OTHER."""
     if count < 1:
         return CONTROLS.index("OTHER")
     at = HEADER.itemsize
@@ -169,16 +190,22 @@ def control_of(batch: memoryview, count: int) -> int:
 
 
 def cut(row: Any, batch: memoryview, first: int, end: int, where: str) -> Any:
-    """The row for only those records of the batch that lie in [first, end). Raises ClusterError for broken records."""
+    """The row for only those records of the batch that lie in [first, end). Raises ClusterError for
+    broken records."""
     try:
         offsets, timestamps = record_places(batch[: int(row["size"])])
     except (OSError, ValueError, IndexError) as error:
-        # Arrow's codecs raise the first two; a number that runs over the end of the records the third.
-        raise _corrupt(where, int(row["base_offset"]), f"its records cannot be decoded: {error}") from error
+        # Arrow's codecs raise the first two; a number that runs over the end of the records the
+        # third.
+        raise _corrupt(
+            where, int(row["base_offset"]), f"its records cannot be decoded: {error}"
+        ) from error
     inside = (offsets >= first) & (offsets < end)
     shorter = row.copy()
     shorter["count"] = int(inside.sum())
-    shorter["base_offset"] = int(offsets[inside][0]) if inside.any() else max(int(row["base_offset"]), first)
+    shorter["base_offset"] = (
+        int(offsets[inside][0]) if inside.any() else max(int(row["base_offset"]), first)
+    )
     shorter["last_offset"] = min(int(row["last_offset"]), end - 1)
     if inside.any():
         shorter["first_timestamp"] = int(timestamps[inside][0])
@@ -193,7 +220,9 @@ def cut(row: Any, batch: memoryview, first: int, end: int, where: str) -> Any:
 def record_places(batch: memoryview) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Offset and timestamp (ms) of every record of one batch."""
     header = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
-    records = memoryview(decompress(batch[HEADER.itemsize :], int(header["attributes"]) & _COMPRESSION_BITS))
+    records = memoryview(
+        decompress(batch[HEADER.itemsize :], int(header["attributes"]) & _COMPRESSION_BITS)
+    )
     appended = bool(header["attributes"] & _LOG_APPEND_TIME_BIT)
     offsets, timestamps = [], []
     at = 0
@@ -202,7 +231,9 @@ def record_places(batch: memoryview) -> tuple[npt.NDArray[np.int64], npt.NDArray
         timestamp, inner = varint(records, at + 1)
         offset, _ = varint(records, inner)
         offsets.append(int(header["base_offset"]) + offset)
-        timestamps.append(int(header["max_timestamp"]) if appended else int(header["first_timestamp"]) + timestamp)
+        timestamps.append(
+            int(header["max_timestamp"]) if appended else int(header["first_timestamp"]) + timestamp
+        )
         at += length
     return np.asarray(offsets, np.int64), np.asarray(timestamps, np.int64)
 
@@ -210,7 +241,9 @@ def record_places(batch: memoryview) -> tuple[npt.NDArray[np.int64], npt.NDArray
 def decompress(data: memoryview, compression: int) -> bytes:
     """The records of a batch. Raises ClusterError for a codec that Kafka does not have."""
     if compression >= len(COMPRESSIONS):
-        raise ClusterError(f"A record batch names compression codec {compression}, which is not one of Kafka's.")
+        raise ClusterError(
+            f"A record batch names compression codec {compression}, which is not one of Kafka's."
+        )
     name = COMPRESSIONS[compression]
     if name == "none":
         return bytes(data)
@@ -258,7 +291,8 @@ def _snappy(block: memoryview) -> bytes:
 
 
 def table(kept: pa.Table, parts: Sequence[Headers]) -> pa.Table:
-    """Rows as a table (`SCHEMA`), together with rows that are one already, by partition and offset."""
+    """Rows as a table (`SCHEMA`), together with rows that are one already, by partition and
+    offset."""
     rows = np.concatenate([np.empty(0, ROW), *parts])
     columns = []
     for field in SCHEMA:
@@ -270,4 +304,6 @@ def table(kept: pa.Table, parts: Sequence[Headers]) -> pa.Table:
         else:
             columns.append(pa.array(values, field.type))
     whole = pa.concat_tables([kept, pa.Table.from_arrays(columns, schema=SCHEMA)])
-    return whole.sort_by([("partition", "ascending"), ("base_offset", "ascending")]).combine_chunks()
+    return whole.sort_by(
+        [("partition", "ascending"), ("base_offset", "ascending")]
+    ).combine_chunks()

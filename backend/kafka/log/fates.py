@@ -1,8 +1,10 @@
-"""What became of every offset, folded from batch headers. Pure: tables in, tables out; nothing here talks to Kafka.
+"""What became of every offset, folded from batch headers. Pure: tables in, tables out; nothing here
+talks to Kafka.
 
-The fold: per partition and producer id, in offset order, data since the previous marker belongs to the next marker.
-Epochs are never compared, because the marker of a Java client, of a fence and of a timeout carries the data's
-epoch + 1 (KIP-890). A control batch whose kind compaction has erased ends no transaction.
+The fold: per partition and producer id, in offset order, data since the previous marker belongs to
+the next marker. Epochs are never compared, because the marker of a Java client, of a fence and of a
+timeout carries the data's epoch + 1 (KIP-890). A control batch whose kind compaction has erased
+ends no transaction.
 
 `batches` is the table of `rawlog.scan`, read within the same `bounds`.
 """
@@ -81,37 +83,46 @@ Flags = npt.NDArray[np.bool_]
 
 
 def transactions(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
-    """One row (`TRANSACTION_COLUMNS`) per transaction and partition that has data in the bounds, by first offset.
+    """One row (`TRANSACTION_COLUMNS`) per transaction and partition that has data in the bounds, by
+    first offset.
 
-    `records` and `bytes` are the data's (bytes as stored, so compressed); `producer_epoch` is the data's last;
-    timestamps are in ms; `marker_offset`, `marker_timestamp` and `marker_epoch` are nullable Int64. The index is what
-    the column `transaction` of `fate_ranges` refers to.
+    `records` and `bytes` are the data's (bytes as stored, so compressed); `producer_epoch` is the
+    data's last; timestamps are in ms; `marker_offset`, `marker_timestamp` and `marker_epoch` are
+    nullable Int64. The index is what the column `transaction` of `fate_ranges` refers to.
     """
     return _fold(batches, bounds)[1]
 
 
 def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
-    """One row (`OVER_PARTITIONS_COLUMNS`) per transaction of the topic, by begin; from the table of `transactions`.
+    """One row (`OVER_PARTITIONS_COLUMNS`) per transaction of the topic, by begin; from the table of
+    `transactions`.
 
-    `partitions`, `first_offset_by_partition` and `last_offset_by_partition` are tuples of one order, by partition.
-    `begin_ms` is the first timestamp of its data, `end_ms` that of its last marker, a nullable Int64: null unless it
-    has ended everywhere.
+    `partitions`, `first_offset_by_partition` and `last_offset_by_partition` are tuples of one
+    order, by partition. `begin_ms` is the first timestamp of its data, `end_ms` that of its last
+    marker, a nullable Int64: null unless it has ended everywhere.
 
-    The parts of a transaction have one producer id and epoch. A marker of the next epoch (KIP-890: a Java client's, a
-    fence's, a timeout's) was the last of its epoch, so its parts belong together. Otherwise one epoch holds many
-    transactions (librdkafka), and time decides: the coordinator lets a transaction write only when every marker of the
-    one before is written, and markers of one transaction are written at nearly one time. So in the order of markers a
-    part begins the next transaction if its partition has a part already, or if it was begun nearer to the first of the
-    markers than its own marker is to it (or after it). A part without a marker joins ended ones only if their data were
-    made at one time: it may have been left hanging long before.
+    The parts of a transaction have one producer id and epoch. A marker of the next epoch (KIP-890:
+    a Java client's, a fence's, a timeout's) was the last of its epoch, so its parts belong
+    together. Otherwise one epoch holds many transactions (librdkafka), and time decides: the
+    coordinator lets a transaction write only when every marker of the one before is written, and
+    markers of one transaction are written at nearly one time. So in the order of markers a part
+    begins the next transaction if its partition has a part already, or if it was begun nearer to
+    the first of the markers than its own marker is to it (or after it). A part without a marker
+    joins ended ones only if their data were made at one time: it may have been left hanging long
+    before.
 
-    Headers alone cannot tell apart for certain two transactions of one epoch that share no partition. A commit returns
-    before its markers are written, so the next data may be made some ms before them; timestamps may be of the writer's
-    choice, and clocks may differ. Then two may be taken as one, and called SPLIT if they ended differently, or one as
-    two. And nothing tells of parts in other topics, or of those that were deleted or compacted away.
+    Headers alone cannot tell apart for certain two transactions of one epoch that share no
+    partition. A commit returns before its markers are written, so the next data may be made some ms
+    before them; timestamps may be of the writer's choice, and clocks may differ. Then two may be
+    taken as one, and called SPLIT if they ended differently, or one as two. And nothing tells of
+    parts in other topics, or of those that were deleted or compacted away.
     """
-    order = transactions.assign(marker=transactions["marker_timestamp"].astype("Float64").fillna(np.inf).astype(float))
-    order = order.sort_values(["producer_id", "producer_epoch", "marker", "partition"], kind="stable")
+    order = transactions.assign(
+        marker=transactions["marker_timestamp"].astype("Float64").fillna(np.inf).astype(float)
+    )
+    order = order.sort_values(
+        ["producer_id", "producer_epoch", "marker", "partition"], kind="stable"
+    )
     rows = order.assign(number=_numbers(order)).sort_values(["number", "partition"], kind="stable")
     own = rows.groupby("number")
     found = pd.DataFrame(
@@ -121,7 +132,9 @@ def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
             "records": own["records"].sum(),
             "bytes": own["bytes"].sum(),
             "begin_ms": own["first_timestamp"].min(),
-            "end_ms": own["marker_timestamp"].max().where(own["marker_timestamp"].count() == own.size()),
+            "end_ms": own["marker_timestamp"]
+            .max()
+            .where(own["marker_timestamp"].count() == own.size()),
             "outcome": _outcomes(rows),
         }
     )
@@ -138,20 +151,23 @@ def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
 
 
 def fate_ranges(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
-    """Ranges (`RANGE_COLUMNS`) that cover [start, hw) of every partition without a gap, in offset order.
+    """Ranges (`RANGE_COLUMNS`) that cover [start, hw) of every partition without a gap, in offset
+    order.
 
-    `first_offset` and `last_offset` are inclusive. `records` counts the data records: 0 for markers and for what is
-    gone, and less than the span for a batch that compaction has thinned out; which of its offsets remain cannot be
-    told from headers, and the rest counts as gone (`balance`). `producer_id` is null where there is no producer.
-    `control` is COMMIT, ABORT or OTHER for a control batch, also for a pending one, else null. `transaction` is the
-    row of `transactions`, for data and for the marker that ends it, else null.
+    `first_offset` and `last_offset` are inclusive. `records` counts the data records: 0 for markers
+    and for what is gone, and less than the span for a batch that compaction has thinned out; which
+    of its offsets remain cannot be told from headers, and the rest counts as gone (`balance`).
+    `producer_id` is null where there is no producer. `control` is COMMIT, ABORT or OTHER for a
+    control batch, also for a pending one, else null. `transaction` is the row of `transactions`,
+    for data and for the marker that ends it, else null.
     """
     rows, ended = _fold(batches, bounds)
     return _merged(_ranges(rows, ended, bounds))
 
 
 def balance(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
-    """Offsets by fate: one row a partition (the index), one column a fate of `FATES`; sums to hw - start.
+    """Offsets by fate: one row a partition (the index), one column a fate of `FATES`; sums to hw -
+    start.
 
     Raises AssertionError when it does not: then the ranges are not those of the bounds.
     """
@@ -163,7 +179,9 @@ def balance(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
     np.add.at(counts, (partition, _codes(ranges["fate"])), kept)
     np.add.at(counts[:, FATES.index(Fate.GONE)], partition, span - kept)
     for p, offsets in zip(bounds.partitions, counts.sum(axis=1), strict=True):
-        assert offsets == p.hw - p.start, f"partition {p.partition}: {offsets} fates for {p.hw - p.start} offsets"
+        assert offsets == p.hw - p.start, (
+            f"partition {p.partition}: {offsets} fates for {p.hw - p.start} offsets"
+        )
     return pd.DataFrame(counts, pd.Index(row, name="partition"), list(FATES))
 
 
@@ -185,11 +203,14 @@ class Bins:
     """Per partition row and bin, the index into `FATES` of the worst fate inside; -1 where the partition has none."""
 
 
-def bins(ranges: pd.DataFrame, bounds: Bounds, columns: int, window: tuple[int, int] | None = None) -> Bins:
-    """At most `columns` bins over `window` ([first, end) in offsets), or over all that the bounds hold.
+def bins(
+    ranges: pd.DataFrame, bounds: Bounds, columns: int, window: tuple[int, int] | None = None
+) -> Bins:
+    """At most `columns` bins over `window` ([first, end) in offsets), or over all that the bounds
+    hold.
 
-    The worst fate wins (`WORST_FIRST`), never the most frequent one. Inside a batch that compaction has thinned out,
-    its records are taken as evenly spread.
+    The worst fate wins (`WORST_FIRST`), never the most frequent one. Inside a batch that compaction
+    has thinned out, its records are taken as evenly spread.
     """
     first = min((p.start for p in bounds.partitions), default=0) if window is None else window[0]
     end = max((p.hw for p in bounds.partitions), default=0) if window is None else window[1]
@@ -201,27 +222,37 @@ def bins(ranges: pd.DataFrame, bounds: Bounds, columns: int, window: tuple[int, 
     for row, p in enumerate(bounds.partitions):
         of = slice(*np.searchsorted(partition, [p.partition, p.partition + 1]))
         if p.hw > p.start:
-            counts[row] = np.diff(_before(ranges.iloc[of], codes[of], np.clip(edges, p.start, p.hw)), axis=0)
+            counts[row] = np.diff(
+                _before(ranges.iloc[of], codes[of], np.clip(edges, p.start, p.hw)), axis=0
+            )
     order = [FATES.index(fate) for fate in WORST_FIRST]
     present = counts[:, :, order] > 0
-    worst = np.where(present.any(axis=2), np.asarray(order)[present.argmax(axis=2)], -1).astype(np.int8)
+    worst = np.where(present.any(axis=2), np.asarray(order)[present.argmax(axis=2)], -1).astype(
+        np.int8
+    )
     return Bins(tuple(p.partition for p in bounds.partitions), edges, counts, worst)
 
 
-def records_between(ranges: pd.DataFrame, partition: int, first: int, end: int, fates: Sequence[Fate]) -> int:
+def records_between(
+    ranges: pd.DataFrame, partition: int, first: int, end: int, fates: Sequence[Fate]
+) -> int:
     """Data records of these fates at the offsets [first, end) of a partition.
 
-    Exact, except in a thinned-out batch across `first` or `end`, whose records are taken as evenly spread.
+    Exact, except in a thinned-out batch across `first` or `end`, whose records are taken as evenly
+    spread.
     """
     own = ranges[(ranges["partition"] == partition) & ranges["fate"].isin(list(fates))]
-    low, high, records = (own[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records"))
+    low, high, records = (
+        own[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records")
+    )
     span = high - low + 1
     inside = np.clip(np.minimum(high + 1, end) - np.maximum(low, first), 0, None)
     return int((records * inside // span).sum())
 
 
 def _before(own: pd.DataFrame, codes: npt.NDArray[np.int8], at: Ints) -> Ints:
-    """How many offsets of each fate lie below each of `at`; the ranges are one partition's, without a gap."""
+    """How many offsets of each fate lie below each of `at`; the ranges are one partition's, without
+    a gap."""
     low = own["first_offset"].to_numpy(np.int64)
     span = own["last_offset"].to_numpy(np.int64) + 1 - low
     kept = _kept(own, span)
@@ -242,7 +273,8 @@ def _before(own: pd.DataFrame, codes: npt.NDArray[np.int8], at: Ints) -> Ints:
 def _kept(ranges: pd.DataFrame, span: Ints) -> Ints:
     """How many offsets of each range have the range's fate; the others are gone.
 
-    Fewer than the span only where data was thinned out. At or above the LSO an offset is pending whatever it holds.
+    Fewer than the span only where data was thinned out. At or above the LSO an offset is pending
+    whatever it holds.
     """
     data = ranges["fate"].isin([Fate.COMMITTED, Fate.ABORTED, Fate.UNEXPLAINED]).to_numpy(bool)
     return np.where(data, ranges["records"].to_numpy(np.int64), span)
@@ -305,7 +337,8 @@ def _transactions(fold: pd.DataFrame, data: Flags, ends: Flags, has_data: Flags)
 
 def _numbers(order: pd.DataFrame) -> list[int]:
     """Which transaction each part belongs to; the parts come by producer id, epoch and marker."""
-    # A part's data are older than its marker. Where their timestamps say otherwise, the writer's clock is ahead.
+    # A part's data are older than its marker. Where their timestamps say otherwise, the writer's
+    # clock is ahead.
     ahead = (order["last_timestamp"] - order["marker"]).clip(lower=0)
     ahead = ahead.groupby([order["producer_id"], order["producer_epoch"]]).transform("max")
     numbers: list[int] = []
@@ -337,9 +370,16 @@ def _numbers(order: pd.DataFrame) -> list[int]:
 
 
 def _outcomes(rows: pd.DataFrame) -> pd.Series[Any]:
-    """The outcome of each number; where its partitions differ, what is not known yet comes before what is."""
-    has = {name: (rows["outcome"] == name).groupby(rows["number"]).any() for name in _MARKER_OUTCOME.values()}
-    waits = {name: (rows["outcome"] == name).groupby(rows["number"]).any() for name in (OPEN, UNEXPLAINED)}
+    """The outcome of each number; where its partitions differ, what is not known yet comes before
+    what is."""
+    has = {
+        name: (rows["outcome"] == name).groupby(rows["number"]).any()
+        for name in _MARKER_OUTCOME.values()
+    }
+    waits = {
+        name: (rows["outcome"] == name).groupby(rows["number"]).any()
+        for name in (OPEN, UNEXPLAINED)
+    }
     found = np.select(
         [has[COMMITTED] & has[ABORTED], waits[UNEXPLAINED], waits[OPEN], has[ABORTED]],
         [SPLIT, UNEXPLAINED, OPEN, ABORTED],
@@ -389,12 +429,15 @@ def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataF
 def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
     """The offsets of [start, hw) that lie in no batch, as empty ranges."""
     partition = [p.partition for p in bounds.partitions]
-    # What lies before the start and behind the end stands in as a batch, so that a gap is always between two.
+    # What lies before the start and behind the end stands in as a batch, so that a gap is always
+    # between two.
     edges = pd.DataFrame(
         {
             "partition": partition * 2,
-            "first_offset": [p.start for p in bounds.partitions] + [p.hw for p in bounds.partitions],
-            "last_offset": [p.start - 1 for p in bounds.partitions] + [p.hw for p in bounds.partitions],
+            "first_offset": [p.start for p in bounds.partitions]
+            + [p.hw for p in bounds.partitions],
+            "last_offset": [p.start - 1 for p in bounds.partitions]
+            + [p.hw for p in bounds.partitions],
         }
     )
     both = pd.concat([own[["partition", "first_offset", "last_offset"]], edges])
@@ -419,9 +462,12 @@ def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
 
 
 def _cut_at_lso(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
-    """No range lies on both sides of the last stable offset. (A gap may; a batch only if the bounds were chosen.)"""
+    """No range lies on both sides of the last stable offset. (A gap may; a batch only if the bounds
+    were chosen.)"""
     lso = _lso(ranges["partition"], bounds)
-    low, high, records = (ranges[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records"))
+    low, high, records = (
+        ranges[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records")
+    )
     across = (low < lso) & (high >= lso)
     below = np.where(across, records * (lso - low) // (high + 1 - low), records)
     upper = ranges[across].assign(first_offset=lso[across], records=(records - below)[across])
@@ -430,7 +476,8 @@ def _cut_at_lso(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
 
 
 def _merged(ranges: pd.DataFrame) -> pd.DataFrame:
-    """Neighbours that say the same become one range. Thinned-out ranges stay alone: their gaps must not spread."""
+    """Neighbours that say the same become one range. Thinned-out ranges stay alone: their gaps must
+    not spread."""
     whole = (ranges["last_offset"] - ranges["first_offset"] + 1) == ranges["records"]
     alone = ranges["control"].notna() | (~whole & (ranges["records"] > 0))
     begins = alone.to_numpy(bool).copy()

@@ -1,8 +1,9 @@
-"""The raw log: bounds and batch headers, as the broker stores them, over kafka-python's Fetch requests.
+"""The raw log: bounds and batch headers, as the broker stores them, over kafka-python's Fetch
+requests.
 
-Batch headers say what no consumer shows: who wrote a range, whether it was in a transaction, and how each
-transaction ended (control batches). They are read without decoding a record, so a topic is scanned at the speed of
-the network.
+Batch headers say what no consumer shows: who wrote a range, whether it was in a transaction, and
+how each transaction ended (control batches). They are read without decoding a record, so a topic is
+scanned at the speed of the network.
 """
 
 from __future__ import annotations
@@ -72,11 +73,14 @@ LATEST, EARLIEST = -1, -2
 
 
 class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
-    """kafka-python's connection, chosen by the scheme `direct`, with one difference: a socket that fails is closed."""
+    """kafka-python's connection, chosen by the scheme `direct`, with one difference: a socket that
+    fails is closed."""
 
     SCHEMES = ("direct",)
 
-    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
+    async def sock_connect(
+        self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None
+    ) -> Any:
         try:
             return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
         except BaseException:
@@ -88,7 +92,8 @@ Answer = TypeVar("Answer")
 
 
 def fetch_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bounds:
-    """The topic's bounds at one moment: log start, LSO and HW of a partition come from one Fetch response.
+    """The topic's bounds at one moment: log start, LSO and HW of a partition come from one Fetch
+    response.
 
     Raises TopicError for a topic that does not exist, ClusterError when no broker answers.
     """
@@ -104,14 +109,17 @@ def scan(
     since: pa.Table | None = None,
     check_crc: bool = False,
 ) -> pa.Table:
-    """One row (`batches.SCHEMA`) per record batch within the bounds, by partition and offset. Timestamps are in ms.
+    """One row (`batches.SCHEMA`) per record batch within the bounds, by partition and offset.
+    Timestamps are in ms.
 
-    `since` is an earlier table of the same topic: only what it lacks is read, and the whole is returned. A batch that
-    reaches out of the bounds (after DeleteRecords the log may start inside a batch) is cut: its `base_offset`,
-    `count` and `first_timestamp` describe only the records inside; `size` stays that of the stored batch.
-    `check_crc` holds every batch that is read against its checksum (see `batches.require_crc` for what that costs).
+    `since` is an earlier table of the same topic: only what it lacks is read, and the whole is
+    returned. A batch that reaches out of the bounds (after DeleteRecords the log may start inside a
+    batch) is cut: its `base_offset`, `count` and `first_timestamp` describe only the records
+    inside; `size` stays that of the stored batch. `check_crc` holds every batch that is read
+    against its checksum (see `batches.require_crc` for what that costs).
 
-    Raises TopicError for a missing topic or records in a format older than Kafka 0.11's, ClusterError otherwise.
+    Raises TopicError for a missing topic or records in a format older than Kafka 0.11's,
+    ClusterError otherwise.
     """
     with connect(bootstrap, client) as kafka:
         return kafka.scan(topic, bounds, since, check_crc)
@@ -119,8 +127,10 @@ def scan(
 
 @contextmanager
 def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
-    """One client of the cluster for several questions. Raises ClusterError, also for what goes wrong inside."""
-    # The library logs the bytes it receives, and every failed attempt; what matters reaches the caller as an error.
+    """One client of the cluster for several questions. Raises ClusterError, also for what goes
+    wrong inside."""
+    # The library logs the bytes it receives, and every failed attempt; what matters reaches the
+    # caller as an error.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     require_reachable(bootstrap)
     opened: list[Any] = []
@@ -132,10 +142,13 @@ def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
     try:
         try:
             admin = KafkaAdminClient(
-                **settings.kafka_python_config(bootstrap, client), kafka_client=keep, proxy_url="direct://"
+                **settings.kafka_python_config(bootstrap, client),
+                kafka_client=keep,
+                proxy_url="direct://",
             )
         except BaseException:
-            # The constructor starts a thread before it looks for a broker and would leave it running.
+            # The constructor starts a thread before it looks for a broker and would leave it
+            # running.
             for each in opened:
                 each.close()
             raise
@@ -152,16 +165,21 @@ def require_reachable(bootstrap: str) -> None:
 
     Raises ClusterError saying what each of them did, UsageError for what is no address.
 
-    The library tries a dead address for its whole time limit, says only that time was up, and leaves sockets open.
+    The library tries a dead address for its whole time limit, says only that time was up, and
+    leaves sockets open.
     """
     try:
         addresses = [get_ip_port_afi(address) for address in bootstrap.split(",")]
     except ValueError as error:
-        raise UsageError(f"The address of Kafka, {bootstrap}, must be host:port, or several with commas.") from error
+        raise UsageError(
+            f"The address of Kafka, {bootstrap}, must be host:port, or several with commas."
+        ) from error
     refused = []
     for host, port, _family in addresses:
         try:
-            with socket.create_connection((host, port), settings.REQUEST_TIMEOUT_MS / 1000 / len(addresses)):
+            with socket.create_connection(
+                (host, port), settings.REQUEST_TIMEOUT_MS / 1000 / len(addresses)
+            ):
                 return
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -190,7 +208,8 @@ def cluster_error(bootstrap: str, error: KafkaError) -> ClusterError:
 
 @dataclass(frozen=True)
 class Connection:
-    """An open client; made by `connect`. Its methods raise kafka-python's errors, which `connect` translates."""
+    """An open client; made by `connect`. Its methods raise kafka-python's errors, which `connect`
+    translates."""
 
     bootstrap: str
     admin: Any
@@ -207,14 +226,17 @@ class Connection:
             # A Fetch must name an offset that exists, and the high watermark always does.
             ends = self._offsets(topic, leaders, LATEST, UNCOMMITTED)
             found = self._fetch(topic, leaders, ends, partition_bytes=1)
-            return Bounds(topic, tuple(_partition_bounds(found[partition]) for partition in sorted(found)))
+            return Bounds(
+                topic, tuple(_partition_bounds(found[partition]) for partition in sorted(found))
+            )
 
         found = self.with_retries(ask)
         complete = all(p.start >= 0 and p.lso >= 0 for p in found.partitions)
         return found if complete else self.bounds_in_order(topic)
 
     def bounds_in_order(self, topic: str) -> Bounds:
-        """The same from three questions, start, LSO, HW in that order, so that start <= LSO <= HW holds if all move.
+        """The same from three questions, start, LSO, HW in that order, so that start <= LSO <= HW
+        holds if all move.
 
         For a broker whose Fetch responses lack one of the three.
         """
@@ -224,7 +246,10 @@ class Connection:
             starts = self._offsets(topic, leaders, EARLIEST, UNCOMMITTED)
             stable = self._offsets(topic, leaders, LATEST, COMMITTED)
             ends = self._offsets(topic, leaders, LATEST, UNCOMMITTED)
-            return Bounds(topic, tuple(PartitionBounds(p, starts[p], stable[p], ends[p]) for p in sorted(leaders)))
+            return Bounds(
+                topic,
+                tuple(PartitionBounds(p, starts[p], stable[p], ends[p]) for p in sorted(leaders)),
+            )
 
         return self.with_retries(ask)
 
@@ -236,7 +261,8 @@ class Connection:
         check_crc: bool = False,
         part_of: Bounds | None = None,
     ) -> pa.Table:
-        """See `scan`. Of bounds that are `part_of` others, the batches that begin inside, cut only at those others'."""
+        """See `scan`. Of bounds that are `part_of` others, the batches that begin inside, cut only
+        at those others'."""
         kept, spans = _missing(bounds, since)
         edges = {p.partition: (p.start, p.hw) for p in part_of.partitions} if part_of else {}
         parts: list[Headers] = []
@@ -245,12 +271,15 @@ class Connection:
             got = self.with_retries(lambda: self._fetch_spans(topic, spans))
             for partition, answer in got.items():
                 span = spans[partition][0]
-                rows, reached = self._read(topic, partition, span, edges.get(partition, span), answer, check_crc)
+                rows, reached = self._read(
+                    topic, partition, span, edges.get(partition, span), answer, check_crc
+                )
                 if reached is None:
                     continue
                 served = time.monotonic()
                 parts.append(rows)
-                # Whoever was served goes to the end of the queue: a response has room for a few partitions only.
+                # Whoever was served goes to the end of the queue: a response has room for a few
+                # partitions only.
                 queue = spans.pop(partition)
                 queue[0] = (reached, queue[0][1])
                 remaining = [span for span in queue if span[0] < span[1]]
@@ -267,7 +296,8 @@ class Connection:
         return table(kept, parts)
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """The broker that leads each partition. Raises TopicError for a topic that does not exist."""
+        """The broker that leads each partition. Raises TopicError for a topic that does not
+        exist."""
         deadline = time.monotonic() + NEW_TOPIC_PATIENCE_S
         while True:
             wanted = MetadataRequest.MetadataRequestTopic(name=topic)
@@ -279,8 +309,13 @@ class Connection:
             if not answer.error_code:
                 for partition in answer.partitions:
                     if partition.leader_id < 0:
-                        raise for_code(partition.error_code)(f"partition {partition.partition_index} has no leader")
-                return {partition.partition_index: partition.leader_id for partition in answer.partitions}
+                        raise for_code(partition.error_code)(
+                            f"partition {partition.partition_index} has no leader"
+                        )
+                return {
+                    partition.partition_index: partition.leader_id
+                    for partition in answer.partitions
+                }
             if error is TopicAuthorizationFailedError:
                 raise TopicError(
                     f"Kafka at {self.bootstrap} does not let this client see the topic {topic}. "
@@ -301,7 +336,9 @@ class Connection:
         manager = self.net._manager
 
         async def send_all() -> dict[int | None, Any]:
-            waiting = {node: manager.send(request, node_id=node) for node, request in requests.items()}
+            waiting = {
+                node: manager.send(request, node_id=node) for node, request in requests.items()
+            }
             return {node: await future for node, future in waiting.items()}
 
         answers: dict[int | None, Any] = manager.run(send_all)
@@ -322,7 +359,8 @@ class Connection:
             self._look_again()
 
     def _look_again(self) -> None:
-        """Let the library ask for the brokers: a leader may be one that was not there when this client connected."""
+        """Let the library ask for the brokers: a leader may be one that was not there when this
+        client connected."""
         manager = self.net._manager
 
         async def request() -> None:
@@ -330,7 +368,9 @@ class Connection:
 
         manager.run(request)
 
-    def _offsets(self, topic: str, leaders: Mapping[int, int], at: int, isolation: int) -> dict[int, int]:
+    def _offsets(
+        self, topic: str, leaders: Mapping[int, int], at: int, isolation: int
+    ) -> dict[int, int]:
         ask = ListOffsetsRequest.ListOffsetsTopic
         requests = {
             node: ListOffsetsRequest(
@@ -338,7 +378,10 @@ class Connection:
                 topics=[
                     ask(
                         name=topic,
-                        partitions=[ask.ListOffsetsPartition(partition_index=p, timestamp=at) for p in partitions],
+                        partitions=[
+                            ask.ListOffsetsPartition(partition_index=p, timestamp=at)
+                            for p in partitions
+                        ],
                     )
                 ],
                 min_version=2,
@@ -349,18 +392,27 @@ class Connection:
         for answer in self.send(requests).values():
             for partition in answer.topics[0].partitions:
                 if partition.error_code:
-                    raise for_code(partition.error_code)(f"offsets of {topic}-{partition.partition_index}")
+                    raise for_code(partition.error_code)(
+                        f"offsets of {topic}-{partition.partition_index}"
+                    )
                 found[partition.partition_index] = partition.offset
         return found
 
-    def _fetch_spans(self, topic: str, spans: Mapping[int, Sequence[tuple[int, int]]]) -> dict[int, Any]:
+    def _fetch_spans(
+        self, topic: str, spans: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> dict[int, Any]:
         starts = {partition: queue[0][0] for partition, queue in spans.items()}
         return self._fetch(topic, self.leaders(topic), starts, PARTITION_BYTES_MAX)
 
     def _fetch(
-        self, topic: str, leaders: Mapping[int, int], offsets: Mapping[int, int], partition_bytes: int
+        self,
+        topic: str,
+        leaders: Mapping[int, int],
+        offsets: Mapping[int, int],
+        partition_bytes: int,
     ) -> dict[int, Any]:
-        """One Fetch response a partition. Raises its error, except for an offset that is out of range."""
+        """One Fetch response a partition. Raises its error, except for an offset that is out of
+        range."""
         ask = FetchRequest.FetchTopic
         requests = {
             node: FetchRequest(
@@ -373,7 +425,9 @@ class Connection:
                         topic=topic,
                         partitions=[
                             ask.FetchPartition(
-                                partition=p, fetch_offset=offsets[p], partition_max_bytes=partition_bytes
+                                partition=p,
+                                fetch_offset=offsets[p],
+                                partition_max_bytes=partition_bytes,
                             )
                             for p in partitions
                         ],
@@ -396,11 +450,19 @@ class Connection:
         return found
 
     def _read(
-        self, topic: str, partition: int, span: tuple[int, int], edges: tuple[int, int], answer: Any, check_crc: bool
+        self,
+        topic: str,
+        partition: int,
+        span: tuple[int, int],
+        edges: tuple[int, int],
+        answer: Any,
+        check_crc: bool,
     ) -> tuple[Headers, int | None]:
-        """The rows of one response that begin within the span, and the next offset to fetch (None: nothing was served).
+        """The rows of one response that begin within the span, and the next offset to fetch (None:
+        nothing was served).
 
-        A batch that reaches out of the edges, which hold the span, is cut there, and begins where it is cut.
+        A batch that reaches out of the edges, which hold the span, is cut there, and begins where
+        it is cut.
         """
         first, end = span
         if answer.error_code:
@@ -422,7 +484,8 @@ class Connection:
         return rows[inside], max(reached, first)
 
     def _first_left(self, topic: str, partition: int, offset: int) -> int:
-        """Where the log starts now that `offset` is no longer in it. Deleted offsets are gone, which is no error."""
+        """Where the log starts now that `offset` is no longer in it. Deleted offsets are gone,
+        which is no error."""
         leaders = {partition: self.leaders(topic)[partition]}
         start = self._offsets(topic, leaders, EARLIEST, UNCOMMITTED)[partition]
         if start <= offset:
@@ -438,19 +501,27 @@ def _partition_bounds(answer: Any) -> PartitionBounds:
         # The high watermark of a moment ago is out of range: another leader was elected in between.
         raise OffsetNotAvailableError(f"bounds of partition {answer.partition_index}")
     return PartitionBounds(
-        answer.partition_index, answer.log_start_offset, answer.last_stable_offset, answer.high_watermark
+        answer.partition_index,
+        answer.log_start_offset,
+        answer.last_stable_offset,
+        answer.high_watermark,
     )
 
 
-def _by_leader(leaders: Mapping[int, int], partitions: Sequence[int]) -> dict[int | None, list[int]]:
+def _by_leader(
+    leaders: Mapping[int, int], partitions: Sequence[int]
+) -> dict[int | None, list[int]]:
     found: dict[int | None, list[int]] = {}
     for partition in partitions:
         found.setdefault(leaders[partition], []).append(partition)
     return found
 
 
-def _missing(bounds: Bounds, since: pa.Table | None) -> tuple[pa.Table, dict[int, list[tuple[int, int]]]]:
-    """What of `since` still holds within the bounds, and per partition the spans [first, end) to be read."""
+def _missing(
+    bounds: Bounds, since: pa.Table | None
+) -> tuple[pa.Table, dict[int, list[tuple[int, int]]]]:
+    """What of `since` still holds within the bounds, and per partition the spans [first, end) to be
+    read."""
     known = since if since is not None else SCHEMA.empty_table()
     kept = []
     spans: dict[int, list[tuple[int, int]]] = {}
@@ -458,7 +529,8 @@ def _missing(bounds: Bounds, since: pa.Table | None) -> tuple[pa.Table, dict[int
         rows = known.filter(pc.equal(known["partition"], p.partition))
         reached = pc.max(rows["last_offset"]).as_py() if rows.num_rows else None
         if reached is None or reached >= p.hw:
-            # Beyond the high watermark: the topic was made anew, or these are other bounds. Nothing known counts.
+            # Beyond the high watermark: the topic was made anew, or these are other bounds. Nothing
+            # known counts.
             wanted = [(p.start, p.hw)]
         else:
             inside = rows.filter(pc.greater_equal(rows["base_offset"], p.start))

@@ -3,20 +3,24 @@
     spark.dataSource.register(KafkaRawLog)
     batches = spark.read.format("kafka-raw-log").options(**options).load()
 
-Its rows are those of `rawlog.scan`, with the columns `topicproof.validators.facts.balance.BATCH_COLUMNS`; it does not
-sort them. A task reads a range of one partition's offsets, and a batch belongs to the range that it begins in, so that
-it comes whole and once however the topic is split.
+Its rows are those of `rawlog.scan`, with the columns
+`topicproof.validators.facts.balance.BATCH_COLUMNS`; it does not sort them. A task reads a range of
+one partition's offsets, and a batch belongs to the range that it begins in, so that it comes whole
+and once however the topic is split.
 
 Options:
 
 - the address and any other client property, in librdkafka's names with `kafka.` before them
 - `topic`
-- `bounds`: offsets as JSON, `{"0": [start, end]}` with the end exclusive. Without it, whatever the topic holds when
-  Spark plans the query; so two queries over one frame may differ on a topic that grows.
-- `offsetsPerTask` (1000000): how many offsets one task reads. Its rows are kept in memory until it ends.
+- `bounds`: offsets as JSON, `{"0": [start, end]}` with the end exclusive. Without it, whatever the
+  topic holds when Spark plans the query; so two queries over one frame may differ on a topic that
+  grows.
+- `offsetsPerTask` (1000000): how many offsets one task reads. Its rows are kept in memory until it
+  ends.
 - `checkCrc` (false): hold every batch against its checksum (`batches.require_crc`)
 
-Spark's Python workers import this module by name: on a cluster this project must be on their PYTHONPATH.
+Spark's Python workers import this module by name: on a cluster this project must be on their
+PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -56,13 +60,17 @@ class SourceOptions:
         known = {name.lower() for name in _OPTIONS}
         unknown = [name for name in given if name not in known and not name.startswith("kafka.")]
         if unknown:
-            raise UsageError(f"{FORMAT}: unknown option {unknown[0]}. Known: {', '.join(_OPTIONS)}, kafka.*")
+            raise UsageError(
+                f"{FORMAT}: unknown option {unknown[0]}. Known: {', '.join(_OPTIONS)}, kafka.*"
+            )
         if not given.get("topic"):
             raise UsageError(f"{FORMAT}: the option topic is missing.")
         bootstrap, client = clients_of_spark_options(given)
         per_task = given.get("offsetspertask", str(OFFSETS_PER_TASK))
         if not per_task.isdecimal() or int(per_task) < 1:
-            raise UsageError(f"{FORMAT}: offsetsPerTask is {per_task}; it must be a number of at least 1.")
+            raise UsageError(
+                f"{FORMAT}: offsetsPerTask is {per_task}; it must be a number of at least 1."
+            )
         check_crc = given.get("checkcrc", "false").lower()
         if check_crc not in ("true", "false"):
             raise UsageError(f"{FORMAT}: checkCrc is {check_crc}; it must be true or false.")
@@ -83,7 +91,8 @@ class Slice(InputPartition):
 
 
 class KafkaRawLog(DataSource):
-    """Registered with `spark.dataSource.register`; the module's docstring has the options and an example."""
+    """Registered with `spark.dataSource.register`; the module's docstring has the options and an
+    example."""
 
     @classmethod
     def name(cls) -> str:
@@ -110,11 +119,14 @@ class RawLogReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # An empty topic has no slice, and Spark then asks for the one partition that it takes every source to have.
+        # An empty topic has no slice, and Spark then asks for the one partition that it takes every
+        # source to have.
         if not isinstance(partition, Slice):
             return
         source, whole = self.source, partition.partition
-        part = PartitionBounds(whole.partition, partition.first, min(whole.lso, partition.end), partition.end)
+        part = PartitionBounds(
+            whole.partition, partition.first, min(whole.lso, partition.end), partition.end
+        )
         with connect(source.bootstrap, source.client) as kafka:
             rows = kafka.scan(
                 source.topic,
@@ -127,7 +139,15 @@ class RawLogReader(DataSourceReader):
 
 def _parse_bounds(topic: str, text: str) -> Bounds:
     try:
-        spans = {int(partition): (int(start), int(end)) for partition, (start, end) in json.loads(text).items()}
+        spans = {
+            int(partition): (int(start), int(end))
+            for partition, (start, end) in json.loads(text).items()
+        }
     except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f'{FORMAT}: bounds is {text}; it must be JSON such as {{"0": [0, 1000]}}.') from error
-    return Bounds(topic, tuple(PartitionBounds(p, start, end, end) for p, (start, end) in sorted(spans.items())))
+        raise UsageError(
+            f'{FORMAT}: bounds is {text}; it must be JSON such as {{"0": [0, 1000]}}.'
+        ) from error
+    return Bounds(
+        topic,
+        tuple(PartitionBounds(p, start, end, end) for p, (start, end) in sorted(spans.items())),
+    )

@@ -1,5 +1,6 @@
-"""Sign-offs: rows are added, and neither changed nor removed. The database itself refuses it, which keeps a slip of a
-program or of a hand away; whoever drops the trigger first is betrayed by the chain of hashes."""
+"""Sign-offs: rows are added, and neither changed nor removed. The database itself refuses it, which
+keeps a slip of a program or of a hand away; whoever drops the trigger first is betrayed by the
+chain of hashes."""
 
 from __future__ import annotations
 
