@@ -22,7 +22,8 @@ def totals(settings: Settings, run: Run) -> None:
     for sink, said in (run.facts.get("values") or {}).items():
         word = wording.OUTCOME_WORDS[Outcome(said["verdict"])]
         st.markdown(
-            f"{word.symbol} Values of **{wording.plain(sink)}**: {word.word}. {wording.plain(said['why'])}"
+            f"{word.symbol} Values of **{wording.plain(sink)}**: {word.word}."
+            f" {wording.plain(said['why'])}"
         )
     if run.plan.get("scenario") != "totals" or "sink" not in run.facts:
         return
@@ -51,7 +52,8 @@ def totals(settings: Settings, run: Run) -> None:
         table, hide_index=True, column_config=amounts, alt="The current total of every account"
     )
     st.caption(
-        "Should be: each payment counted once, by its id. A difference comes from payments that came twice."
+        "Should be: each payment counted once, by its id. A difference comes from payments that"
+        " came twice."
     )
 
 

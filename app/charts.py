@@ -38,8 +38,8 @@ NOTHING = "rgba(128,128,128,0.08)"
 STRIP_CELLS_MAX = 6_000
 """Cells of the whole strip."""
 STRIP_POINTS_MAX = 1_000
-"""Points that can be hovered and clicked. A browser draws each by itself, a thousand in a fifth of a second; where
-there are more cells, neighbours share one."""
+"""Points that can be hovered and clicked. A browser draws each by itself, a thousand in a fifth of
+a second; where there are more cells, neighbours share one."""
 STRIP_COLUMNS_MAX = 480
 STRIP_COLUMNS_MIN = 100
 STRIP_PARTITIONS_MAX = 48
@@ -55,7 +55,8 @@ _TOP_PX, _RIGHT_PX, _AXIS_PX = 4, 8, 30
 _LEGEND_PX, _DATES_PX = 34, 44
 """Above and below the lanes of the timeline."""
 _SHORTEST_BAR = 1 / 200
-"""Of the timeline's length: some four pixels of a usual window. A browser tells clicks by whole pixels."""
+"""Of the timeline's length: some four pixels of a usual window. A browser tells clicks by whole
+pixels."""
 _ROWS_PX_MIN = 62
 POINTED_SHARE = 0.1
 """How far into a cell of the matrix its pointer stands: before what the cell says."""
@@ -155,10 +156,10 @@ class Pointer:
             f"calc({self.left_px}px + (100% - {self.left_px + self.right_px}px) * {self.share:.6f})"
         )
         return (
-            '<div aria-hidden="true" style="position:relative;height:0">'
-            f'<div style="position:absolute;z-index:1;pointer-events:none;top:{self.top_px:.1f}px;left:{left};'
-            f"width:{self.size_px}px;height:{self.size_px}px;background:#FFFFFF;border:2.5px solid #111111;"
-            'box-sizing:border-box;transform:translate(-50%,-50%) rotate(45deg)"></div></div>'
+            '<div aria-hidden="true" style="position:relative;height:0"><div'
+            f' style="position:absolute;z-index:1;pointer-events:none;top:{self.top_px:.1f}px;left:{left};width:{self.size_px}px;height:{self.size_px}px;background:#FFFFFF;border:2.5px'
+            " solid #111111;box-sizing:border-box;transform:translate(-50%,-50%)"
+            ' rotate(45deg)"></div></div>'
         )
 
 
@@ -296,8 +297,9 @@ def timeline(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
             },
             unselected={"marker": {"opacity": 1}},
             hovertemplate=(
-                f"{word.word}: partition %{{customdata[0]}} from offset %{{customdata[1]:,}}<br>"
-                "%{customdata[2]:,} records, %{customdata[3]:,} ms, producer %{customdata[4]}<extra></extra>"
+                f"{word.word}: partition %{{customdata[0]}} from offset"
+                " %{customdata[1]:,}<br>%{customdata[2]:,} records, %{customdata[3]:,} ms,"
+                " producer %{customdata[4]}<extra></extra>"
             ),
         )
     figure.update_layout(
@@ -460,7 +462,8 @@ VERDICT_MARKS: Mapping[str, tuple[str, str]] = {
 """Colour and symbol of a verdict."""
 TREND_PX = 300
 _TITLE_WIDE = "0,000,000"
-"""What the axis of the trend has room for, beside its title, where its figures are no longer than that."""
+"""What the axis of the trend has room for, beside its title, where its figures are no longer than
+that."""
 
 
 def trend(frame: pd.DataFrame, measure: str) -> go.Figure:

@@ -14,7 +14,8 @@ from topicproof.validators.finding import Outcome
 
 RATES_KEPT = 60
 CHARTS_AFTER_S = 10.0
-"""Drawing costs a browser on the same cores as much as a second of the run, and a run that is soon over needs none."""
+"""Drawing costs a browser on the same cores as much as a second of the run, and a run that is soon
+over needs none."""
 
 
 def bar(run: Run) -> None:
@@ -62,9 +63,11 @@ def figures(run: Run) -> None:
         delta_arrow="off",
         border=True,
         height="stretch",
-        help="Committed, and below it aborted, as the journal declares them; fenced ones were taken over by another "
-        "producer. "
-        "A killed worker declares nothing: its transaction is missing here.",
+        help=(
+            "Committed, and below it aborted, as the journal declares them; fenced ones were taken"
+            " over by another producer. A killed worker declares nothing: its transaction is"
+            " missing here."
+        ),
     )
     sides = [parse_fault(fault).kind.side for fault in run.plan.get("faults", ())]
     # Of every source of every stage.
@@ -82,7 +85,10 @@ def figures(run: Run) -> None:
         delta_arrow="off",
         border=True,
         height="stretch",
-        help=f"{wording.plain(wording.faults_sentence(run))}. One of the worker strikes every source partition once.",
+        help=(
+            f"{wording.plain(wording.faults_sentence(run))}. One of the worker strikes every source"
+            " partition once."
+        ),
     )
     if run.alive:
         kept = st.session_state.setdefault("rates", {}).setdefault(run.id, [])
@@ -118,7 +124,10 @@ def sink(run: Run, at_once: bool = False) -> None:
     if not offsets:
         st.markdown(f"**{wording.plain(run.facts['sink'])}** holds nothing yet.")
         return
-    said_so = f"{above:,} of {wording.count(offsets, 'offset')} lie at or above the last stable offset (LSO)"
+    said_so = (
+        f"{above:,} of {wording.count(offsets, 'offset')} lie at or above the last stable offset"
+        " (LSO)"
+    )
     st.markdown(
         f"**{wording.plain(run.facts['sink'])}** · {said_so}"
         + (
@@ -133,7 +142,10 @@ def sink(run: Run, at_once: bool = False) -> None:
         charts.withheld(seen),
         key=f"withheld {run.id}",
         config=export.PICTURE_ONLY,
-        alt=f"Last stable offset against high watermark of every partition of {run.facts['sink']}: {said_so}",
+        alt=(
+            f"Last stable offset against high watermark of every partition of {run.facts['sink']}:"
+            f" {said_so}"
+        ),
     )
 
 

@@ -81,7 +81,8 @@ def read_place(
     partition = _number(params, "partition", fallback, notices)
     if partition not in by_number:
         notices.append(
-            f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition {fallback}."
+            f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition"
+            f" {fallback}."
         )
         partition = fallback
     p = by_number[partition]
@@ -157,9 +158,10 @@ def read_selection(
         )
         skip = 0
     chosen = _chosen(params, found, notices)
-    return Selection(
-        bounds.topic, partition, producer, tuple(dict.fromkeys(outcomes)), skip, chosen
-    ), notices
+    return (
+        Selection(bounds.topic, partition, producer, tuple(dict.fromkeys(outcomes)), skip, chosen),
+        notices,
+    )
 
 
 def write_selection(selection: Selection) -> dict[str, str]:
@@ -216,7 +218,8 @@ def read_look(params: Mapping[str, str], bounds: Bounds) -> tuple[Look, list[str
     partition = _number(params, "partition", fallback, notices)
     if partition not in by_number:
         notices.append(
-            f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition {fallback}."
+            f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition"
+            f" {fallback}."
         )
         partition = fallback
     p = by_number[partition]
@@ -366,8 +369,8 @@ def _within(offset: int, p: PartitionBounds, what: str, notices: list[str]) -> i
     nearest = p.start if offset < p.start else max(p.start, p.hw - 1)
     if p.hw > p.start:
         notices.append(
-            f"{what} {offset:,} is not in partition {p.partition}, which holds {p.start:,} to {p.hw - 1:,}. "
-            f"{nearest:,} is the nearest."
+            f"{what} {offset:,} is not in partition {p.partition}, which holds {p.start:,} to"
+            f" {p.hw - 1:,}. {nearest:,} is the nearest."
         )
     return nearest
 

@@ -200,7 +200,8 @@ class Coordination:
     names: Mapping[int, str]
     """Transactional ids by producer id, as far as they are still remembered."""
     reasons: Mapping[tuple[int, int], str]
-    """Why a transaction was aborted (`reasons`), by partition and first offset; without those that nothing proves."""
+    """Why a transaction was aborted (`reasons`), by partition and first offset; without those that
+    nothing proves."""
     not_heard: str | None
     """Who did not answer, and why; what they would have said is missing above."""
 
@@ -381,9 +382,11 @@ def standings(found: Settings, runs: Sequence[Run]) -> dict[str, Standing]:
         signed.setdefault(one.run, []).append(one)
     today = datetime.now(UTC).date()
     return {
-        run.id: standing(signed.get(run.id, []), evidence_hash(run.folder(found)), today)
-        if run.id in signed
-        else Standing.NONE
+        run.id: (
+            standing(signed.get(run.id, []), evidence_hash(run.folder(found)), today)
+            if run.id in signed
+            else Standing.NONE
+        )
         for run in runs
     }
 

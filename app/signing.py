@@ -80,8 +80,8 @@ def signing(settings: Settings, run: Run) -> None:
         damaged = broken(every)
         if damaged is not None:
             st.error(
-                f"Entry {damaged} of the sign-offs is not what was entered. Somebody changed the database; "
-                "decisions from there on prove nothing.",
+                f"Entry {damaged} of the sign-offs is not what was entered. Somebody changed the"
+                " database; decisions from there on prove nothing.",
                 title="The chain of sign-offs is broken",
                 icon=":material/link_off:",
             )
@@ -140,7 +140,8 @@ def _form(settings: Settings, run: Run) -> None:
                 signed, digest = signable(settings, run)
                 if decision is Decision.ACCEPT:
                     with st.spinner(
-                        "The chain tests itself: what is injected into copies of the readings is caught."
+                        "The chain tests itself: what is injected into copies of the readings is"
+                        " caught."
                     ):
                         before_signoff(settings, run.folder(settings), comment)
                 sign(

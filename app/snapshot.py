@@ -20,7 +20,8 @@ from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 FATES_NEXT = (Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.COMMITTED, Fate.GONE, Fate.UNEXPLAINED)
 """What one may jump to, the most wanted first."""
 SETTLE_S = 0.3
-"""How long a snapshot waits for markers that may be in flight. What is above the LSO after that is shown as pending."""
+"""How long a snapshot waits for markers that may be in flight. What is above the LSO after that is
+shown as pending."""
 SETTLE_STEP_S = 0.05
 
 

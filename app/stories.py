@@ -40,12 +40,18 @@ class Story:
     """What there is to see afterwards."""
 
 
-_FILLING = "Integers are written into a new source topic, by an idempotent producer: nothing twice, nothing missing."
-_JUDGING = (
-    "The pipeline is done. Now the sink is read twice, as read_committed and as read_uncommitted, and compared with "
-    "the source, with the log's markers and with what the pipeline declared."
+_FILLING = (
+    "Integers are written into a new source topic, by an idempotent producer: nothing twice,"
+    " nothing missing."
 )
-_BROKEN = "This time the story broke off before there was a verdict. What went wrong is said below; start it again."
+_JUDGING = (
+    "The pipeline is done. Now the sink is read twice, as read_committed and as read_uncommitted,"
+    " and compared with the source, with the log's markers and with what the pipeline declared."
+)
+_BROKEN = (
+    "This time the story broke off before there was a verdict. What went wrong is said below; start"
+    " it again."
+)
 
 STORIES: tuple[Story, ...] = (
     Story(
@@ -54,10 +60,11 @@ STORIES: tuple[Story, ...] = (
         "What does exactly-once look like when nothing goes wrong?",
         ":material/check_circle:",
         (Part("exactly once", _SMALL),),
-        "Spark reads the source, squares each number, and writes it inside a transaction together with the offset of "
-        "the input. Both become visible at once, or neither does.",
-        "Every input has one output, and both isolation levels get the same records. Between the transactions lie "
-        "their markers: each takes an offset and reaches no consumer, so the topic has more offsets than records.",
+        "Spark reads the source, squares each number, and writes it inside a transaction together"
+        " with the offset of the input. Both become visible at once, or neither does.",
+        "Every input has one output, and both isolation levels get the same records. Between the"
+        " transactions lie their markers: each takes an offset and reaches no consumer, so the"
+        " topic has more offsets than records.",
     ),
     Story(
         "aborts",
@@ -70,10 +77,11 @@ STORIES: tuple[Story, ...] = (
                 {**_SMALL, "abort_probability": 0.4},
             ),
         ),
-        "Two of five transactions are aborted on purpose after their records were sent, and tried again. What they "
-        "wrote stays in the topic for ever; an abort marker behind it says that it does not count.",
-        "In Compare, the orange stretches with a cross are aborted. A read_uncommitted consumer gets them, and then "
-        "what replaced them; a read_committed one gets each output once.",
+        "Two of five transactions are aborted on purpose after their records were sent, and tried"
+        " again. What they wrote stays in the topic for ever; an abort marker behind it says that"
+        " it does not count.",
+        "In Compare, the orange stretches with a cross are aborted. A read_uncommitted consumer"
+        " gets them, and then what replaced them; a read_committed one gets each output once.",
     ),
     Story(
         "crash",
@@ -87,11 +95,12 @@ STORIES: tuple[Story, ...] = (
             )
             for guarantee in ("at_least_once", "exactly_once")
         ),
-        "In both runs the worker is killed with SIGKILL in the second transaction of every partition, when its records "
-        "are in the log and its offset is not committed. Spark starts the task again.",
-        "At least once, the records of the killed workers stand in the topic twice, and every consumer gets both: "
-        "allowed, and shown. Exactly once, the first copy is aborted when the next worker takes over, and nobody who "
-        "reads committed ever gets it.",
+        "In both runs the worker is killed with SIGKILL in the second transaction of every"
+        " partition, when its records are in the log and its offset is not committed. Spark starts"
+        " the task again.",
+        "At least once, the records of the killed workers stand in the topic twice, and every"
+        " consumer gets both: allowed, and shown. Exactly once, the first copy is aborted when the"
+        " next worker takes over, and nobody who reads committed ever gets it.",
     ),
     Story(
         "zombie",
@@ -99,10 +108,11 @@ STORIES: tuple[Story, ...] = (
         "What if a worker that was given up for dead comes back?",
         ":material/skull:",
         (Part("exactly once, with a zombie", {**_SMALL, "faults": ("zombie@transaction=2",)}),),
-        "A worker is stopped in the middle of its transaction. A successor takes over its transactional id, which "
-        "raises the producer's epoch. Then the first one is woken, and goes on as if nothing had happened.",
-        "Kafka refuses the zombie: its epoch is too old. The transactions it had begun are aborted, as the number of "
-        "fenced ones says, and each input is committed once all the same.",
+        "A worker is stopped in the middle of its transaction. A successor takes over its"
+        " transactional id, which raises the producer's epoch. Then the first one is woken, and"
+        " goes on as if nothing had happened.",
+        "Kafka refuses the zombie: its epoch is too old. The transactions it had begun are aborted,"
+        " as the number of fenced ones says, and each input is committed once all the same.",
     ),
     Story(
         "hanging",
@@ -115,10 +125,12 @@ STORIES: tuple[Story, ...] = (
                 {**_SMALL, "faults": ("open@transaction=2,seconds=20",)},
             ),
         ),
-        "A foreign producer leaves a transaction open in the sink. The last stable offset (LSO) cannot pass it: "
-        "whatever is committed behind it is withheld from every read_committed consumer. The bar shows how much.",
-        "The open transaction was ended, the LSO moved on, and all that was withheld was delivered, in order. The "
-        "foreign records are aborted; Transactions shows whose they were and how long they stood in the way.",
+        "A foreign producer leaves a transaction open in the sink. The last stable offset (LSO)"
+        " cannot pass it: whatever is committed behind it is withheld from every read_committed"
+        " consumer. The bar shows how much.",
+        "The open transaction was ended, the LSO moved on, and all that was withheld was delivered,"
+        " in order. The foreign records are aborted; Transactions shows whose they were and how"
+        " long they stood in the way.",
     ),
 )
 

@@ -36,7 +36,8 @@ def page(
         runs = session.runs(settings)
     if not names:
         st.info(
-            "This cluster has no topics yet. Start a run: its sink can be looked at while it goes on."
+            "This cluster has no topics yet. Start a run: its sink can be looked at while it"
+            " goes on."
         )
         st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
         st.stop()
@@ -121,5 +122,8 @@ def choose(
         key="refresh",
         on_click=session.look_again,
         args=(topic,),
-        help="Ask for log start, LSO and HW again, and read what has come since. Until then the page stays as it is.",
+        help=(
+            "Ask for log start, LSO and HW again, and read what has come since. Until then the page"
+            " stays as it is."
+        ),
     )

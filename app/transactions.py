@@ -121,7 +121,10 @@ def why(outcome: str, opened: OpenTransaction | None, reason: str | None) -> str
             return "no marker within the bounds"
         if opened.hanging:
             return "hanging: no coordinator knows of it"
-        return f"{opened.state}: open for {span(opened.age_ms)} of at most {span(opened.timeout_ms or 0)}"
+        return (
+            f"{opened.state}: open for {span(opened.age_ms)} of at most"
+            f" {span(opened.timeout_ms or 0)}"
+        )
     if outcome == UNEXPLAINED:
         return "no marker, although it lies below the last stable offset"
     if outcome == ABORTED:

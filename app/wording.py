@@ -257,11 +257,13 @@ def stages(run: Run) -> str:
     if run.alive and run.state in STAGES:
         at = STAGES.index(run.state)
         names = [
-            f":green[✓ {stage}]"
-            if n < at
-            else f"**:blue[▶ {stage}]**"
-            if n == at
-            else f":gray[{stage}]"
+            (
+                f":green[✓ {stage}]"
+                if n < at
+                else f"**:blue[▶ {stage}]**"
+                if n == at
+                else f":gray[{stage}]"
+            )
             for n, stage in enumerate(STAGES)
         ]
         return " → ".join([*names, ":gray[verdict]"])
@@ -274,9 +276,14 @@ def progress_text(progress: Mapping[str, Any], alive: bool) -> str:
         return "Waiting for the first look at its topics"
     total = progress["total"]
     parts = [
-        f"{progress['processed']:,} of {count(total, 'input')} committed"
-        if total is not None
-        else f"{count(progress['processed'], 'input')} committed, {progress['filled']:,} filled so far"
+        (
+            f"{progress['processed']:,} of {count(total, 'input')} committed"
+            if total is not None
+            else (
+                f"{count(progress['processed'], 'input')} committed, {progress['filled']:,} filled"
+                " so far"
+            )
+        )
     ]
     if alive and progress["records_per_s"]:
         parts.append(f"{progress['records_per_s']:,.0f} records/s")
@@ -313,9 +320,10 @@ def plan_sentence(run: Run) -> str:
         "until stopped" if plan.get("until_stopped") else count(plan.get("records", 0), "record")
     )
     return (
-        f"{plan.get('scenario')} · {plan.get('guarantee')} · {amount} · {count(plan.get('partitions', 0), 'partition')}"
-        f" · {plan.get('per_transaction', 0):,} a transaction · abort probability {plan.get('abort_probability', 0):g}"
-        f" · {', '.join(plan.get('faults', ())) or 'no fault'} · seed {plan.get('seed')}"
+        f"{plan.get('scenario')} · {plan.get('guarantee')} · {amount} ·"
+        f" {count(plan.get('partitions', 0), 'partition')} · {plan.get('per_transaction', 0):,} a"
+        f" transaction · abort probability {plan.get('abort_probability', 0):g} ·"
+        f" {', '.join(plan.get('faults', ())) or 'no fault'} · seed {plan.get('seed')}"
     )
 
 
@@ -378,19 +386,29 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
     """What somebody can do about an open transaction."""
     if one.hanging:
         return (
-            f"No client and no coordinator will end it; an operator can: topicproof abort {topic} {one.partition} "
-            f"{one.start_offset} --bootstrap {bootstrap} says what would be lost, and with --yes does it."
+            f"No client and no coordinator will end it; an operator can: topicproof abort {topic}"
+            f" {one.partition} {one.start_offset} --bootstrap {bootstrap} says what would be lost,"
+            " and with --yes does it."
         )
     if one.stuck:
-        return "A broker that leads one of its partitions, or its coordinator, does not answer: look at the brokers' logs."
+        return (
+            "A broker that leads one of its partitions, or its coordinator, does not answer: look"
+            " at the brokers' logs."
+        )
     if one.state in PREPARED:
-        return "Its end is decided and the markers are being written, which takes milliseconds. Take new bounds."
+        return (
+            "Its end is decided and the markers are being written, which takes milliseconds. Take"
+            " new bounds."
+        )
     left_ms = (one.timeout_ms or 0) - one.age_ms
     if left_ms < 0:
-        return "Its time is up: its coordinator aborts it at its next look, every 10 s unless configured otherwise."
+        return (
+            "Its time is up: its coordinator aborts it at its next look, every 10 s unless"
+            " configured otherwise."
+        )
     return (
-        f"Its producer may still end it. If that is dead, the coordinator aborts it in {span(left_ms)}, and a new "
-        "producer with the same transactional id aborts it at once."
+        "Its producer may still end it. If that is dead, the coordinator aborts it in"
+        f" {span(left_ms)}, and a new producer with the same transactional id aborts it at once."
     )
 
 
@@ -406,8 +424,8 @@ def search_sentence(found: Search) -> str:
     scanned = found.reached - found.first
     there = found.end - found.first
     return (
-        f"**{count(len(found.rows), 'record')}** in {scanned:,} of {count(there, 'offset')} from {found.first:,} on; "
-        f"{limits[found.stop]}."
+        f"**{count(len(found.rows), 'record')}** in {scanned:,} of {count(there, 'offset')} from"
+        f" {found.first:,} on; {limits[found.stop]}."
     )
 
 

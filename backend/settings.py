@@ -50,7 +50,8 @@ class Settings:
     """What the surroundings decide, read once from the environment and the command line."""
 
     home: Path
-    """Folder of everything this project keeps: history, runs, evidence, logs, the embedded broker's data."""
+    """Folder of everything this project keeps: history, runs, evidence, logs, the embedded broker's
+    data."""
     jars: Path
     """Folder of the jars of ivy.xml, one sub-folder a configuration."""
     bootstrap: str | None
@@ -310,7 +311,8 @@ def java_client(client: Mapping[str, str]) -> dict[str, str]:
             _quoted(client.get(name, "")) for name in ("sasl.username", "sasl.password")
         )
         java["sasl.jaas.config"] = (
-            f"org.apache.kafka.common.security.{module} required username={user} password={password};"
+            f"org.apache.kafka.common.security.{module} required username={user}"
+            f" password={password};"
         )
     if "ssl.ca.location" in client:
         java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": client["ssl.ca.location"]}

@@ -99,12 +99,16 @@ def main() -> None:
             for number in range(WARMING + COUNTED):
                 took = click_to_verdict(browser, address, history)
                 warming = number < WARMING
-                parts = f"{took.start:.1f} to start, {took.run:.1f} the run, {took.seen:.1f} until it was seen"
+                parts = (
+                    f"{took.start:.1f} to start, {took.run:.1f} the run, {took.seen:.1f} until it"
+                    " was seen"
+                )
                 out.print(f"{took.whole:5.1f} s: {parts}{' (warming)' if warming else ''}")
                 times += [] if warming else [took.whole]
             browser.close()
     out.print(
-        f"{RECORDS:,} records: median {statistics.median(times):.1f} s, worst {max(times):.1f} s of {len(times)}"
+        f"{RECORDS:,} records: median {statistics.median(times):.1f} s, worst {max(times):.1f} s of"
+        f" {len(times)}"
     )
 
 

@@ -87,7 +87,10 @@ def main() -> None:
 
 def table(found: Mapping[Client, list[float]]) -> Table:
     shown = Table(
-        title=f"Processor time of the broker, {RECORDS:,} records a transaction: ms, median of the turns"
+        title=(
+            f"Processor time of the broker, {RECORDS:,} records a transaction: ms, median of the"
+            " turns"
+        )
     )
     for heading in ("client", "exactly-once", "at-least-once", "more", "lowest to highest"):
         shown.add_column(heading, justify="left" if heading == "client" else "right")
@@ -264,7 +267,8 @@ def measured(
     for one, client in CLIENTS.items():
         for records, count in ((WARM_RECORDS, WARM), (RECORDS, transactions)):
             say(
-                f"warming up: {one[0]}, {'exactly-once' if one[1] else 'at-least-once'}, {records} records"
+                f"warming up: {one[0]}, {'exactly-once' if one[1] else 'at-least-once'}, {records}"
+                " records"
             )
             with client(kafka.bootstrap, records) as send:
                 for number in range(count):

@@ -156,7 +156,8 @@ def main() -> None:
             for case in cases(50 if "--small" in sys.argv else 1):
                 found.append(measure(up.bootstrap, up.spark_remote, case, Path(folder) / "judged"))
                 errors.print(
-                    f"{case.name}: {found[-1].verdict}, {'exact' if found[-1].exact else 'NOT EXACT'}"
+                    f"{case.name}: {found[-1].verdict},"
+                    f" {'exact' if found[-1].exact else 'NOT EXACT'}"
                 )
     console.print(as_table(found))
     console.print_json(json.dumps([asdict(one) for one in found]))

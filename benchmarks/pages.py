@@ -52,8 +52,9 @@ ABORTED_EVERY = 5
 COUNTED = 5
 SCREEN: ViewportSize = {"width": 1280, "height": 900}
 EAGER = "--js-flags=--no-enable-lazy-source-positions"
-"""While a program steers the browser, every stack trace asks where in the source it is, and V8 parses the whole of
-Plotly anew to tell: half a second that nobody else waits. So positions are noted at once."""
+"""While a program steers the browser, every stack trace asks where in the source it is, and V8
+parses the whole of Plotly anew to tell: half a second that nobody else waits. So positions are
+noted at once."""
 LIMITS = {
     "frame": 1.0,
     "content": 2.0,
@@ -86,7 +87,8 @@ SEEN = """([sights, whole]) => {
     const seen = ([selector, text]) => [...document.querySelectorAll(selector)].some(root => shows(root, text));
     return sights.every(seen) && performance.now();
 }"""
-"""The milliseconds since the navigation began, once all sights can be seen (`whole`: and the script has ended)."""
+"""The milliseconds since the navigation began, once all sights can be seen (`whole`: and the script
+has ended)."""
 BACK = "(() => { const at = performance.now(); history.back(); return at; })()"
 CLICKS = "addEventListener('pointerdown', () => { window.clickedAt = performance.now(); }, true);"
 

@@ -57,7 +57,8 @@ class Figures:
     records_per_cpu_second: float
     table_bytes: int
     growth_bytes: int
-    """From the resident memory before the scan to the most that the process ever held: at most what the scan took."""
+    """From the resident memory before the scan to the most that the process ever held: at most what
+    the scan took."""
 
 
 def main() -> None:

@@ -52,7 +52,8 @@ FILL_AT_ONCE = 50_000
 PEER_TIMEOUT_S = 600
 SAMPLE_S, WEIGHED_EVERY = 0.5, 6
 THREADS, COMMIT_MS = 2, 100
-"""Of Kafka Streams: as many threads as this machine has cores, and the interval it is usually told."""
+"""Of Kafka Streams: as many threads as this machine has cores, and the interval it is usually
+told."""
 
 
 @dataclass(frozen=True)

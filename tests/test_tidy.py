@@ -85,7 +85,8 @@ ROOMS = (
     ),
     *("app", "app.views"),
 )
-"""Each may import those before it: a folder's own modules, or a module that stands above its folder."""
+"""Each may import those before it: a folder's own modules, or a module that stands above its
+folder."""
 
 
 def room_of(module: str) -> str:

@@ -53,9 +53,11 @@ class Circumstances:
     watched: bool = False
     """Whether the topics were looked at twice, so that no growth means rest."""
     source_lso: Mapping[int, int] = field(default_factory=dict)
-    """The source's last stable offsets, by partition. Inputs at and above one are pending: not due yet."""
+    """The source's last stable offsets, by partition. Inputs at and above one are pending: not due
+    yet."""
     offsets_after: Mapping[int, int] | None = None
-    """The consumer group's committed offsets, asked after the readings' bounds; None without a group."""
+    """The consumer group's committed offsets, asked after the readings' bounds; None without a
+    group."""
     due_told: bool = False
     """Whether it was known before the sink's bounds were taken of which inputs outputs are due."""
     policies: Mapping[str, str] = field(default_factory=dict)

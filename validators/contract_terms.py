@@ -26,15 +26,17 @@ class ContractTerms:
     match: Match = KEYS
     """What identity by key takes for the key on either side."""
     value: str | None = None
-    """Spark SQL over the source record (validators/expected.py, `record`): what the value of its output must be, as
-    text. For inputs with one output."""
+    """Spark SQL over the source record (validators/expected.py, `record`): what the value of its
+    output must be, as text. For inputs with one output."""
     offsets: Mapping[int, int] | None = None
-    """The consumer group's committed offsets of the source, by partition; they must agree with the output."""
+    """The consumer group's committed offsets of the source, by partition; they must agree with the
+    output."""
     require: tuple[str, ...] | None = None
     """The kinds that make the verdict; None: the guarantee's own."""
     warn: Thresholds = Thresholds()
     retained: bool = False
-    """Whether only what the topics still hold is judged, and what Kafka has removed is nobody's question."""
+    """Whether only what the topics still hold is judged, and what Kafka has removed is nobody's
+    question."""
 
     repeats: bool = False
     """Whether the guarantee allows outputs to be repeated."""

@@ -19,9 +19,11 @@ CLEANUP_MS = 10_000
 """How often a coordinator looks for transactions beyond their timeout, by default
 (`transaction.abort.timed.out.transaction.cleanup.interval.ms`): one may be that much older."""
 STUCK_MS = 10_000
-"""A marker that is on its way for longer than this is stuck, not slow: it is tried again every few ms."""
+"""A marker that is on its way for longer than this is stuck, not slow: it is tried again every few
+ms."""
 PREPARED = ("PrepareCommit", "PrepareAbort")
-"""The outcome is decided and on its way to the partitions as markers. It should take milliseconds."""
+"""The outcome is decided and on its way to the partitions as markers. It should take
+milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,12 @@ class OpenTransaction:
     transactional_id: str | None
     """None when no coordinator knows the producer."""
     state: str | None
-    """The coordinator's word: Ongoing, PrepareCommit, PrepareAbort; None when it does not know the producer. Of a
-    hanging one it may be anything: it is said of another transaction of the same producer."""
+    """The coordinator's word: Ongoing, PrepareCommit, PrepareAbort; None when it does not know the
+    producer. Of a hanging one it may be anything: it is said of another transaction of the same
+    producer."""
     age_ms: int
-    """Since it began, by the coordinator's record; for a hanging one, since its producer last wrote here."""
+    """Since it began, by the coordinator's record; for a hanging one, since its producer last wrote
+    here."""
     timeout_ms: int | None
     """After this long its coordinator aborts it; None for a hanging one, which nothing aborts."""
     records: int
@@ -50,7 +54,8 @@ class OpenTransaction:
     """Data records from its first one on: its own, and those of others that wait behind it."""
     hanging: bool
     decided_ms: int | None = None
-    """How long ago its coordinator decided how it ends; None: it has not, or its log was not read."""
+    """How long ago its coordinator decided how it ends; None: it has not, or its log was not
+    read."""
 
     @property
     def name(self) -> str:
@@ -72,24 +77,31 @@ class OpenTransaction:
     def why(self) -> str:
         """One sentence for a person."""
         records = "1 record" if self.withheld == 1 else f"{self.withheld:,} records"
-        effect = f"withholds {records} of partition {self.partition} from offset {self.start_offset:,} on"
+        effect = (
+            f"withholds {records} of partition {self.partition} from offset"
+            f" {self.start_offset:,} on"
+        )
         age = f"{self.age_ms / 1000:.1f} s"
         if self.hanging:
             name = f" of {self.transactional_id}" if self.transactional_id else ""
             return (
-                f"Hanging: producer {self.producer_id}{name} last wrote {age} ago, no coordinator knows of its "
-                f"transaction here, and it {effect} until an operator aborts it."
+                f"Hanging: producer {self.producer_id}{name} last wrote {age} ago, no coordinator"
+                f" knows of its transaction here, and it {effect} until an operator aborts it."
             )
         limit = f"{(self.timeout_ms or 0) / 1000:.1f} s"
         if self.stuck:
             end = "commit" if self.state == PREPARED[0] else "abort"
             when = "" if self.decided_ms is None else f" {self.decided_ms / 1000:.1f} s ago"
             return (
-                f"Stuck: {self.transactional_id} ({self.state}) began {age} ago (timeout {limit}), its coordinator "
-                f"decided to {end} it{when}, but the marker is not here, and it {effect}."
+                f"Stuck: {self.transactional_id} ({self.state}) began {age} ago (timeout {limit}),"
+                f" its coordinator decided to {end} it{when}, but the marker is not here, and it"
+                f" {effect}."
             )
         late = ", which is over" if self.overdue else ""
-        return f"{self.transactional_id} ({self.state}) is open for {age} of at most {limit}{late} and {effect}."
+        return (
+            f"{self.transactional_id} ({self.state}) is open for {age} of at most {limit}{late} and"
+            f" {effect}."
+        )
 
 
 @dataclass(frozen=True)
@@ -101,7 +113,8 @@ class UnstableOffset:
     topic: str
     partition: int
     holders: tuple[OpenTransaction, ...]
-    """Transactions that are open on the group's partition of `__consumer_offsets`; one of them holds the offset."""
+    """Transactions that are open on the group's partition of `__consumer_offsets`; one of them
+    holds the offset."""
 
     @property
     def stuck(self) -> bool:
@@ -115,8 +128,9 @@ class UnstableOffset:
         age = f"{max(each.age_ms for each in self.holders) / 1000:.1f} s"
         said = "which should have ended by now" if self.stuck else "which is under way"
         return (
-            f"The offset of group {self.group} on {self.topic}-{self.partition} is in the transaction of {names}, "
-            f"{said} (open for {age}): a consumer that joins gets UNSTABLE_OFFSET_COMMIT until it ends."
+            f"The offset of group {self.group} on {self.topic}-{self.partition} is in the"
+            f" transaction of {names}, {said} (open for {age}): a consumer that joins gets"
+            " UNSTABLE_OFFSET_COMMIT until it ends."
         )
 
 
@@ -129,7 +143,8 @@ class Coordinator:
     open: tuple[OpenTransaction, ...]
     """On the sink."""
     offsets: int
-    """Offsets that groups have on the source: each was asked for with the wish that it be stable."""
+    """Offsets that groups have on the source: each was asked for with the wish that it be
+    stable."""
     unstable: tuple[UnstableOffset, ...]
 
 

@@ -13,8 +13,8 @@ from topicproof.validators.expectation import RANGE
 from topicproof.validators.finding import Bounds
 
 COLUMNS = (
-    "partition int, offset long, source_topic string, source_partition int, source_offset long, output_index int, "
-    "transaction string, explained_by string, badness long, why string"
+    "partition int, offset long, source_topic string, source_partition int, source_offset long,"
+    " output_index int, transaction string, explained_by string, badness long, why string"
 )
 """One row of evidence.
 

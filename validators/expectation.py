@@ -34,15 +34,21 @@ PROMISES: Mapping[Guarantee, str] = {
 EXEMPT: Mapping[Guarantee, Mapping[str, str]] = {
     Guarantee.EXACTLY_ONCE: {},
     Guarantee.AT_LEAST_ONCE: {
-        "duplicate": "at least once allows an input to be committed again when its acknowledgement was lost",
+        "duplicate": (
+            "at least once allows an input to be committed again when its acknowledgement was lost"
+        ),
         "offset_behind": "at least once commits the offset after the output",
     },
     Guarantee.AT_MOST_ONCE: {
-        "gap": "at most once allows an input to be lost when it was acknowledged before its output was committed",
+        "gap": (
+            "at most once allows an input to be lost when it was acknowledged before its output was"
+            " committed"
+        ),
         "offset_ahead": "at most once commits the offset before the output",
     },
 }
-"""Kinds that a guarantee allows, each with the reason. They are looked for, and shown, and break nothing."""
+"""Kinds that a guarantee allows, each with the reason. They are looked for, and shown, and break
+nothing."""
 
 REQUIRED: Mapping[Guarantee, tuple[str, ...]] = {
     Guarantee.EXACTLY_ONCE: ("duplicate", "gap", "order", "aborted_read", "phantom"),
@@ -70,8 +76,9 @@ CONTRADICTIONS: Mapping[Guarantee, tuple[str, ...]] = {
     Guarantee.AT_LEAST_ONCE: ("aborted_input",),
     Guarantee.AT_MOST_ONCE: ("aborted_input",),
 }
-"""Kinds in which witnesses contradict one another, or the log contradicts itself. A primary row breaks the guarantee.
-An unheard witness or nothing to look at leaves the verdict to the others: topics without a transaction are judged too.
+"""Kinds in which witnesses contradict one another, or the log contradicts itself. A primary row
+breaks the guarantee. An unheard witness or nothing to look at leaves the verdict to the others:
+topics without a transaction are judged too.
 """
 
 _MATCHED = (
@@ -102,7 +109,8 @@ class Premise:
 PREMISES: Mapping[str, Premise] = {
     "identity_missing": Premise(
         _MATCHED,
-        "Name what every record of both topics holds: `topicproof contract init` proposes an identity.",
+        "Name what every record of both topics holds: `topicproof contract init` proposes an"
+        " identity.",
         "records are matched by lineage",
     ),
     "identity_repeated": Premise(
@@ -126,40 +134,51 @@ PREMISES: Mapping[str, Premise] = {
     ),
     "source_removed": Premise(
         _MATCHED,
-        "Judge earlier, or say `range: retained` in the contract to judge only what is still there.",
+        "Judge earlier, or say `range: retained` in the contract to judge only what is still"
+        " there.",
     ),
     "sink_removed": Premise(
         _MATCHED,
-        "Judge earlier, or say `range: retained` in the contract to judge only what is still there.",
+        "Judge earlier, or say `range: retained` in the contract to judge only what is still"
+        " there.",
     ),
 }
-"""What is asked before any kind is judged. A broken premise is UNKNOWN, and so is every row of another kind that it
-explains. What is a violation all the same stays one."""
+"""What is asked before any kind is judged. A broken premise is UNKNOWN, and so is every row of
+another kind that it explains. What is a violation all the same stays one."""
 
 BY_CONTRACT: Mapping[str, str] = {
     "wrong_value": "no contract says what the values must be",
     "offset_ahead": "no contract names a consumer group",
     "offset_behind": "no contract names a consumer group",
 }
-"""Kinds that are required where a contract asks for them, each with why it is else not looked for."""
+"""Kinds that are required where a contract asks for them, each with why it is else not looked
+for."""
 
 ADVISORY: Mapping[str, str] = {
     "intruder": "who else may write to a topic is for its owner to say",
-    "sequence_hole": "the broker keeps sequences, and a hole in them loses no acknowledged record by itself",
+    "sequence_hole": (
+        "the broker keeps sequences, and a hole in them loses no acknowledged record by itself"
+    ),
     "identity_change": "a transactional id may change its producer id and epoch",
     "aborted_volume": "aborted records are part of every transactional topic",
     "interleaving": "Kafka never promised that a transaction's records stand together",
     "unknown_outcome": "what a client does not know is settled by the log",
-    "hanging": "it withholds records and loses none, and what it withholds is pending, which never holds",
-    "lso_stall": "it withholds records and loses none, and what it withholds is pending, which never holds",
+    "hanging": (
+        "it withholds records and loses none, and what it withholds is pending, which never holds"
+    ),
+    "lso_stall": (
+        "it withholds records and loses none, and what it withholds is pending, which never holds"
+    ),
     "unstable_offsets": "it delays consumers and loses no record",
     "movement": "topics that move are judged on a cut, and the rest is not judged yet",
     "source_pending": "no output is due of an input that is pending",
 }
-"""Kinds that break no guarantee, each with the reason. They are looked for, and shown, and do not count."""
+"""Kinds that break no guarantee, each with the reason. They are looked for, and shown, and do not
+count."""
 
 COVERAGE = ("movement", "source_pending")
-"""Kinds that tell what a verdict leaves out. They are always looked for, also where a contract names its kinds."""
+"""Kinds that tell what a verdict leaves out. They are always looked for, also where a contract
+names its kinds."""
 
 NORMAL = frozenset(
     {

@@ -40,7 +40,8 @@ class Expected:
 
     kind: Expect = Expect.ONE_TO_ONE
     count: str | DataFrame | None = None
-    """Spark SQL over the source record (`record`), or a frame with one row per input: partition, offset, count."""
+    """Spark SQL over the source record (`record`), or a frame with one row per input: partition,
+    offset, count."""
 
     def __post_init__(self) -> None:
         if self.kind is Expect.ONE_TO_MANY and self.count is None:

@@ -28,7 +28,8 @@ class Fate(StrEnum):
     COMMITTED = "COMMITTED"
     """Visible at both levels: its transaction committed, or it never was in one."""
     ABORTED = "ABORTED"
-    """Visible to read_uncommitted only, below the last stable offset: its transaction was aborted."""
+    """Visible to read_uncommitted only, below the last stable offset: its transaction was
+    aborted."""
     PENDING = "PENDING"
     """At or above the last stable offset: of an open transaction, or stuck behind one."""
     MARKER = "MARKER"
@@ -72,7 +73,8 @@ class Order(StrEnum):
     NONE = "none"
     """Nothing is promised."""
     PER_KEY = "per_key"
-    """Those of one key: a shuffle hands a source partition's inputs to several writers, each key to one of them."""
+    """Those of one key: a shuffle hands a source partition's inputs to several writers, each key to
+    one of them."""
 
 
 @dataclass(frozen=True)

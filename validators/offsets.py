@@ -17,7 +17,8 @@ from topicproof.validators.finding import Bounds
 WORD = 64
 
 BROADCAST_OFFSETS_MAX = 64_000_000
-"""A set over up to this many offsets (a million words) is sent to every task instead of shuffling the records."""
+"""A set over up to this many offsets (a million words) is sent to every task instead of shuffling
+the records."""
 
 
 def bound(partition: str, bounds: Bounds, name: str) -> Column:

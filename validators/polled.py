@@ -16,10 +16,13 @@ from pyspark.sql import functions as F
 from topicproof.validators.finding import Bounds
 from topicproof.validators.offsets import bound
 
-POLLED_COLUMNS = "session string, poll long, run long, at_ms long, partition int, first_offset long, last_offset long, lso long"
-"""`run`: counts the rows of a session. `at_ms`: when the poll came back. `lso`: the partition's last stable offset,
-asked after that. A session's first row of a partition has `last_offset` one below `first_offset`, the position it began
-at."""
+POLLED_COLUMNS = (
+    "session string, poll long, run long, at_ms long, partition int, first_offset long, last_offset"
+    " long, lso long"
+)
+"""`run`: counts the rows of a session. `at_ms`: when the poll came back. `lso`: the partition's
+last stable offset, asked after that. A session's first row of a partition has `last_offset` one
+below `first_offset`, the position it began at."""
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,9 @@ def union(*readings: DataFrame | None) -> DataFrame | None:
 ARROW_TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
 
 CHECKS = {"parquet.page.size.row.check.min": "1", "parquet.block.size.row.check.min": "1"}
-"""Parquet looks how much it holds in memory when it has 100 rows, and from then on when they are likely to be too many:
-of 10 MB each, 100 end the server (PARQUET-99, PARQUET-2242). It looks at the first one."""
+"""Parquet looks how much it holds in memory when it has 100 rows, and from then on when they are
+likely to be too many: of 10 MB each, 100 end the server (PARQUET-99, PARQUET-2242). It looks at the
+first one."""
 
 
 def keep(frame: DataFrame, url: str, offsets: int, columns: str | None = None) -> DataFrame:

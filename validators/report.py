@@ -77,7 +77,8 @@ class Report:
     findings: tuple[Finding, ...]
     checked: tuple[Check, ...]
     not_checked: tuple[NotChecked, ...]
-    """What did not count for the verdict, each with the reason; `findings` shows those that were looked for."""
+    """What did not count for the verdict, each with the reason; `findings` shows those that were
+    looked for."""
     doubts: tuple[str, ...]
     """Why the readings cannot be trusted; not empty only with the verdict UNKNOWN."""
     not_processed: int
@@ -315,7 +316,8 @@ def _required(
     unknown = [kind for kind in required if kind not in names]
     if unknown or not required:
         raise ValueError(
-            f"Unknown kinds required: {', '.join(unknown) or 'none at all'}. Known: {', '.join(names)}."
+            f"Unknown kinds required: {', '.join(unknown) or 'none at all'}. Known:"
+            f" {', '.join(names)}."
         )
     return required
 
@@ -517,17 +519,26 @@ def _praise(
     inputs = ledger.inputs_count
     in_order = ", in order" if _ordered(ledger) else ""
     if not kinds >= set(REQUIRED[guarantee]) - (set() if in_order else {"order"}):
-        return f"Of what was required, {', '.join(sorted(kinds))}, nothing was found among {inputs:,} inputs"
+        return (
+            f"Of what was required, {', '.join(sorted(kinds))}, nothing was found among {inputs:,}"
+            " inputs"
+        )
     wanted = ledger.outputs_count
     there = wanted - primary.get("gap", 0)
     match ledger.expected.kind:
         case Expect.ONE_TO_ONE:
             said = f"{there:,} of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order}"
         case Expect.ZERO_OR_ONE if ledger.expected.count is None:
-            said = f"{there:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order}; nothing tells "
+            said = (
+                f"{there:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order};"
+                " nothing tells "
+            )
             said += f"whether the other {inputs - wanted:,} were filtered out or lost"
         case _:
-            said = f"{there:,} of {wanted:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order}"
+            said = (
+                f"{there:,} of {wanted:,} outputs of {inputs:,} inputs committed"
+                f" {PROMISES[guarantee]}{in_order}"
+            )
     if ledger.aborted and "aborted_read" in kinds:
         said += f"; {ledger.aborted:,} aborted {_plural(ledger.aborted, 'record')} stayed invisible"
     if primary.get("duplicate"):
@@ -541,7 +552,10 @@ def _praise(
         if lost:
             said += f"; {lost:,} {_plural(lost, 'offset')} that the {side} has lost not judged"
     if ledger.pending:
-        said += f"; {ledger.pending:,} {_plural(ledger.pending, 'offset')} above the last stable offset not judged yet"
+        said += (
+            f"; {ledger.pending:,} {_plural(ledger.pending, 'offset')} above the last stable offset"
+            " not judged yet"
+        )
     return said
 
 
@@ -550,13 +564,15 @@ def _warnings(ledger: Ledger) -> tuple[str, ...]:
     warn, said = ledger.agreed.warn, []
     if warn.pending is not None and ledger.pending > warn.pending:
         said.append(
-            f"{ledger.pending:,} offsets are pending, and the contract warns above {warn.pending:,}."
+            f"{ledger.pending:,} offsets are pending, and the contract warns above"
+            f" {warn.pending:,}."
         )
     stable = ledger.aborted + ledger.committed
     share = ledger.aborted / stable if stable else 0.0
     if warn.aborted_share is not None and share > warn.aborted_share:
         said.append(
-            f"{share:.1%} of the records are aborted; the contract warns above {warn.aborted_share:.1%}."
+            f"{share:.1%} of the records are aborted; the contract warns above"
+            f" {warn.aborted_share:.1%}."
         )
     return tuple(said)
 

@@ -41,7 +41,8 @@ class Injection:
     kinds: tuple[str, ...]
     """What must be caught."""
     torn: str | None
-    """`<transactional id>/<sequence>/<attempt>/<task>/<total>` of a whole transaction; None without such headers."""
+    """`<transactional id>/<sequence>/<attempt>/<task>/<total>` of a whole transaction; None without
+    such headers."""
 
     @property
     def sources(self) -> dict[int, int]:

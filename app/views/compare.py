@@ -89,8 +89,9 @@ def facts(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> None:
                 alt="Bounds and fates of every partition",
             )
             st.caption(
-                f"{wording.plain(seen.bounds.topic)} at {wording.plain(kafka.bootstrap)}: "
-                f"{wording.count(seen.batches.num_rows, 'batch header', 'batch headers')} read in {seen.took_s:.2f} s."
+                f"{wording.plain(seen.bounds.topic)} at {wording.plain(kafka.bootstrap)}:"
+                f" {wording.count(seen.batches.num_rows, 'batch header', 'batch headers')} read in"
+                f" {seen.took_s:.2f} s."
             )
 
 
@@ -113,7 +114,10 @@ def overview(seen: Snapshot, place: Place, live: bool) -> export.Chart:
             go(replace(place, partition=partition, offset=offset, record=offset))
 
     strip = charts.strip(found, bounds)
-    alt = f"Fates of the offsets of {place.topic}, one row a partition. The table of the balance says the same."
+    alt = (
+        f"Fates of the offsets of {place.topic}, one row a partition. The table of the balance says"
+        " the same."
+    )
     clickable(strip, charts.pointer(found, place.partition, place.record), "strip", clicked, alt)
     hidden = len(seen.bounds.partitions) - len(bounds.partitions)
     st.caption(
@@ -165,7 +169,10 @@ def controls(seen: Snapshot, place: Place) -> None:
         step=1,
         key="offset",
         on_change=offset_chosen,
-        help=f"Partition {place.partition} holds the offsets {p.start:,} to {max(p.start, p.hw - 1):,}.",
+        help=(
+            f"Partition {place.partition} holds the offsets {p.start:,} to"
+            f" {max(p.start, p.hw - 1):,}."
+        ),
     )
     columns[2].segmented_control(
         "Isolation level",
@@ -174,7 +181,10 @@ def controls(seen: Snapshot, place: Place) -> None:
         key="level",
         on_change=level_chosen,
         required=True,
-        help="Which isolation level the table shows: read_uncommitted, read_committed, or both in one row an offset.",
+        help=(
+            "Which isolation level the table shows: read_uncommitted, read_committed, or both in"
+            " one row an offset."
+        ),
     )
     there = [fate for fate in fates.FATES if seen.fates[fate] or fate in place.fates]
     columns[3].pills(
@@ -286,7 +296,9 @@ def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> Non
                     icon=":material/redo:",
                     on_click=go,
                     args=(replace(place, offset=instead, record=instead),),
-                    help="The same output of the same input, by a later attempt, on this partition.",
+                    help=(
+                        "The same output of the same input, by a later attempt, on this partition."
+                    ),
                 )
         if record.transaction is not None:
             st.caption("Transaction")

@@ -33,7 +33,8 @@ def page() -> None:
         st.stop()
     if len(runs) == session.RUNS_SHOWN:
         st.caption(
-            f"The newest {session.RUNS_SHOWN:,}; `topicproof runs` and the database have all of them."
+            f"The newest {session.RUNS_SHOWN:,}; `topicproof runs` and the database have all of"
+            " them."
         )
     shown = filtered(runs)
     if not shown:
@@ -101,7 +102,8 @@ def listed(runs: Sequence[Run], standings: Mapping[str, Standing]) -> None:
         },
     )
     st.caption(
-        f"{wording.count(len(runs), 'entry', 'entries')}. A name opens its verdict, or the run without one."
+        f"{wording.count(len(runs), 'entry', 'entries')}. A name opens its verdict, or the run"
+        " without one."
     )
 
 
@@ -164,7 +166,8 @@ def side_by_side(runs: Sequence[Run]) -> None:
         word = wording.OUTCOME_WORDS[report.verdict]
         with column.container(border=True, height="stretch"):
             st.markdown(
-                f"{wording.badge(word)} **{wording.plain(name)}** · {wording.plain(report.guarantee)}"
+                f"{wording.badge(word)} **{wording.plain(name)}** ·"
+                f" {wording.plain(report.guarantee)}"
             )
             st.markdown(wording.plain(report.why))
             st.page_link(

@@ -36,7 +36,8 @@ COLUMNS = {
         ("run", 190),
     )
 } | {"took, s": st.column_config.NumberColumn(format="%.1f", width=70)}
-"""Streamlit measures a table when it first sees it, which may be when a matrix that grows has a single cell."""
+"""Streamlit measures a table when it first sees it, which may be when a matrix that grows has a
+single cell."""
 
 settings = session.settings()
 
@@ -58,7 +59,8 @@ def body() -> None:
     with right:
         if chosen is None:
             st.info(
-                "Click a cell to see what was expected there, what was found, and what proves that the fault fired."
+                "Click a cell to see what was expected there, what was found, and what proves that"
+                " the fault fired."
             )
         else:
             detail(chosen)
@@ -111,8 +113,8 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(
-            f"{legend} · ◇ shown beside it. *hidden*: records of aborted transactions, which nobody gets who reads "
-            "committed."
+            f"{legend} · ◇ shown beside it. *hidden*: records of aborted transactions, which nobody"
+            " gets who reads committed."
         )
         said = (
             f"{wording.count(len(results), 'cell')}: expected, found, and what proves each fault."
@@ -136,10 +138,10 @@ def detail(cell: Result) -> None:
         for surprise in cell.surprises:
             st.error(wording.plain(surprise), icon=":material/priority_high:")
         st.markdown(
-            f"- **Expected:** {wording.plain(cell.expected)}\n"
-            f"- **Found:** {wording.plain(cell.says)}; the verdict was {wording.plain(cell.verdict)}\n"
-            f"- **Proof that the fault fired:** {wording.plain(cell.fired or 'none')}\n"
-            f"- **Took:** {cell.took_s:.1f} s"
+            f"- **Expected:** {wording.plain(cell.expected)}\n- **Found:**"
+            f" {wording.plain(cell.says)}; the verdict was {wording.plain(cell.verdict)}\n- **Proof"
+            f" that the fault fired:** {wording.plain(cell.fired or 'none')}\n- **Took:**"
+            f" {cell.took_s:.1f} s"
         )
         try:
             run = session.history(settings).get(cell.run)
@@ -182,14 +184,15 @@ def listing(results: Sequence[Result]) -> None:
         column_config=COLUMNS,
     )
     st.caption(
-        "Click a row to see its cell. The command topicproof matrix with --markdown FILE writes the same as a document."
+        "Click a row to see its cell. The command topicproof matrix with --markdown FILE writes the"
+        " same as a document."
     )
 
 
 def empty() -> None:
     st.info(
-        "The matrix runs every guarantee against every fault: each cell is a real run, judged from its sink and "
-        "compared with what theory expects.",
+        "The matrix runs every guarantee against every fault: each cell is a real run, judged from"
+        " its sink and compared with what theory expects.",
         title="No results yet",
         icon=":material/grid_on:",
     )
@@ -199,7 +202,8 @@ def empty() -> None:
 def commands() -> None:
     """How to run it, and a click for its smallest form."""
     st.markdown(
-        "The whole matrix takes a while, so it is started from the command line, and shown here as it grows:"
+        "The whole matrix takes a while, so it is started from the command line, and shown here as"
+        " it grows:"
     )
     verbatim(
         "topicproof matrix                     # every cell\n"

@@ -34,8 +34,11 @@ def form() -> None:
             [name for name, scenario in SCENARIOS.items() if scenario.value is not None],
             format_func=lambda name: f"{name}: {SCENARIOS[name].title}",
             key="plan_scenario",
-            help="Where the inputs come from, and what the pipeline on Spark makes of each. For topics of your own, "
-            "write a plan and start it from the command line: topicproof run PLAN.yaml (contracts/yours.yaml).",
+            help=(
+                "Where the inputs come from, and what the pipeline on Spark makes of each. For"
+                " topics of your own, write a plan and start it from the command line: topicproof"
+                " run PLAN.yaml (contracts/yours.yaml)."
+            ),
         )
         left, right = st.columns(2)
         fields: dict[str, Any] = {
@@ -52,7 +55,10 @@ def form() -> None:
                 value=20_000,
                 step=10_000,
                 key="plan_records",
-                help="How many integers are filled into the source; without meaning for a run until stopped.",
+                help=(
+                    "How many integers are filled into the source; without meaning for a run until"
+                    " stopped."
+                ),
             ),
             "partitions": left.number_input(
                 "Partitions",
@@ -60,7 +66,10 @@ def form() -> None:
                 max_value=10_000,
                 value=3,
                 key="plan_partitions",
-                help="Of the source and of the sink. Each source partition has a transactional id of its own.",
+                help=(
+                    "Of the source and of the sink. Each source partition has a transactional id of"
+                    " its own."
+                ),
             ),
             "per_transaction": right.number_input(
                 "Records a transaction",
@@ -77,8 +86,10 @@ def form() -> None:
                 value=0.2,
                 step=0.05,
                 key="plan_abort_probability",
-                help="Each transaction is aborted on purpose with this probability, and tried again: "
-                "its aborted records stay in the topic, where only read_uncommitted sees them.",
+                help=(
+                    "Each transaction is aborted on purpose with this probability, and tried again:"
+                    " its aborted records stay in the topic, where only read_uncommitted sees them."
+                ),
             ),
         }
         faults = choices()
@@ -86,7 +97,10 @@ def form() -> None:
             "Fault",
             list(faults),
             key="plan_fault",
-            help="What goes wrong on purpose, once, and once in every source partition where the worker is struck. "
+            help=(
+                "What goes wrong on purpose, once, and once in every source partition where the"
+                " worker is struck. "
+            )
             + " ".join(f"**{kind.name}**: {kind.says}" for kind in KINDS),
         )
         transaction = left.number_input(
@@ -101,8 +115,10 @@ def form() -> None:
             list(Step),
             index=list(Step).index(Step.PRODUCED),
             key="plan_fault_step",
-            help="Where in the transaction a fault strikes that has a choice: crash and error at any step, "
-            "zombie and hijack while the transaction is open.",
+            help=(
+                "Where in the transaction a fault strikes that has a choice: crash and error at any"
+                " step, zombie and hijack while the transaction is open."
+            ),
         )
         fields["faults"] = (
             (faults[chosen].at(transaction, step or Step.PRODUCED),) if transaction else ()
@@ -111,7 +127,10 @@ def form() -> None:
             "Seed",
             value=1,
             key="plan_seed",
-            help="Of every draw: the same plan with the same seed aborts the same transactions again.",
+            help=(
+                "Of every draw: the same plan with the same seed aborts the same transactions"
+                " again."
+            ),
         )
         fields["rate"] = right.number_input(
             "Fill rate (records/s)",
@@ -124,7 +143,10 @@ def form() -> None:
         fields["until_stopped"] = st.toggle(
             "Go on until stopped",
             key="plan_until_stopped",
-            help="Fill and process at the same time until you press Stop; then judge what was committed.",
+            help=(
+                "Fill and process at the same time until you press Stop; then judge what was"
+                " committed."
+            ),
         )
         wanted = st.form_submit_button(
             "Start the run", type="primary", icon=":material/play_arrow:", width="stretch"
@@ -200,7 +222,10 @@ def head(run: Run) -> None:
             key="stop",
             disabled=run.stop_requested,
             width="stretch",
-            help="The current transaction ends first; what was committed is judged. The run can be resumed.",
+            help=(
+                "The current transaction ends first; what was committed is judged. The run can be"
+                " resumed."
+            ),
             on_click=lambda: session.history(settings).request_stop(run.id),
         )
     elif (

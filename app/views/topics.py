@@ -159,7 +159,10 @@ def conditions(seen: Snapshot, look: Look) -> None:
         placeholder=f"{p.start}",
         key="first",
         on_change=offset_chosen,
-        help=f"Partition {look.partition} holds the offsets {p.start:,} to {max(p.start, p.hw - 1):,}.",
+        help=(
+            f"Partition {look.partition} holds the offsets {p.start:,} to"
+            f" {max(p.start, p.hw - 1):,}."
+        ),
     )
     columns[2].text_input(
         "Or from a time (UTC)",
@@ -233,9 +236,13 @@ def listing(look: Look, found: Search, chosen: Row) -> None:
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(
-            "Click a row to see the whole record; “Compare” opens its offset at both levels in a new tab."
+            "Click a row to see the whole record; “Compare” opens its offset at both levels in a"
+            " new tab."
         )
-        cut = f" Keys, values and headers are cut at {KEPT_BYTES_MAX:,} bytes; `size` has their whole length."
+        cut = (
+            f" Keys, values and headers are cut at {KEPT_BYTES_MAX:,} bytes; `size` has their whole"
+            " length."
+        )
         export.offer(
             look.topic, f"{look.topic}-{look.partition}-{found.first}", found.rows, note=cut
         )
@@ -342,8 +349,9 @@ def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
     _key, seen, rows = kept
     withheld = seen.fates[Fate.PENDING]
     st.markdown(
-        f"The newest {wording.count(len(rows), 'record')} that a {wording.plain(ISOLATION[level])} consumer gets, of "
-        f"every partition, by timestamp. Looked at {seen.taken_at:%H:%M:%S} UTC, "
+        f"The newest {wording.count(len(rows), 'record')} that a {wording.plain(ISOLATION[level])}"
+        f" consumer gets, of every partition, by timestamp. Looked at {seen.taken_at:%H:%M:%S}"
+        " UTC, "
         + ("**paused**." if paused else f"again every {TAIL_S:.0f} s.")
         + (
             f" {wording.count(withheld, 'offset')} at or above the LSO: withheld from this level."
@@ -426,8 +434,9 @@ def groups(kafka: Services, seen: Snapshot, look: Look) -> None:
         alt="What every group still has to read, in records, at both levels",
     )
     st.caption(
-        "Lag counts the records that a consumer at that level would still get. HW − committed is what other tools "
-        "show: it counts markers, aborted records and what is withheld, and may never reach 0."
+        "Lag counts the records that a consumer at that level would still get. HW − committed is"
+        " what other tools show: it counts markers, aborted records and what is withheld, and may"
+        " never reach 0."
     )
     with st.expander("Partition by partition", icon=":material/view_week:"):
         st.dataframe(
@@ -461,7 +470,8 @@ def configuration(kafka: Services, seen: Snapshot, _look: Look) -> None:
     )
     changed = sum(not one.default for one in found)
     st.markdown(
-        f"**{changed:,}** of {wording.count(len(found), 'setting')} are not the default; they come first."
+        f"**{changed:,}** of {wording.count(len(found), 'setting')} are not the default; they come"
+        " first."
     )
     st.dataframe(table, hide_index=True, row_height=ROW_PX, alt="Settings of the topic")
 
@@ -472,9 +482,9 @@ def cluster(kafka: Services, _seen: Snapshot, _look: Look) -> None:
         found = session.cluster_view(kafka.bootstrap, settings.client)
     leader = "not told" if found.controller is None else f"node {found.controller}"
     st.markdown(
-        f"Cluster **{wording.plain(found.cluster)}** at {wording.plain(kafka.bootstrap)}: "
-        f"{wording.count(len(found.brokers), 'broker')}, {wording.count(len(found.topics), 'topic')}, "
-        f"active controller: {leader}."
+        f"Cluster **{wording.plain(found.cluster)}** at {wording.plain(kafka.bootstrap)}:"
+        f" {wording.count(len(found.brokers), 'broker')},"
+        f" {wording.count(len(found.topics), 'topic')}, active controller: {leader}."
     )
     left, right = st.columns([1, 1.4], gap="medium")
     brokers = pd.DataFrame(

@@ -110,7 +110,8 @@ def facts(seen: Snapshot) -> None:
     split = int((seen.over_partitions["outcome"] == SPLIT).sum())
     if split:
         st.error(
-            f"{wording.count(split, 'transaction')} committed on one partition and aborted on another.",
+            f"{wording.count(split, 'transaction')} committed on one partition and aborted on"
+            " another.",
             title="Split transactions",
             icon=":material/call_split:",
         )
@@ -233,12 +234,18 @@ def timeline(
         if selection.chosen is not None
         else None
     )
-    alt = f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table says the same."
+    alt = (
+        f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table says"
+        " the same."
+    )
     clickable(figure, here, "timeline", clicked, alt)
     which = (
         f"All {wording.count(fitting, 'transaction')} that fit are drawn and listed"
         if len(shown) == fitting
-        else f"Drawn and listed: {skip + 1:,} to {skip + len(shown):,} of the {fitting:,} that fit, the latest first"
+        else (
+            f"Drawn and listed: {skip + 1:,} to {skip + len(shown):,} of the {fitting:,} that fit,"
+            " the latest first"
+        )
     )
     hidden = len(shown) - len(drawn)
     st.caption(
@@ -246,7 +253,8 @@ def timeline(
         + (f"{hidden:,} of them, on further partitions, are only listed. " if hidden else "")
         + "A row is a partition"
         + (" and a producer id" if " · " in lanes[0] else "")
-        + ". Times are UTC: from the first record's timestamp, which its producer sets, to the marker's. "
+        + ". Times are UTC: from the first record's timestamp, which its producer sets, to the"
+        " marker's. "
         + f"Bounds taken {seen.taken_at:%H:%M:%S} UTC"
         + (", again every 2 s while the run goes on." if live else ".")
     )
@@ -290,10 +298,10 @@ def detail(seen: Snapshot, chosen: tuple[int, int]) -> tuple[dict[Any, Any], Del
             elsewhere = f"It wrote to {_partitions(others)} as well. " if others else ""
             ended = f"its marker is at {marker:,}" if marker is not None else "it has no marker yet"
             st.markdown(
-                f"{wording.count(row['records'], 'record')} ({wording.data_size(row['bytes'])} as stored) at the "
-                f"offsets {chosen[1]:,} to {row['last_offset']:,}; {ended}. {elsewhere}"
-                f"Began {wording.moment_of_ms(row['first_timestamp'])}, "
-                f"{'open for' if marker is None else 'took'} {wording.span(row['duration_ms'])}."
+                f"{wording.count(row['records'], 'record')} ({wording.data_size(row['bytes'])} as"
+                f" stored) at the offsets {chosen[1]:,} to {row['last_offset']:,}; {ended}."
+                f" {elsewhere}Began {wording.moment_of_ms(row['first_timestamp'])},"
+                f" {'open for' if marker is None else 'took'} {wording.span(row['duration_ms'])}."
             )
             told_slot = st.container(gap="small")
         with right:
@@ -424,7 +432,8 @@ def producers(told: Coordination) -> None:
             column_config={"producer id": st.column_config.NumberColumn(format="%d")},
         )
         st.caption(
-            "A leader forgets a producer that has not written for a day, unless configured otherwise."
+            "A leader forgets a producer that has not written for a day, unless configured"
+            " otherwise."
         )
 
 

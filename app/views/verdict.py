@@ -130,8 +130,10 @@ def choose_stage(run: Run) -> str | None:
         key="verdict_stage",
         format_func=name,
         on_change=chosen,
-        help="Every stage is judged by itself, and the last sink against the first source. The run's verdict is the "
-        "worst of them.",
+        help=(
+            "Every stage is judged by itself, and the last sink against the first source. The run's"
+            " verdict is the worst of them."
+        ),
     )
     return shown
 
@@ -197,16 +199,23 @@ def outcome(run: Run, report: Report) -> None:
     columns[2].metric(
         "Transactions committed",
         "none" if transactions.committed is None else wording.number(transactions.committed),
-        "no witness tells of any"
-        if transactions.committed is None
-        else f"{wording.number(transactions.aborted)} aborted, {wording.number(transactions.open)} open",
+        (
+            "no witness tells of any"
+            if transactions.committed is None
+            else (
+                f"{wording.number(transactions.aborted)} aborted,"
+                f" {wording.number(transactions.open)} open"
+            )
+        ),
         delta_color="off",
         delta_arrow="off",
         border=True,
         height="stretch",
-        help="Counted by header: each once."
-        if transactions.told_by == "headers"
-        else "Once a partition written to.",
+        help=(
+            "Counted by header: each once."
+            if transactions.told_by == "headers"
+            else "Once a partition written to."
+        ),
     )
     columns[3].metric("Judged in", f"{report.took_s:.1f} s", border=True, height="stretch")
     st.markdown(
@@ -214,8 +223,8 @@ def outcome(run: Run, report: Report) -> None:
     )
     if report.not_processed:
         st.warning(
-            f"{wording.count(report.not_processed, 'input')} beyond the judged range were not processed: "
-            "the run was stopped before it came to them.",
+            f"{wording.count(report.not_processed, 'input')} beyond the judged range were not"
+            " processed: the run was stopped before it came to them.",
             icon=":material/pause_circle:",
         )
 
@@ -223,9 +232,11 @@ def outcome(run: Run, report: Report) -> None:
 def witnesses(run: Run, report: Report) -> None:
     heard = wording.heard(report)
     said = [
-        f":green-badge[:material/hearing: {name}]"
-        if witness in heard
-        else f":gray-badge[not heard: {name}]"
+        (
+            f":green-badge[:material/hearing: {name}]"
+            if witness in heard
+            else f":gray-badge[not heard: {name}]"
+        )
         for witness, name in wording.WITNESS_WORDS.items()
     ]
     st.markdown(f"Heard: {' '.join(said)}")
@@ -263,7 +274,10 @@ def uncounted(report: Report, aside: Sequence[Finding]) -> None:
     if not aside:
         return
     held = sum(finding.outcome is Outcome.HOLDS for finding in aside)
-    said = f"{wording.count(len(aside), 'further kind')}, not counted: {held} in order, {len(aside) - held} not judged"
+    said = (
+        f"{wording.count(len(aside), 'further kind')}, not counted: {held} in order,"
+        f" {len(aside) - held} not judged"
+    )
     with st.expander(said, icon=":material/rule:"):
         for finding in aside:
             head(report, finding)
@@ -310,7 +324,8 @@ def rest(run: Run, report: Report, text: str) -> None:
                 st.markdown(f"- **{wording.plain(title)}**: {wording.plain(one.why)}")
         else:
             st.markdown(
-                f"**Not counted: none** of the {wording.count(len(report.findings), 'kind')} of this catalogue."
+                f"**Not counted: none** of the {wording.count(len(report.findings), 'kind')} of"
+                " this catalogue."
             )
     with st.expander("Exact ranges that were judged", icon=":material/straighten:"):
         for name, bounds, ends in (("source", report.source, "LSO"), ("sink", report.sink, "HW")):

@@ -201,7 +201,8 @@ def _print_verified(found: Verified, judged: bool) -> None:
         out.print(f"note: {plain(sentence)}", highlight=False)
     if found.contradictions and found.masked:
         out.print(
-            f"The copy was made with payloads {found.manifest.payloads}: what they said may be what is missing."
+            f"The copy was made with payloads {found.manifest.payloads}: what they said may be what"
+            " is missing."
         )
     if found.found is not None:
         doubted = found.contradictions or found.forged or found.unsettled

@@ -23,7 +23,10 @@ def matrix(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only these cells: guarantee=NAME, fault=NAME, or both with a comma; `fault=crash` is every crash.",
+            help=(
+                "Only these cells: guarantee=NAME, fault=NAME, or both with a comma; `fault=crash`"
+                " is every crash."
+            ),
             metavar="guarantee=NAME,fault=NAME",
         ),
     ] = None,
@@ -99,7 +102,8 @@ def matrix(
         raise typer.Exit(1)
     if len(done) < len(wanted):
         raise TopicproofError(
-            f"The matrix was stopped after {len(done)} of {len(wanted)} cells. Go on: topicproof matrix --resume"
+            f"The matrix was stopped after {len(done)} of {len(wanted)} cells. Go on: topicproof"
+            " matrix --resume"
         )
 
 

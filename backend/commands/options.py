@@ -43,7 +43,10 @@ PerTransaction = Annotated[int | None, typer.Option(help="Records per transactio
 Lineage = Annotated[
     str | None,
     typer.Option(
-        help="record: sink records name their input in a header; packed: one header for many; off: judged by key.",
+        help=(
+            "record: sink records name their input in a header; packed: one header for many; off:"
+            " judged by key."
+        ),
         metavar="HOW",
     ),
 ]

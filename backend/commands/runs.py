@@ -97,7 +97,10 @@ def run(
     url: Annotated[
         str | None,
         typer.Option(
-            help="In the scenario table: the database, such as postgresql+psycopg://user@host/name; else SQLite.",
+            help=(
+                "In the scenario table: the database, such as postgresql+psycopg://user@host/name;"
+                " else SQLite."
+            ),
             metavar="URL",
         ),
     ] = None,
@@ -227,7 +230,10 @@ def check(
     payloads: Annotated[
         Payloads,
         typer.Option(
-            help="Keys, values and headers in --out: as read, as digests; none: kept nowhere, and faster."
+            help=(
+                "Keys, values and headers in --out: as read, as digests; none: kept nowhere, and"
+                " faster."
+            )
         ),
     ] = Payloads.ALL,
     bootstrap: Bootstrap = None,
@@ -244,7 +250,8 @@ def check(
     given = {"source": source, "sink": sink, "identity": identity, "guarantee": guarantee}
     if self_tested and payloads is Payloads.NONE:
         raise UsageError(
-            "--self-test needs the records, which --payloads none does not keep. Leave one of them out."
+            "--self-test needs the records, which --payloads none does not keep. Leave one of them"
+            " out."
         )
     agreed, fields = _agreed(
         contract, {name: str(value) for name, value in given.items() if value is not None}
@@ -312,7 +319,8 @@ def stop(run_id: RunId, json_: Json = None) -> None:
     while (found := history.get(run_id)).alive:
         if time.monotonic() > deadline:
             raise TopicproofError(
-                f"Run {run_id} was asked to stop and has not yet. Look again: topicproof show {run_id}"
+                f"Run {run_id} was asked to stop and has not yet. Look again: topicproof show"
+                f" {run_id}"
             )
         time.sleep(0.1)
     emit(json_, _run_json(found))
@@ -419,8 +427,9 @@ def clean(
     signed = signoffs(history, run_id)
     if signed and not signed_too:
         raise UsageError(
-            f"Run {run_id} was signed by {signed[-1].name}, and the evidence of that would be deleted. Take it along "
-            f"first (topicproof evidence {run_id} --out DIR), then repeat with --signed-too."
+            f"Run {run_id} was signed by {signed[-1].name}, and the evidence of that would be"
+            f" deleted. Take it along first (topicproof evidence {run_id} --out DIR), then repeat"
+            " with --signed-too."
         )
     settings = where_it_ran(settings, found_run)
     with services(

@@ -68,8 +68,9 @@ def balances(facts: Mapping[str, Any]) -> str:
         return f"totals: all {accounts:,} accounts are what their distinct payments come to"
     amount = sum(wrong.values()) / 100
     return (
-        f"totals: {len(wrong):,} of {accounts:,} accounts are wrong, by {amount:+,.2f} in all, because payments came "
-        "into the source twice. `topicproof totals RUN` shows each; deduplicate_s in the plan drops such payments"
+        f"totals: {len(wrong):,} of {accounts:,} accounts are wrong, by {amount:+,.2f} in all,"
+        " because payments came into the source twice. `topicproof totals RUN` shows each;"
+        " deduplicate_s in the plan drops such payments"
     )
 
 
@@ -82,14 +83,20 @@ def report_lines(report: Report) -> Iterator[str]:
         for name, count in report.fates.items()
         if count is not None and name != "never_transactional"
     }
-    yield f"judged: {report.source_records:,} inputs of {report.source.topic}, {judged_range(report.source)}"
+    yield (
+        f"judged: {report.source_records:,} inputs of {report.source.topic},"
+        f" {judged_range(report.source)}"
+    )
     terms = " + ".join(f"{count:,} {name}" for name, count in fates.items())
     for warning in report.warnings:
         yield f"[yellow]Warning[/]: {plain(warning)}"
     yield f"balance of {report.sink.topic}: {report.sink.offsets:,} offsets = {terms}"
     moved = report.transactions
     counted = " (each counted once a partition)" if moved.told_by == Witness.RAW_LOG else ""
-    ends = f"{moved.committed or 0:,} committed, {moved.aborted or 0:,} aborted, {moved.open or 0:,} open"
+    ends = (
+        f"{moved.committed or 0:,} committed, {moved.aborted or 0:,} aborted, {moved.open or 0:,}"
+        " open"
+    )
     if report.origin is not None:
         yield plain(origin_line(report.origin))
     for note in report.notes:

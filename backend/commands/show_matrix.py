@@ -39,14 +39,18 @@ def markdown(results: Sequence[Result], planned: int | None = None) -> str:
         lines.append(f"| `{trouble.name}`: {trouble.title} | {' | '.join(said)} |")
     lines += [
         "",
-        "`exact`: each input committed once, in order. *hidden* is no harm: records of aborted transactions.",
+        (
+            "`exact`: each input committed once, in order. *hidden* is no harm: records of aborted"
+            " transactions."
+        ),
     ]
     surprising = [one for one in results if one.surprises]
     if surprising:
         lines += ["", "## Surprises", ""]
         for one in surprising:
             lines.append(
-                f"- `{one.guarantee}` under `{one.fault}` (run {one.run}): {'; '.join(one.surprises)}"
+                f"- `{one.guarantee}` under `{one.fault}` (run {one.run}):"
+                f" {'; '.join(one.surprises)}"
             )
     lines += ["", "## What proves that each fault fired", ""]
     lines += [
@@ -66,11 +70,12 @@ def heat_map(results: Sequence[Result]) -> str:
         for trouble, row in rows
     )
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Guarantees against faults</title>'
-        f"<style>{_STYLE}</style></head><body><h1>Guarantees against faults</h1><p>{escape(summary(results))}</p>"
-        f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
-        "<p>Each cell is a run, judged from its sink. Point at one to see what was expected and what proves that its "
-        "fault fired. Hidden records are no harm: those of aborted transactions.</p></body></html>\n"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Guarantees against'
+        f" faults</title><style>{_STYLE}</style></head><body><h1>Guarantees against"
+        f" faults</h1><p>{escape(summary(results))}</p><table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table><p>Each"
+        " cell is a run, judged from its sink. Point at one to see what was expected and what"
+        " proves that its fault fired. Hidden records are no harm: those of aborted"
+        " transactions.</p></body></html>\n"
     )
 
 
@@ -83,7 +88,10 @@ def summary(results: Sequence[Result]) -> str:
         if surprising
         else "no surprise"
     )
-    return f"{len(results) - surprising} of {len(results)} cells agree with what theory expects; {rest} ({took:,.0f} s)."
+    return (
+        f"{len(results) - surprising} of {len(results)} cells agree with what theory expects;"
+        f" {rest} ({took:,.0f} s)."
+    )
 
 
 def line(result: Result) -> str:
@@ -117,14 +125,17 @@ def _cell(result: Result) -> str:
     kind = "surprise" if result.surprises else "damaged" if harmed else "exact"
     told = "; ".join(result.surprises) or f"expected: {result.expected}"
     title = escape(f"{told}. Fired: {result.fired or 'not shown'}.")
-    return f'<td class="{kind}" title="{title}">{escape(result.says)}{" (surprise)" if result.surprises else ""}</td>'
+    return (
+        f'<td class="{kind}"'
+        f' title="{title}">{escape(result.says)}{" (surprise)" if result.surprises else ""}</td>'
+    )
 
 
 _STYLE = (
-    ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;margin:2rem;max-width:max-content}"
-    "table{border-collapse:separate;border-spacing:3px}th{font-weight:600;text-align:left;padding:.4rem .6rem}"
-    "small{display:block;font-weight:400;opacity:.75}"
-    "td{padding:.4rem .6rem;border-radius:4px;white-space:nowrap}"
+    ":root{color-scheme:light dark}body{font:15px/1.5"
+    " system-ui,sans-serif;margin:2rem;max-width:max-content}table{border-collapse:separate;border-spacing:3px}th{font-weight:600;text-align:left;padding:.4rem"
+    " .6rem}small{display:block;font-weight:400;opacity:.75}td{padding:.4rem"
+    " .6rem;border-radius:4px;white-space:nowrap}"
     + "".join(
         f".{name}{{background:{colour}33;border-left:4px solid {colour}}}"
         for name, colour in _COLOURS.items()

@@ -189,7 +189,8 @@ def _groups(out: Console, view: TopicView) -> None:
                 colour = "yellow" if one.stuck else "default"
                 _say(
                     out,
-                    f"[{colour}]{plain(lag.group)}, partition {one.partition}: {plain(one.why)}{about}[/]",
+                    f"[{colour}]{plain(lag.group)}, partition {one.partition}:"
+                    f" {plain(one.why)}{about}[/]",
                 )
 
 

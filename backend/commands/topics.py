@@ -56,7 +56,8 @@ def fill(
         held = cluster.bounds(topic)
         if held.offsets:
             raise UsageError(
-                f"Topic {topic} holds {held.offsets:,} offsets already. Choose another with --topic."
+                f"Topic {topic} holds {held.offsets:,} offsets already. Choose another with"
+                " --topic."
             )
         count = fill_topic(cluster, topic, None if until_stopped else records, rate, stop.is_set)
     emit(json_, {"topic": topic, "records": count, "bootstrap": found.bootstrap})

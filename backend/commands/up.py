@@ -42,7 +42,8 @@ def up(
                 {"abort_probability": 0.2, "faults": ["crash@transaction=2"], "seed": 1}
             )
             say(
-                "one small demo: 10,000 numbers squared, a fifth of the transactions aborted, every worker killed once"
+                "one small demo: 10,000 numbers squared, a fifth of the transactions aborted, every"
+                " worker killed once"
             )
             execute(settings, found, plan, stop)
         emit(json_, {"address": address, "bootstrap": found.bootstrap, "spark": found.spark_remote})

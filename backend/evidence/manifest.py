@@ -26,7 +26,8 @@ class Payloads(StrEnum):
     ALL = "all"
     """As they were read."""
     MASKED = "masked"
-    """Each as a digest under a secret that nobody keeps: equal stays equal, and nothing can be read."""
+    """Each as a digest under a secret that nobody keeps: equal stays equal, and nothing can be
+    read."""
     NONE = "none"
     """No key and no value; only the headers of our own pipelines."""
 
@@ -52,7 +53,8 @@ class Manifest:
     """UTC, ISO 8601."""
     payloads: Payloads = Payloads.ALL
     judged_at: str | None = None
-    """UTC, ISO 8601: the time that the report's page and JUnit file name. None in manifests of earlier versions."""
+    """UTC, ISO 8601: the time that the report's page and JUnit file name. None in manifests of
+    earlier versions."""
     of: str | None = None
     """SHA-256 of the manifest of the whole evidence, in a copy that leaves something out."""
     files: Mapping[str, Entry] = field(default_factory=dict)

@@ -42,14 +42,15 @@ FEW_ROWS = 10
 def write_page(path: Path, report: Report, made_at: str) -> None:
     """Raises OSError."""
     path.write_text(
-        "<!doctype html>\n"
-        '<html lang="en"><head><meta charset="utf-8">'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         # Nothing is fetched from anywhere, whatever a name in the report may say.
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src'
+        " 'unsafe-inline'; "
         "script-src 'unsafe-inline'; img-src data: blob:\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{report.verdict}: {_text(report.sink.topic)}</title><style>{_STYLE}</style></head><body><main>"
+        f"<title>{report.verdict}:"
+        f" {_text(report.sink.topic)}</title><style>{_STYLE}</style></head><body><main>"
         f"{_body(report, made_at)}</main><script>{_library()}</script><script>{_charts(report)}</script>"
         "</body></html>\n",
         encoding="utf-8",
@@ -73,10 +74,15 @@ def _body(report: Report, made_at: str) -> str:
     first = [one for one in report.findings if one not in aside]
     title = f"{_text(report.source.topic)} → {_text(report.sink.topic)}"
     parts = [
-        f'<header><p class="small">Topicproof · {_text(report.run or "check")} · judged {_text(made_at)} in '
-        f"{report.took_s:.1f} s</p><h1>{title}</h1></header>",
-        f'<section class="verdict {report.verdict.lower()}"><p class="word">{SYMBOLS[report.verdict]} {report.verdict}'
-        f'<span class="small"> · {_text(report.guarantee)}</span></p><p>{_text(report.why)}</p></section>',
+        (
+            f'<header><p class="small">Topicproof · {_text(report.run or "check")} · judged'
+            f" {_text(made_at)} in {report.took_s:.1f} s</p><h1>{title}</h1></header>"
+        ),
+        (
+            f'<section class="verdict {report.verdict.lower()}"><p'
+            f' class="word">{SYMBOLS[report.verdict]} {report.verdict}<span class="small"> ·'
+            f" {_text(report.guarantee)}</span></p><p>{_text(report.why)}</p></section>"
+        ),
         *(f'<p class="doubt"><b>Doubt</b> {_text(doubt)}</p>' for doubt in report.doubts),
         *(f'<p class="doubt"><b>Warning</b> {_text(warning)}</p>' for warning in report.warnings),
         *(f'<p class="doubt"><b>Note</b> {_text(note)}</p>' for note in report.notes),
@@ -120,9 +126,11 @@ def _figures(report: Report) -> str:
         ("transactions", "–" if moved.committed is None else f"{moved.committed:,} committed"),
         (
             "",
-            ""
-            if moved.committed is None
-            else f"{moved.aborted or 0:,} aborted, {moved.open or 0:,} open",
+            (
+                ""
+                if moved.committed is None
+                else f"{moved.aborted or 0:,} aborted, {moved.open or 0:,} open"
+            ),
         ),
         ("not processed", f"{report.not_processed:,}"),
     ]
@@ -149,8 +157,10 @@ def _finding(report: Report, finding: Finding, check: Check | None, uncounted: s
             f"{more}{_table(('place', 'transaction', 'why'), rest)}</details>" if rest else ""
         )
     return (
-        f'<article><h3><span class="badge {finding.outcome.lower()}">{SYMBOLS[finding.outcome]} {finding.outcome}'
-        f"</span> {_text(finding.kind.replace('_', ' '))} · {found}{note}</h3><p>{_text(finding.why)}</p>"
+        f'<article><h3><span class="badge {finding.outcome.lower()}">{SYMBOLS[finding.outcome]}'
+        f" {finding.outcome}"
+        f"</span> {_text(finding.kind.replace('_', ' '))} ·"
+        f" {found}{note}</h3><p>{_text(finding.why)}</p>"
         f"{heard}{examples}</article>"
     )
 
@@ -174,7 +184,8 @@ def _origin(report: Report) -> list[str]:
         return []
     rows = [(name, topic_id or "none") for name, topic_id in report.origin.topics.items()]
     return [
-        f"<h3>Cluster {_text(report.origin.cluster or 'without an id')}</h3>{_table(('topic', 'topic id'), rows)}"
+        "<h3>Cluster"
+        f" {_text(report.origin.cluster or 'without an id')}</h3>{_table(('topic', 'topic id'), rows)}"
     ]
 
 
@@ -183,7 +194,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     if not body:
         return '<p class="small">None.</p>'
     names = "".join(f"<th>{_text(name.replace('_', ' '))}</th>" for name in head)
-    return f'<div class="wide"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (
+        "<div"
+        f' class="wide"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def _cell(value: object) -> str:

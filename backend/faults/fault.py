@@ -21,7 +21,8 @@ class Side(StrEnum):
     """Who does the damage."""
 
     WORKER = "worker"
-    """The sink, inside a task: in transaction N of every source partition, once, claimed in the journal before."""
+    """The sink, inside a task: in transaction N of every source partition, once, claimed in the
+    journal before."""
     RUN = "run"
     """The run's own process, once, when the journal shows N committed transactions."""
 

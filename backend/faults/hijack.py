@@ -23,7 +23,8 @@ def hijack(bootstrap: str, client: Mapping[str, str], transactional_id: str) -> 
     )
     if ended.wait(DONE_WITHIN_S) != 0:
         raise InjectedError(
-            f"{transactional_id}: it could not be hijacked; its process ended with {ended.returncode}."
+            f"{transactional_id}: it could not be hijacked; its process ended with"
+            f" {ended.returncode}."
         )
 
 

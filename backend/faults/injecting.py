@@ -46,7 +46,8 @@ class Faults:
         faults = tuple(parse_fault(text) for text in given.get("faults", "").split())
         if faults and "journal" not in given:
             raise UsageError(
-                f"{FORMAT}: faults need the option journal: without it each would fire again and again."
+                f"{FORMAT}: faults need the option journal: without it each would fire again and"
+                " again."
             )
         return cls(faults, probability, int(given.get("seed", "0")))
 

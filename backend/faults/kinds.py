@@ -27,7 +27,8 @@ ERROR = Kind(
 )
 ZOMBIE = Kind(
     "zombie",
-    "The worker is cut off from Spark and stopped (SIGSTOP), and goes on when its successor has begun.",
+    "The worker is cut off from Spark and stopped (SIGSTOP), and goes on when its successor has"
+    " begun.",
     Side.WORKER,
     (TRANSACTION, _OPEN),
 )
@@ -40,8 +41,8 @@ HIJACK = Kind(
 )
 OFFSETS = Kind(
     "offsets",
-    "The group's committed offset is moved by as much as a transaction, or deleted; then the task fails, so that Spark "
-    "replays its batch, or goes on.",
+    "The group's committed offset is moved by as much as a transaction, or deleted; then the task"
+    " fails, so that Spark replays its batch, or goes on.",
     Side.WORKER,
     (
         TRANSACTION,
@@ -52,7 +53,8 @@ OFFSETS = Kind(
 )
 REFUSED = Kind(
     "refused",
-    "The worker produces a record that the broker refuses, larger than the topic allows, in so many tries.",
+    "The worker produces a record that the broker refuses, larger than the topic allows, in so many"
+    " tries.",
     Side.WORKER,
     (TRANSACTION, Key("times", "1")),
     step=Step.BEGUN,
@@ -61,8 +63,8 @@ REFUSED = Kind(
 
 NETWORK = Kind(
     "network",
-    "Requests of the workers to the brokers are lost or late on their way, or their answers are; every worker reaches "
-    "the brokers through a proxy.",
+    "Requests of the workers to the brokers are lost or late on their way, or their answers are;"
+    " every worker reaches the brokers through a proxy.",
     Side.RUN,
     (
         TRANSACTION,
@@ -82,8 +84,8 @@ ISOLATED = Kind(
 )
 BROKER = Kind(
     "broker",
-    "The embedded broker that leads a role's partition is killed and started again, stands still, or is cut off from "
-    "its peers, for so many seconds.",
+    "The embedded broker that leads a role's partition is killed and started again, stands still,"
+    " or is cut off from its peers, for so many seconds.",
     Side.RUN,
     (
         TRANSACTION,
@@ -95,7 +97,8 @@ BROKER = Kind(
 )
 OPEN = Kind(
     "open",
-    "A foreign producer leaves a transaction open in the sink, until it is aborted after so many seconds, or expires.",
+    "A foreign producer leaves a transaction open in the sink, until it is aborted after so many"
+    " seconds, or expires.",
     Side.RUN,
     (TRANSACTION, Key("end", "abort", ("abort", "expiry")), Key("seconds", "5")),
     step=Step.BEGUN,

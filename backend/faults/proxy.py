@@ -65,7 +65,8 @@ class How(StrEnum):
     OVERTAKEN = "overtaken"
     """The next one of its kind on this connection passes it."""
     GHOST = "ghost"
-    """The connection breaks; the request arrives all the same, when nobody waits for it any more."""
+    """The connection breaks; the request arrives all the same, when nobody waits for it any
+    more."""
 
 
 @dataclass

@@ -28,7 +28,8 @@ from topicproof.backend.faults.other import start, what_was_told
 from topicproof.backend.sink.journal import Entry, GenerationBegun, JournalReader, TaskStarted
 
 SUCCESSOR_WITHIN_S = 120.0
-"""A worker without a successor is resumed after this long, so that nothing stays stopped for ever."""
+"""A worker without a successor is resumed after this long, so that nothing stays stopped for
+ever."""
 LOOK_S = 0.1
 
 
@@ -39,7 +40,8 @@ def stop_until_succeeded(
     connections = _connections_to_spark()
     if not connections:
         raise InjectedError(
-            f"{transactional_id}: its worker has no connection to Spark's daemon that it could leave."
+            f"{transactional_id}: its worker has no connection to Spark's daemon that it could"
+            " leave."
         )
     start(
         __name__,

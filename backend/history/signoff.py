@@ -30,7 +30,8 @@ from topicproof.validators.report import Report
 FIRST = "0" * 64
 """What the first entry has for the hash of the one before it."""
 TRIES = 10
-"""Two people may sign at the same moment: one of them gets the next number, the other tries again."""
+"""Two people may sign at the same moment: one of them gets the next number, the other tries
+again."""
 
 
 class Decision(StrEnum):
@@ -266,8 +267,8 @@ def _require_acceptable(
     left = [kind for kind in _kinds(reports) if kind not in waived]
     if left:
         raise UsageError(
-            f"The verdict is VIOLATED by {', '.join(left)}. Waive each first (--decision waive --kind {left[0]} "
-            "--until DAY --comment REASON), or reject."
+            f"The verdict is VIOLATED by {', '.join(left)}. Waive each first (--decision waive"
+            f" --kind {left[0]} --until DAY --comment REASON), or reject."
         )
 
 

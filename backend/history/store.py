@@ -125,7 +125,9 @@ class History:
         """A new run owned by this process, with an id nobody else has: two clusters may share a
         history, two laptops a cluster, and a transactional id must never be shared."""
         row = _RunRow(
-            id=f"{name}-{''.join(secrets.choice('23456789abcdefghjkmnpqrstvwxyz') for _ in range(6))}",
+            id=(
+                f"{name}-{''.join(secrets.choice('23456789abcdefghjkmnpqrstvwxyz') for _ in range(6))}"
+            ),
             kind=kind,
             created_at=_now(),
             state=State.CREATED,
@@ -164,7 +166,8 @@ class History:
         found = self.get(run)
         if found.alive and found.owner != _me():
             raise UsageError(
-                f"Run {run} is being worked on by another process ({found.owner}). Stop it first: topicproof stop {run}"
+                f"Run {run} is being worked on by another process ({found.owner}). Stop it first:"
+                f" topicproof stop {run}"
             )
         seen = _RunRow.owner.is_(None) if found.owner is None else _RunRow.owner == found.owner
         values = {
@@ -303,8 +306,8 @@ def _upgrade(engine: Engine) -> None:
             command.upgrade(config, "head")
         except CommandError as error:
             raise EvidenceError(
-                "The history database was written by a newer Topicproof. Update this one, or choose another "
-                "database by TOPICPROOF_DATABASE or another home by TOPICPROOF_HOME."
+                "The history database was written by a newer Topicproof. Update this one, or choose"
+                " another database by TOPICPROOF_DATABASE or another home by TOPICPROOF_HOME."
             ) from error
         connection.commit()
 
@@ -325,7 +328,10 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 def _cannot(error: SQLAlchemyError) -> str:
     cause = str(getattr(error, "orig", None) or error).splitlines()[0]
-    return f"The history database cannot be used: {cause}. Check TOPICPROOF_DATABASE or the home folder."
+    return (
+        f"The history database cannot be used: {cause}. Check TOPICPROOF_DATABASE or the home"
+        " folder."
+    )
 
 
 def _now() -> datetime:

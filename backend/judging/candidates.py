@@ -20,7 +20,8 @@ PATHS_MAX = 100
 SHARE_MIN = 0.5
 """A part that fewer records have, or that fewer inputs differ in, matches nothing."""
 FAN_OUT_FULL = 20
-"""With so many outputs for each shared text, on average, a pair still scores in full. A constant has more."""
+"""With so many outputs for each shared text, on average, a pair still scores in full. A constant
+has more."""
 SCORE_MIN = 0.5
 
 Texts = Sequence[bytes | None]
@@ -76,8 +77,9 @@ class Fit:
     def __str__(self) -> str:
         unique = "unique" if self.unique == 1 else f"{_percent(self.unique)} distinct"
         return (
-            f"present in {_percent(self.in_inputs)} of {self.inputs:,} inputs and {_percent(self.in_outputs)} of "
-            f"{self.outputs:,} outputs, {unique}, {_percent(self.overlap)} overlap"
+            f"present in {_percent(self.in_inputs)} of {self.inputs:,} inputs and"
+            f" {_percent(self.in_outputs)} of {self.outputs:,} outputs, {unique},"
+            f" {_percent(self.overlap)} overlap"
         )
 
 

@@ -52,7 +52,8 @@ class Question:
     """The judged range of the source: an input counts from `start` to below `lso`."""
     sink: str
     also: tuple[str, ...] = ()
-    """Further topics that the same outputs went to: judged as one with the sink (validators/merged_topics.py)."""
+    """Further topics that the same outputs went to: judged as one with the sink
+    (validators/merged_topics.py)."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     identity: Identity = Identity.LINEAGE
     expected: Expected = field(default_factory=Expected)
@@ -70,13 +71,13 @@ class Question:
     not_processed: int = 0
     """Inputs beyond the judged range."""
     foreign: bool = False
-    """Whether nobody answers for the topics: their whole range is judged, what they lost is asked for, and they may
-    move. The source's bounds are then taken again after the sink's."""
+    """Whether nobody answers for the topics: their whole range is judged, what they lost is asked
+    for, and they may move. The source's bounds are then taken again after the sink's."""
     group: str | None = None
     """The consumer group of `agreed.offsets`."""
     due: Mapping[int, int] | None = None
-    """The source offsets below which outputs are due, by partition; a partition that is left out owes none. None: all
-    of the judged range, or, where the topics move, as far as outputs reach."""
+    """The source offsets below which outputs are due, by partition; a partition that is left out
+    owes none. None: all of the judged range, or, where the topics move, as far as outputs reach."""
 
 
 _HINTS = get_type_hints(Question)
@@ -109,9 +110,11 @@ class Capture:
     """Why the readings are not to be trusted, in clauses."""
     circumstances: Circumstances = NO_CIRCUMSTANCES
     pending: DataFrame | None = None
-    """The pending records of the source, where records are matched by key; None when it has none."""
+    """The pending records of the source, where records are matched by key; None when it has
+    none."""
     packs: Path | None = None
-    """Where the sink's lineage is packed, the folder that says where (validators/lineage/packed.py)."""
+    """Where the sink's lineage is packed, the folder that says where
+    (validators/lineage/packed.py)."""
     source_packs: Path | None = None
     """The same of the source's, where its records are outputs themselves."""
     origin: Origin | None = None
@@ -129,8 +132,9 @@ class Capture:
         """Raises EvidenceError where there are no records to look at."""
         if isinstance(self.readings, Folded):
             raise EvidenceError(
-                f"The evidence on {self.question.sink} was kept without payloads, as sets of offsets only, and this "
-                "needs the records. Judge the topics again with --payloads all."
+                f"The evidence on {self.question.sink} was kept without payloads, as sets of"
+                " offsets only, and this needs the records. Judge the topics again with --payloads"
+                " all."
             )
         return self.readings
 
@@ -153,8 +157,8 @@ def keep_capture(taken: Capture, evidence: Path) -> None:
     question, expected = taken.question, taken.question.expected
     said = {
         "question": {
-            one.name: TypeAdapter(_HINTS[one.name]).dump_python(
-                getattr(question, one.name), mode="json"
+            one.name: (
+                TypeAdapter(_HINTS[one.name]).dump_python(getattr(question, one.name), mode="json")
             )
             for one in fields(Question)
             if one.name not in ("journal", "polled", "expected")
@@ -219,14 +223,18 @@ def read_capture(spark: SparkSession, evidence: Path) -> Capture:
         return Capture(
             question,
             sink,
-            read_folded(evidence)
-            if said.get("folded")
-            else Readings(reading(COMMITTED), reading(UNCOMMITTED), reading(INPUTS)),
+            (
+                read_folded(evidence)
+                if said.get("folded")
+                else Readings(reading(COMMITTED), reading(UNCOMMITTED), reading(INPUTS))
+            ),
             pq.read_table(evidence / BATCHES) if said.get("raw_log", True) else None,
             TypeAdapter(Coordinator | None).validate_python(said["coordinator"]),
-            pq.read_table(evidence / SOURCE_BATCHES)
-            if (evidence / SOURCE_BATCHES).exists()
-            else None,
+            (
+                pq.read_table(evidence / SOURCE_BATCHES)
+                if (evidence / SOURCE_BATCHES).exists()
+                else None
+            ),
             reading(ABORTED) if (evidence / ABORTED).exists() else None,
             tuple(said.get("doubts", ())),
             TypeAdapter(Circumstances).validate_python(said.get("circumstances", {})),

@@ -151,7 +151,8 @@ class Contract(BaseModel):
     ) = None
     warn: Warn = Warn()
     range: Literal["whole", "retained"] = "whole"
-    """Whether records that Kafka has removed leave the verdict open, or are left out of what is judged."""
+    """Whether records that Kafka has removed leave the verdict open, or are left out of what is
+    judged."""
 
     @model_validator(mode="before")
     @classmethod

@@ -18,7 +18,8 @@ from topicproof.validators.lineage.headers import LINEAGE_HEADER, parse_lineage
 from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
 
 INPUTS, OUTPUTS = 10_000, 1_000
-"""The newest records of each topic that are looked at. An output's input may be much older than the newest input."""
+"""The newest records of each topic that are looked at. An output's input may be much older than the
+newest input."""
 KEPT_BYTES = 20_000
 """Of one key, value or header."""
 SECONDS_MAX = 30.0
@@ -146,8 +147,10 @@ def _named(row: Row, source: str) -> tuple[int, int] | None:
 def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
     why = f"{best}: {best.certainty}"
     comments = [
-        f"# A first contract, from the newest {best.inputs:,} inputs and {best.outputs:,} outputs. "
-        "Read it before you believe it.",
+        (
+            f"# A first contract, from the newest {best.inputs:,} inputs and {best.outputs:,}"
+            " outputs. Read it before you believe it."
+        ),
         f"# Identity: {why}.",
         f"# Outputs: {seen.outputs}.",
         f"# Order: {seen.ordered}.",
@@ -157,7 +160,10 @@ def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
         f"source: {_topic(source)}",
         f"sink: {_topic(sink)}",
         f"identity: {best.spelled}",
-        f"expect: {seen.expect} # one_to_one, zero_or_one, or one_to_many with a count in Spark SQL over the input",
+        (
+            f"expect: {seen.expect} # one_to_one, zero_or_one, or one_to_many with a count in Spark"
+            " SQL over the input"
+        ),
         *(
             []
             if seen.count is None
@@ -167,7 +173,8 @@ def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
             []
             if seen.expect == "one_to_many"
             else [
-                "# value: upper(value) # what an output's value must be, in Spark SQL over the input"
+                "# value: upper(value) # what an output's value must be, in Spark SQL over the"
+                " input"
             ]
         ),
         f"order: {seen.order} # per_source_partition, per_key or none",
@@ -179,14 +186,15 @@ def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
 
 def _nothing(source: str, sink: str, tried: Sequence[Fit]) -> Draft:
     lines = [
-        f"# {source} and {sink} share nothing that tells which input an output belongs to. The best that was tried:"
+        f"# {source} and {sink} share nothing that tells which input an output belongs to. The best"
+        " that was tried:"
     ]
     lines += [f"#   identity: {fit.spelled} # {fit}" for fit in tried[:TRIED_SHOWN]]
     if not tried:
         lines.append("#   nothing: no part is in half of the records on both sides")
     why = (
-        f"No identity was found between {source} and {sink}, so no contract was written. Let the program copy a unique "
-        "id of each input to its outputs, as key, header or JSON field."
+        f"No identity was found between {source} and {sink}, so no contract was written. Let the"
+        " program copy a unique id of each input to its outputs, as key, header or JSON field."
     )
     return Draft("\n".join(lines) + "\n", why, found=False)
 

@@ -17,7 +17,8 @@ from topicproof.validators.finding import Order
 from topicproof.validators.json_path import parse_path, spell_path
 
 EDGE = 0.1
-"""Share of the matched inputs that is left out where the sample of the sink begins: some of their outputs are older."""
+"""Share of the matched inputs that is left out where the sample of the sink begins: some of their
+outputs are older."""
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -105,7 +106,10 @@ def _expectation(
         )
     for count in _counts(judged, documents):
         return Expect.ONE_TO_MANY, count, f"{said}, which is {count}"
-    remedy = f"Fill in the count, or say one_to_one if outputs above 1 are duplicates ({PLACEHOLDER} is no count)"
+    remedy = (
+        f"Fill in the count, or say one_to_one if outputs above 1 are duplicates ({PLACEHOLDER} is"
+        " no count)"
+    )
     return Expect.ONE_TO_MANY, PLACEHOLDER, f"{said}, and nothing in the inputs says so. {remedy}"
 
 

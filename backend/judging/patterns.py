@@ -39,7 +39,8 @@ def check_pattern(pattern: str) -> str:
         )
     groups = [_Group()]
     held: bool | None = None
-    """Whether what a quantifier would repeat holds one without a limit; None where there is nothing to repeat."""
+    """Whether what a quantifier would repeat holds one without a limit; None where there is nothing
+    to repeat."""
     at = 0
     while at < len(pattern):
         sign = pattern[at]
@@ -85,8 +86,8 @@ def _after_quantifier(pattern: str, at: int, held: bool | None, group: _Group) -
     unlimited = found[0][0] in "*+" or (found["comma"] is not None and found["most"] is None)
     if unlimited and held:
         raise ValueError(
-            f"the regular expression {pattern!r} repeats a repetition, which can take for ever. Write the inner one "
-            "without a way back (a++ for a+)"
+            f"the regular expression {pattern!r} repeats a repetition, which can take for ever."
+            " Write the inner one without a way back (a++ for a+)"
         )
     if unlimited and found["kind"] != "+":
         group.unbounded = True

@@ -32,8 +32,8 @@ from topicproof.validators.selftest import Caught, choose, compare, inject
 
 SCRATCH = "self-test"
 NOTHING_TO_INJECT_INTO = (
-    "no transaction has four committed outputs that differ, none of the kinds that would be injected is judged, or the "
-    "evidence was kept without payloads"
+    "no transaction has four committed outputs that differ, none of the kinds that would be"
+    " injected is judged, or the evidence was kept without payloads"
 )
 KEPT = "self-test.json"
 """In a run's folder: what was caught, and in which evidence."""
@@ -78,7 +78,8 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     if missed:
         said = ", ".join(f"{one.kind} {one.found} times" for one in missed)
         raise SelfTestError(
-            f"The self-test failed: one of each was injected, and found was {said}. Trust no verdict."
+            f"The self-test failed: one of each was injected, and found was {said}. Trust no"
+            " verdict."
         )
     return caught
 
@@ -123,7 +124,8 @@ def _caught(settings: Settings, folder: Path, say: Callable[[str], None]) -> lis
         if said["evidence"] == digest:
             return list(said["caught"])
     say(
-        "self-test: a duplicate, a gap, a swap and a torn transaction are injected into copies of the readings"
+        "self-test: a duplicate, a gap, a swap and a torn transaction are injected into copies of"
+        " the readings"
     )
     with services(settings, kafka=False, say=say) as up, spark_session(up.spark_remote) as spark:
         found = [self_test(spark, evidence.parent) for evidence in evidence_in(folder)]

@@ -46,8 +46,8 @@ class _Helper:
 
 
 _idle: list[_Helper] = []
-"""Those that have answered: every transaction makes such a call, and a new thread for each takes a tenth of what a
-transaction costs the client."""
+"""Those that have answered: every transaction makes such a call, and a new thread for each takes a
+tenth of what a transaction costs the client."""
 # A process that is forked off has no threads but its own.
 os.register_at_fork(after_in_child=_idle.clear)
 

@@ -87,7 +87,8 @@ class Cluster:
             found = self.admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
         if found is None or not found.partitions:
             raise TopicError(
-                f"There is no topic {topic} at {self.bootstrap}. Check its name; capital letters count."
+                f"There is no topic {topic} at {self.bootstrap}. Check its name; capital letters"
+                " count."
             )
         return sorted(found.partitions)
 
@@ -287,7 +288,8 @@ def cluster_error(error: KafkaException, bootstrap: str, doing: str) -> ClusterE
     cause: KafkaError = error.args[0]
     if _silent(error):
         return ClusterError(
-            f"No Kafka broker answers at {bootstrap} (while {doing}). Check the address and that Kafka runs."
+            f"No Kafka broker answers at {bootstrap} (while {doing}). Check the address and that"
+            " Kafka runs."
         )
     return ClusterError(
         f"Kafka at {bootstrap} refused while {doing}: {cause.str()} ({cause.name()})."
@@ -329,5 +331,6 @@ def require_records(bounds: Bounds) -> None:
     """Raises TopicError when nobody could read a record from it."""
     if all(p.lso <= p.start for p in bounds.partitions):
         raise TopicError(
-            f"Topic {bounds.topic} holds no record that a read_committed consumer could read. Fill it first."
+            f"Topic {bounds.topic} holds no record that a read_committed consumer could read. Fill"
+            " it first."
         )

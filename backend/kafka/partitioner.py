@@ -16,7 +16,8 @@ import numpy.typing as npt
 _SEED, _M, _R = 0x9747B28C, 0x5BD1E995, 24
 _WORD = 0xFFFFFFFF
 LONG_KEY_BYTES = 1_024
-"""A longer key is hashed by itself: what is done for many keys at once would then be done for few."""
+"""A longer key is hashed by itself: what is done for many keys at once would then be done for
+few."""
 
 
 def partitions_of(

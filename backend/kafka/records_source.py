@@ -160,7 +160,8 @@ class RecordsReader(DataSourceReader):
             if message is None:
                 if time.monotonic() - heard > SILENCE_S:
                     raise ClusterError(
-                        f"{self.topic}-{span.partition} gave nothing for {SILENCE_S:g} s. Try again."
+                        f"{self.topic}-{span.partition} gave nothing for {SILENCE_S:g} s. Try"
+                        " again."
                     )
                 continue
             heard = time.monotonic()

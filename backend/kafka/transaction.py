@@ -38,7 +38,8 @@ from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
 from topicproof.backend.settings import TRANSACTION_TIMEOUT_MS, transactional_producer_config
 
 ENOUGH = stop_after_attempt(5)
-"""How often a retriable error is retried, at first at once; together with the time-outs about one minute."""
+"""How often a retriable error is retried, at first at once; together with the time-outs about one
+minute."""
 
 PURGE_S = 0.5
 ABORT_S = 60
@@ -247,7 +248,8 @@ class TransactionalProducer:
         except TimeoutError as error:
             self.stuck = True
             raise ClientStuck(
-                f"{self.transactional_id}: the Kafka client does not come back with its offset. A new one goes on."
+                f"{self.transactional_id}: the Kafka client does not come back with its offset. A"
+                " new one goes on."
             ) from error
 
     def _retrying(self, call: Callable[[], Any], stop: stop_base = ENOUGH) -> None:
@@ -299,8 +301,8 @@ class TransactionalProducer:
             )
         if cause.code() in _NOT_ALLOWED:
             return NotAllowed(
-                f"{self.transactional_id}: the brokers do not allow this client to go on ({cause.name()}). Give it the "
-                "right back, and resume."
+                f"{self.transactional_id}: the brokers do not allow this client to go on"
+                f" ({cause.name()}). Give it the right back, and resume."
             )
         if is_refused(cause):
             return RecordRefused(f"{self.transactional_id}: {cause.str()} ({cause.name()}).")

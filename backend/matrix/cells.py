@@ -87,8 +87,8 @@ def run_cells(
     needed = max((cell.brokers for cell in cells), default=1)
     if needed > 1 and (there := how_many(cluster)) < needed:
         raise UsageError(
-            f"The embedded Kafka of {settings.home} runs with {there} of the {needed} brokers that these cells need. "
-            "Stop what uses it, or set TOPICPROOF_HOME to another folder."
+            f"The embedded Kafka of {settings.home} runs with {there} of the {needed} brokers that"
+            " these cells need. Stop what uses it, or set TOPICPROOF_HOME to another folder."
         )
     known = {(one.guarantee, one.fault): one for one in read_results(settings)}
     lock = threading.Lock()

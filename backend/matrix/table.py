@@ -39,7 +39,8 @@ from topicproof.validators.finding import Guarantee
 from topicproof.validators.report import Report
 
 SIZE: Mapping[str, Any] = {"records": 600, "partitions": 2, "per_transaction": 100, "seed": 3}
-"""Of every cell: three transactions or more in each of two partitions, so that one follows whatever is struck."""
+"""Of every cell: three transactions or more in each of two partitions, so that one follows whatever
+is struck."""
 BROKERS = 3
 """How many brokers a cluster must have in which one fails and the others go on."""
 
@@ -74,7 +75,8 @@ class Promise:
     name: str
     plan: Mapping[str, Any]
     like: str | None = None
-    """Another promise, of which it expects the same without repeats: something behind the sink drops them."""
+    """Another promise, of which it expects the same without repeats: something behind the sink
+    drops them."""
     under: frozenset[str] = frozenset()
     """Where `like` is said: the troubles under which it is tried."""
     deduplicated: bool = False
@@ -106,12 +108,15 @@ class Trouble:
     proof: Callable[[Trial], str | None]
     """How it shows that the fault fired; None where nothing shows it."""
     expected: tuple[str | None, ...]
-    """One per promise that is like no other: names of damages, each of which must be found; with a question mark it may
-    be. None: there is nothing to strike. `refused`: the sink must refuse to go on, and leave the rest."""
+    """One per promise that is like no other: names of damages, each of which must be found; with a
+    question mark it may be. None: there is nothing to strike. `refused`: the sink must refuse to go
+    on, and leave the rest."""
     attempts: bool = False
-    """Whether the source is one in which every transaction was aborted once before it was committed."""
+    """Whether the source is one in which every transaction was aborted once before it was
+    committed."""
     brokers: int = 1
-    """How many the cluster must have; more than one: those of the embedded Kafka, since they are to be struck."""
+    """How many the cluster must have; more than one: those of the embedded Kafka, since they are to
+    be struck."""
 
 
 @dataclass(frozen=True)
@@ -261,8 +266,9 @@ _WORKER_LOST: Mapping[Step, tuple[str, ...]] = {
     Step.OFFSET_SENT: ("hidden", "", "", "gaps", "gaps"),
     Step.COMMITTED: ("", "", "", "", ""),
 }
-"""Exactly-once: the transaction that was under way is aborted, and its records are hidden. At-least-once repeats what
-was in the log before its offset was; at-most-once loses what was not in the log after its offset was."""
+"""Exactly-once: the transaction that was under way is aborted, and its records are hidden.
+At-least-once repeats what was in the log before its offset was; at-most-once loses what was not in
+the log after its offset was."""
 
 _NO_TRANSACTIONS = (None, None, None, None)
 
@@ -427,7 +433,8 @@ SMALL = frozenset(
         ("at_most_once", "crash-offset-sent"),
     }
 )
-"""The cells of a first look: the three guarantees, each with what it is known for, and a reader who drops repeats."""
+"""The cells of a first look: the three guarantees, each with what it is known for, and a reader who
+drops repeats."""
 
 
 def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS) -> list[Cell]:
@@ -449,8 +456,8 @@ def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS)
     possible = [cell for cell in chosen if cell.brokers <= brokers]
     if chosen and not possible:
         raise UsageError(
-            f"These cells strike brokers, and need {BROKERS} of the embedded Kafka. Add --brokers {BROKERS} and leave "
-            "--bootstrap away."
+            f"These cells strike brokers, and need {BROKERS} of the embedded Kafka. Add --brokers"
+            f" {BROKERS} and leave --bootstrap away."
         )
     return possible
 

@@ -40,12 +40,14 @@ class Cause(StrEnum):
     """Why payments are in the source twice."""
 
     INGEST = "ingest"
-    """A client posts payments to an HTTP server that appends them, and posts again where an answer was lost."""
+    """A client posts payments to an HTTP server that appends them, and posts again where an answer
+    was lost."""
     RESTART = "restart"
-    """An idempotent filler dies half-way and starts again from the beginning: to the brokers it is another producer."""
+    """An idempotent filler dies half-way and starts again from the beginning: to the brokers it is
+    another producer."""
     TRANSFER = "transfer"
-    """A transfer copies a table of a database, dies half-way before it noted how far it was, and reads it from its
-    starting point again."""
+    """A transfer copies a table of a database, dies half-way before it noted how far it was, and
+    reads it from its starting point again."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Twice:
     topic: str
     records: int
     database: str
-    """Where a transfer finds the payments: they are put into a table that is called like the topic."""
+    """Where a transfer finds the payments: they are put into a table that is called like the
+    topic."""
     stopped: Callable[[], bool] = lambda: False
     filled: Callable[[int], None] = lambda _count: None
     present: Set[int] = frozenset()

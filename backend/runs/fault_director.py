@@ -146,8 +146,8 @@ class Director(threading.Thread):
         api = inside if self.struck.transactional else outside
         if api is None:
             raise ClusterError(
-                f"there is no such request without transactions. Choose exactly_once, or another request than "
-                f"{fault.word('request')}."
+                "there is no such request without transactions. Choose exactly_once, or another"
+                f" request than {fault.word('request')}."
             )
         topic = self.struck.names.sink if api is Api.PRODUCE else None
         times, seconds = fault.number("times"), float(fault.number("seconds"))

@@ -89,8 +89,8 @@ class FileServer(ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except OSError as error:
             raise SetupError(
-                f"The files of the run are served on port {port} of {HOST}, which is not free ({error.strerror}). "
-                "End what listens there, or start a new run."
+                f"The files of the run are served on port {port} of {HOST}, which is not free"
+                f" ({error.strerror}). End what listens there, or start a new run."
             ) from error
 
     def heard(self, path: str) -> None:

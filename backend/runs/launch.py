@@ -37,7 +37,8 @@ PLAN, LOG = "plan.yaml", "process.log"
 LINES_SHOWN = 15
 _POLL_S = 0.1
 _STARTED: list[subprocess.Popen[bytes]] = []
-"""Processes this one started. They outlive it, so nobody waits for them; a dropped handle would warn."""
+"""Processes this one started. They outlive it, so nobody waits for them; a dropped handle would
+warn."""
 
 
 def start_run(
@@ -162,7 +163,8 @@ def _await_run(
                 return run.id
         if ended:
             raise SetupError(
-                f"The process of the run ended before the run began. It said: {_end(log, said_before) or 'nothing.'}"
+                "The process of the run ended before the run began. It said:"
+                f" {_end(log, said_before) or 'nothing.'}"
             )
         if time.monotonic() > deadline:
             raise SetupError(

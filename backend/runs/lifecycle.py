@@ -121,9 +121,9 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
                 "filled": not plan.fills,
                 # The port is chosen once: the URLs in the source must still be right when the run
                 # is resumed.
-                "served": f"http://{HOST}:{free_ports(1)[0]}/"
-                if chosen.serves and plan.fills
-                else "",
+                "served": (
+                    f"http://{HOST}:{free_ports(1)[0]}/" if chosen.serves and plan.fills else ""
+                ),
             },
         )
     except TopicproofError as error:
@@ -462,11 +462,13 @@ def resume(
     found = history.get(run_id)
     if found.kind != "run" or (found.state is State.DONE and not found.alive):
         raise UsageError(
-            f"Run {run_id} is finished; there is nothing to resume. `topicproof show {run_id}` shows it."
+            f"Run {run_id} is finished; there is nothing to resume. `topicproof show {run_id}`"
+            " shows it."
         )
     if "floor" not in found.facts:
         raise UsageError(
-            f"Run {run_id} ended before its topics were made. Start it anew: topicproof clean {run_id}"
+            f"Run {run_id} ended before its topics were made. Start it anew: topicproof clean"
+            f" {run_id}"
         )
     run = history.take(run_id)
     stop_orphan(services, run)

@@ -65,11 +65,13 @@ class Progress:
     records_per_s: float = 0.0
     seconds_left: float | None = None
     sink: tuple[dict[str, int], ...] = ()
-    """Per partition of the last stage's sink: partition, start, lso, hw. Of a table there are none."""
+    """Per partition of the last stage's sink: partition, start, lso, hw. Of a table there are
+    none."""
     kept: int = 0
     """Inputs in the transactions that the journal declares committed, over all stages."""
     attempted: int = 0
-    """Inputs in all transactions that the journal declares, whatever became of them; a killed worker declares none."""
+    """Inputs in all transactions that the journal declares, whatever became of them; a killed
+    worker declares none."""
     downloads: int | None = None
     """Of the files that the run serves, each as often as it was asked for; None: it serves none."""
     downloaded: int = 0
@@ -194,9 +196,11 @@ class Monitor(threading.Thread):
             faults=faults,
             records_per_s=round(rate, 1),
             seconds_left=None if left is None else round(max(0.0, left), 1),
-            sink=()
-            if last.database
-            else tuple(asdict(p) for p in context.cluster.bounds(last.sink).partitions),
+            sink=(
+                ()
+                if last.database
+                else tuple(asdict(p) for p in context.cluster.bounds(last.sink).partitions)
+            ),
             attempted=attempted,
             kept=kept,
             downloads=asked.total() if asked is not None else None,

@@ -40,8 +40,8 @@ REFUSED_SOURCE_OPTIONS = {
     "assign": "say it as source.topic",
     "subscribepattern": "say it as source.topic",
 }
-"""Options of Spark's Kafka source that a plan may not set, each with the reason. Two were seen to lose records
-silently: 13,334 and 10,600 of 20,000 committed while the query succeeded."""
+"""Options of Spark's Kafka source that a plan may not set, each with the reason. Two were seen to
+lose records silently: 13,334 and 10,600 of 20,000 committed while the query succeeded."""
 
 
 def _scenario(name: str) -> str:
@@ -52,7 +52,8 @@ def _scenario(name: str) -> str:
 def _url(text: str) -> str:
     if not re.match(r"[a-z][a-z0-9+.-]*:/", text):
         raise ValueError(
-            "expected a URL that Spark can write, such as file:///var/checkpoints or s3a://bucket/folder"
+            "expected a URL that Spark can write, such as file:///var/checkpoints or"
+            " s3a://bucket/folder"
         )
     return text.rstrip("/")
 
@@ -69,8 +70,9 @@ def _database(url: str | None) -> str | None:
     found = make_url(url)
     if found.password is not None:
         raise ValueError(
-            "a plan is kept with its run, so it holds no password. Leave it out of the address, and put it where the "
-            "database's client looks for it on the workers' machines, such as ~/.pgpass"
+            "a plan is kept with its run, so it holds no password. Leave it out of the address, and"
+            " put it where the database's client looks for it on the workers' machines, such as"
+            " ~/.pgpass"
         )
     if found.get_backend_name() == "sqlite" and not Path(found.database or "").is_absolute():
         raise ValueError("name a file of SQLite by its whole path, such as sqlite:////var/out.db")
@@ -116,8 +118,8 @@ class SourcePlan(BaseModel):
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     starting: Literal["earliest", "latest"] = "earliest"
     url: Annotated[str | None, AfterValidator(_database)] = None
-    """With `duplicates: transfer`, the database whose table is copied into the source, as SQLAlchemy writes it; None: a
-    file of SQLite in the run's folder."""
+    """With `duplicates: transfer`, the database whose table is copied into the source, as
+    SQLAlchemy writes it; None: a file of SQLite in the run's folder."""
     options: dict[str, str] = Field(default_factory=dict)
     """Further options of Spark's Kafka source."""
 
@@ -129,7 +131,8 @@ class SourcePlan(BaseModel):
                 raise ValueError(f"source option {name} is refused: {reason}. Remove it.")
             if name.lower() == "failondataloss" and value.lower() != "true":
                 raise ValueError(
-                    "source option failOnDataLoss=false is refused: it loses records without a word."
+                    "source option failOnDataLoss=false is refused: it loses records without a"
+                    " word."
                 )
         return self
 
@@ -141,11 +144,13 @@ class SinkPlan(BaseModel):
     topic: TopicName = None
     """None: the run makes one. In the scenario table, the table's name."""
     url: Annotated[str | None, AfterValidator(_database)] = None
-    """In the scenario table, the database, as SQLAlchemy writes it; None: a file of SQLite in the run's folder."""
+    """In the scenario table, the database, as SQLAlchemy writes it; None: a file of SQLite in the
+    run's folder."""
     partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Of a sink the run makes; None: as many as the source has."""
     dead_letters: bool = False
-    """Whether an input of which the brokers refuse an output goes to `<sink>.dead-letters`; else the run stops."""
+    """Whether an input of which the brokers refuse an output goes to `<sink>.dead-letters`; else
+    the run stops."""
 
 
 class FilesPlan(BaseModel):
@@ -173,12 +178,14 @@ class RunPlan(BaseModel):
     acks: Literal["all", "0"] = "all"
     """Whether at_most_once waits for the brokers at all."""
     records: Annotated[int, Field(ge=1)] = 10_000
-    """How many integers to fill in; without meaning when the source is given or the run goes on until stopped."""
+    """How many integers to fill in; without meaning when the source is given or the run goes on
+    until stopped."""
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 3
     per_transaction: Annotated[int, Field(ge=1)] = 1000
     lineage: Literal["record", "packed", "off"] = "record"
-    """Whether each sink record says in its headers which input and which transaction it is of. packed: the first of
-    many says it for all of them, which is faster. off is faster still, and such a run is judged by key."""
+    """Whether each sink record says in its headers which input and which transaction it is of.
+    packed: the first of many says it for all of them, which is faster. off is faster still, and
+    such a run is judged by key."""
     abort_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
     attempts_max: Annotated[int, Field(ge=1, le=1000)] = 10
     faults: tuple[Annotated[str, AfterValidator(_fault)], ...] = ()
@@ -193,22 +200,25 @@ class RunPlan(BaseModel):
     judged: bool = True
     """Whether the run ends with a verdict."""
     reader: bool = False
-    """Whether a read_committed reader polls the sinks while they are written, as one more witness."""
+    """Whether a read_committed reader polls the sinks while they are written, as one more
+    witness."""
     source: SourcePlan = SourcePlan()
     sink: SinkPlan = SinkPlan()
 
     checkpoints: Annotated[str, AfterValidator(_url)] | None = None
-    """URL of a folder for the checkpoints, which are the state of a stateful stage; None: with the run, in the home."""
+    """URL of a folder for the checkpoints, which are the state of a stateful stage; None: with the
+    run, in the home."""
     duplicates: Cause | None = None
     """In the scenario totals, why payments are filled in twice; None: none is."""
     deduplicate_s: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    """In the scenario totals, drop payments whose id came before, at most so many seconds of their own time ago."""
+    """In the scenario totals, drop payments whose id came before, at most so many seconds of their
+    own time ago."""
     files: FilesPlan = FilesPlan()
     key: Annotated[str | None, AfterValidator(_expression)] = None
     """Spark SQL for the sink record's key, in the scenario yours; None: the source record's key."""
     value: Annotated[str | None, AfterValidator(_expression)] = None
-    """Spark SQL for the sink record's value, in the scenario yours; over key, value, topic, partition, offset,
-    timestamp and headers, where key and value are text."""
+    """Spark SQL for the sink record's value, in the scenario yours; over key, value, topic,
+    partition, offset, timestamp and headers, where key and value are text."""
 
     _file: YamlFields | None = PrivateAttr(default=None)
     """The file it was made from, for whoever refuses a field later."""
@@ -263,7 +273,8 @@ class RunPlan(BaseModel):
         for number, fault in enumerate(map(parse_fault, self.faults)):
             if fault.needs_transactions and self.guarantee != "exactly_once":
                 raise _disagree(
-                    f"{fault} strikes transactions, and {self.guarantee} has none. Choose exactly_once.",
+                    f"{fault} strikes transactions, and {self.guarantee} has none. Choose"
+                    " exactly_once.",
                     *("faults", number),
                 )
         return self
@@ -314,8 +325,9 @@ class RunPlan(BaseModel):
             )
         if self.judged and not (chosen.keyed and self.fills):
             raise _disagree(
-                "without lineage a run is judged by key, which needs one output for each input, and keys that differ. "
-                "Choose the scenario squares and let the run fill its source, or say judged: false.",
+                "without lineage a run is judged by key, which needs one output for each input, and"
+                " keys that differ. Choose the scenario squares and let the run fill its source, or"
+                " say judged: false.",
                 "lineage",
             )
 
@@ -323,7 +335,8 @@ class RunPlan(BaseModel):
         """What cannot have one header for many records."""
         if self.guarantee != "exactly_once":
             raise _disagree(
-                f"packed lies in transactions, and {self.guarantee} has none. Choose record, or exactly_once.",
+                f"packed lies in transactions, and {self.guarantee} has none. Choose record, or"
+                " exactly_once.",
                 "lineage",
             )
         if chosen.tables or any(stage.stateful for stage in chosen.stages):
@@ -357,8 +370,9 @@ class RunPlan(BaseModel):
         for number, fault in enumerate(map(parse_fault, self.faults)):
             if fault.kind not in TABLE_FAULTS or fault.step is Step.COMMITTING:
                 raise _disagree(
-                    f"{fault} strikes transactions of Kafka, and a table is written in the database's. Choose "
-                    f"{', '.join(kind.name for kind in TABLE_FAULTS)}, at any step but {Step.COMMITTING}.",
+                    f"{fault} strikes transactions of Kafka, and a table is written in the"
+                    f" database's. Choose {', '.join(kind.name for kind in TABLE_FAULTS)}, at any"
+                    f" step but {Step.COMMITTING}.",
                     *("faults", number),
                 )
 

@@ -56,7 +56,8 @@ class Names:
     prefix: str
     """`<prefix>-<source topic>-<partition>` are the transactional ids."""
     database: str | None = None
-    """Where the sink is a table, the address of its database. It keeps the committed offsets as well."""
+    """Where the sink is a table, the address of its database. It keeps the committed offsets as
+    well."""
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Names:
@@ -311,8 +312,8 @@ def require_offsets(
 def _require_offset(group: str, where: str, offset: int | None, start: int) -> None:
     if offset is None:
         raise OffsetMissing(
-            f"Group {group} has no committed offset for {where}: it was deleted or has expired, so nobody "
-            "knows what was processed. Start a new run into an empty sink topic."
+            f"Group {group} has no committed offset for {where}: it was deleted or has expired, so"
+            " nobody knows what was processed. Start a new run into an empty sink topic."
         )
     if offset < start:
         raise SourceGap(
@@ -350,14 +351,16 @@ def require_expressions(spark: SparkSession, plan: RunPlan) -> None:
             raise refused(
                 plan,
                 field,
-                f"the expression {text!r} gives {kind.simpleString()}, not a text. Say to_json(...).",
+                f"the expression {text!r} gives {kind.simpleString()}, not a text. Say"
+                " to_json(...).",
             )
 
 
 def require_no_speculation(spark: SparkSession) -> None:
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise SparkError(
-            "Spark runs with spark.speculation=true: two copies of a task would fence each other for ever. Turn it off."
+            "Spark runs with spark.speculation=true: two copies of a task would fence each other"
+            " for ever. Turn it off."
         )
 
 
@@ -382,12 +385,14 @@ def explained(error: PySparkException) -> TopicproofError:
             return kind(match.group(2).strip())
     if "StatusCode.UNAVAILABLE" in text:
         return SparkError(
-            "The Spark server has ended, or cannot be reached any more. Start it, and resume the run."
+            "The Spark server has ended, or cannot be reached any more. Start it, and resume the"
+            " run."
         )
     if OVERFLOW in text:
         return SparkError(
-            "Spark cannot hold a number that it met while it read the source: most likely a record's timestamp beyond "
-            "the year 294,246. `topicproof check` judges such a topic, and Spark cannot process it: remove the record."
+            "Spark cannot hold a number that it met while it read the source: most likely a"
+            " record's timestamp beyond the year 294,246. `topicproof check` judges such a topic,"
+            " and Spark cannot process it: remove the record."
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # The last line of a worker's traceback says what happened; Spark's own first line only that

@@ -53,12 +53,13 @@ class Stage:
     sinks: tuple[str, ...]
     """The first one takes every output that names no topic."""
     transform: Callable[[DataFrame, Work], DataFrame]
-    """Rows of Spark's Kafka source -> rows for the sink: one per input, as backend/sink/exactly_once.py describes
-    them."""
+    """Rows of Spark's Kafka source -> rows for the sink: one per input, as
+    backend/sink/exactly_once.py describes them."""
     expect: Expect = Expect.ONE_TO_ONE
     count: str | Callable[[DataFrame, Work], DataFrame | None] | None = None
-    """How many outputs an input must have, for the judge (validators/expected.py): Spark SQL over its record, or a
-    function that makes of a reading of the sources a frame of partition, offset and count (None: one each)."""
+    """How many outputs an input must have, for the judge (validators/expected.py): Spark SQL over
+    its record, or a function that makes of a reading of the sources a frame of partition, offset
+    and count (None: one each)."""
     headers: bool = False
     """Whether its rows have the records' headers: null for a record without."""
     format: str = FORMAT
@@ -90,7 +91,8 @@ class Scenario:
     stages: tuple[Stage, ...]
     """In the order of the data."""
     value: Callable[[int, Work], bytes] | None = lambda number, _work: str(number).encode()
-    """The value of record N that a run fills into each source, with N as text for its key; None: nothing is filled."""
+    """The value of record N that a run fills into each source, with N as text for its key; None:
+    nothing is filled."""
     key: Callable[[int], bytes] | None = None
     """The key of record N, where it is another. Then `number` is needed."""
     number: Callable[[Message], bytes | None] = lambda message: message.key()
@@ -98,11 +100,12 @@ class Scenario:
 
     expect: Expect = Expect.ONE_TO_ONE
     count: str | None = None
-    """How many outputs an input of the first source must have in the last sink, as a stage says it; of several stages,
-    at most one may make more than one."""
+    """How many outputs an input of the first source must have in the last sink, as a stage says it;
+    of several stages, at most one may make more than one."""
     values: Callable[[Cluster, Mapping[str, str]], Mapping[str, Mapping[str, Any]]] | None = None
-    """Holds the sinks' values against the sources', given Kafka's names of the topics by their names in the scenario:
-    `verdict` and `why` by sink. A value that is wrong breaks the run's verdict; None: they are not looked at."""
+    """Holds the sinks' values against the sources', given Kafka's names of the topics by their
+    names in the scenario: `verdict` and `why` by sink. A value that is wrong breaks the run's
+    verdict; None: they are not looked at."""
     serves: bool = False
     """Whether the values that are filled in are URLs of files that the run serves meanwhile."""
     expressions: bool = False
@@ -325,7 +328,9 @@ def _labelled(rows: DataFrame, _work: Work) -> DataFrame:
 
 CHAIN = Scenario(
     name="chain",
-    title="Keep the even numbers, square them, label the squares: three stages through topics between",
+    title=(
+        "Keep the even numbers, square them, label the squares: three stages through topics between"
+    ),
     stages=(
         Stage(
             "keep",

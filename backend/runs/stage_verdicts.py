@@ -49,7 +49,8 @@ from topicproof.validators.readings import keep, read
 from topicproof.validators.report import Report
 
 STAGES = "stages"
-"""Folder, in a run's folder, of the reports of its stages where there are several: one folder each."""
+"""Folder, in a run's folder, of the reports of its stages where there are several: one folder
+each."""
 
 
 class Until(Enum):
@@ -59,7 +60,8 @@ class Until(Enum):
     COMMITTED = auto()
     """The committed offsets: it was stopped there."""
     JOURNALLED = auto()
-    """Where the journal says that its last transactions ended: it refused to go on, because its offsets were moved."""
+    """Where the journal says that its last transactions ended: it refused to go on, because its
+    offsets were moved."""
 
 
 @dataclass(frozen=True)
@@ -176,9 +178,11 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
         ),
         origin=_ends(first, last),
         notes=tuple(dict.fromkeys(note for one in taken for note in one.notes)),
-        aborted=None
-        if first.aborted is None
-        else keep(first.aborted, (evidence / ABORTED).as_uri(), first.offsets),
+        aborted=(
+            None
+            if first.aborted is None
+            else keep(first.aborted, (evidence / ABORTED).as_uri(), first.offsets)
+        ),
     )
 
 

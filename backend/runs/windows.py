@@ -127,12 +127,17 @@ def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, dict[
     return {
         BY_EVENT_TIME: {
             "verdict": holds,
-            "why": f"{wrong:,} of {looked_at:,} counts differ from those of the payments, counted anew.",
+            "why": (
+                f"{wrong:,} of {looked_at:,} counts differ from those of the payments, counted"
+                " anew."
+            ),
         },
         BY_CLOCK: {
             "verdict": Outcome.UNKNOWN,
-            "why": "These counts depend on the clock when each batch began, which no topic tells: they cannot be "
-            "counted anew. That each is there once is part of the verdict.",
+            "why": (
+                "These counts depend on the clock when each batch began, which no topic tells: they"
+                " cannot be counted anew. That each is there once is part of the verdict."
+            ),
         },
     }
 
@@ -152,7 +157,8 @@ def _read(cluster: Cluster, topic: str) -> Iterator[Message]:
                     break
                 if message is None or error is not None:
                     raise ClusterError(
-                        f"Topic {topic} could not be read{': ' + error.str() if error else ' in time'}."
+                        f"Topic {topic} could not be"
+                        f" read{': ' + error.str() if error else ' in time'}."
                     )
                 yield message
         except KafkaException as error:

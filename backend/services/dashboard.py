@@ -68,5 +68,6 @@ def _answers(port: int) -> bool:
 def require_port(port: int) -> None:
     if _answers(port):
         raise SetupError(
-            f"Port {port} is taken by another program. Choose another: topicproof up --port {port + 1}"
+            f"Port {port} is taken by another program. Choose another: topicproof up --port"
+            f" {port + 1}"
         )

@@ -79,8 +79,9 @@ def _retrieve(definition: Path, folder: Path) -> None:
             lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
             tail = "\n".join(lines[-15:])
             raise SetupError(
-                "The jars of ivy.xml could not be fetched. Check that this machine reaches the Maven registry "
-                f"(a proxy is set with JAVA_TOOL_OPTIONS), then run the command again. Ivy said:\n{tail}"
+                "The jars of ivy.xml could not be fetched. Check that this machine reaches the"
+                " Maven registry (a proxy is set with JAVA_TOOL_OPTIONS), then run the command"
+                f" again. Ivy said:\n{tail}"
             )
         for configuration in CONFIGURATIONS:
             _put(Path(fetched) / configuration, folder / configuration)

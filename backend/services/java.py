@@ -12,8 +12,8 @@ from topicproof.backend.errors import SetupError
 from topicproof.backend.settings import JAVA_VERSION_MIN
 
 REMEDY = (
-    f"Install a JDK of version {JAVA_VERSION_MIN} or later (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) "
-    "or set JAVA_HOME to one."
+    f"Install a JDK of version {JAVA_VERSION_MIN} or later (Debian, Ubuntu: apt-get install"
+    " openjdk-17-jre-headless) or set JAVA_HOME to one."
 )
 
 

@@ -142,12 +142,13 @@ class EmbeddedKafka:
                 return
             if node.process is None or node.process.poll() is not None:
                 raise SetupError(
-                    f"The embedded Kafka broker {node.node} ended while starting. {self._log_end(node)}"
+                    f"The embedded Kafka broker {node.node} ended while starting."
+                    f" {self._log_end(node)}"
                 )
             if time.monotonic() > deadline:
                 raise SetupError(
-                    f"The embedded Kafka broker {node.node} was not ready after {BROKER_START_TIMEOUT_S} s. "
-                    f"{self._log_end(node)}"
+                    f"The embedded Kafka broker {node.node} was not ready after"
+                    f" {BROKER_START_TIMEOUT_S} s. {self._log_end(node)}"
                 )
             time.sleep(0.05)
 
@@ -241,8 +242,9 @@ class EmbeddedKafka:
                 if not line.startswith("\tat ")
             ]
             raise SetupError(
-                f"The storage of the embedded Kafka in {self.folder} cannot be used. If it is of another version or "
-                f"size of cluster, delete that folder. Kafka said: {' '.join(told)[:800]}"
+                f"The storage of the embedded Kafka in {self.folder} cannot be used. If it is of"
+                " another version or size of cluster, delete that folder. Kafka said:"
+                f" {' '.join(told)[:800]}"
             )
 
     def _properties(self, node: EmbeddedBroker) -> dict[str, str]:
@@ -268,7 +270,9 @@ class EmbeddedKafka:
             ),
             "advertised.listeners": ",".join([clients, *fronts, controller]),
             "inter.broker.listener.name": "PEERS" if peers else "PLAINTEXT",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT,CONTROLLER:PLAINTEXT"
+            ),
             "log.dirs": str(node.data),
             "auto.create.topics.enable": "false",
             "delete.topic.enable": "true",

@@ -176,7 +176,8 @@ def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
 
 def _no_keeper(settings: Settings) -> SetupError:
     return SetupError(
-        f"The keeper of Kafka and Spark does not answer. Its log: {settings.services / 'keeper.log'}"
+        "The keeper of Kafka and Spark does not answer. Its log:"
+        f" {settings.services / 'keeper.log'}"
     )
 
 
@@ -293,7 +294,8 @@ class Keeper:
             waiting = []
             if want["kafka"] and not self.hurt and not _alive(self.kafka):
                 say(
-                    f"starting Apache Kafka ({want['brokers']} broker{'s' if want['brokers'] > 1 else ''})"
+                    f"starting Apache Kafka ({want['brokers']}"
+                    f" broker{'s' if want['brokers'] > 1 else ''})"
                 )
                 folder = self.settings.services / f"kafka-{want['brokers']}"
                 self.kafka = EmbeddedKafka(

@@ -43,13 +43,15 @@ SESSION_TIMEOUT_S = 60
 """A session whose client was killed, and with it the query it left behind, ends after this long."""
 
 CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
-"""How often a server that does not answer is asked again, within about 3 s. Spark's own patience is 10 minutes, which
-suits a network that comes back, and not a server on this machine that has died."""
+"""How often a server that does not answer is asked again, within about 3 s. Spark's own patience is
+10 minutes, which suits a network that comes back, and not a server on this machine that has
+died."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 COMPILER = "-XX:ThreadPriorityPolicy=1 -XX:CompilerThreadPriority=10 -XX:ReservedCodeCacheSize=512m"
-"""Java compiles what it runs often, for minutes, in threads that took a third of the processor time of a short run:
-they give way to the run (10 is their nice value), and what they compiled once is not thrown away for want of room."""
+"""Java compiles what it runs often, for minutes, in threads that took a third of the processor time
+of a short run: they give way to the run (10 is their nice value), and what they compiled once is
+not thrown away for want of room."""
 
 
 @dataclass

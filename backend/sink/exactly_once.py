@@ -7,23 +7,28 @@ written. Each source partition has a transactional id and a committed offset in 
 and each transaction holds the outputs of some inputs *and* the source offset that follows them.
 Kafka commits both or neither. Per Spark task and source partition:
 
-0. Creating a run commits a floor for every source partition, so an absent offset is an error, never a fresh start.
-1. `init_transactions()` fences whoever held the transactional id and settles its transaction. A worker that comes late,
-   of a query that was stopped or started anew meanwhile, would fence the right one: it is told by its generation, which
-   the group counts at every start and stop (as the offset of the journal's partition 0), and ends.
-2. Only then is the group's committed offset read (read_committed). Rows below it are in the sink already: skipped.
-   With a journal, an offset that was moved since the last transaction is refused (OffsetsMoved): it is compared
-   wherever it carries no sequence of ours, or rows arrive that lie below it or beyond what follows it.
-   Where rows do not follow each other, a fetch from the expected offset, read_committed unless told otherwise, must
-   return exactly the next row (what lies between are markers, aborted or compacted records); otherwise SourceGap. This
-   holds between two rows of a task too: a repartition of one partition's rows looks just like that, and was seen to
-   lose records.
-3. One transaction is buffered, then: begin, produce, send the next source offset, commit. None stays open while Spark
-   computes the next rows. A chunk that was skipped whole sends nothing: a committed offset never moves backwards.
-4. A retriable error is retried; an abortable one aborts and replays, a bounded number of times; being fenced ends the
-   task. A commit without an answer, and a transaction whose client does not come back, is journalled as unknown and
-   settled by steps 1 and 2 of the next attempt. An input of which the brokers refuse an output goes to the dead letters
-   after a few tries; without those the task ends.
+0. Creating a run commits a floor for every source partition, so an absent offset is an error, never
+   a fresh start.
+1. `init_transactions()` fences whoever held the transactional id and settles its transaction. A
+   worker that comes late, of a query that was stopped or started anew meanwhile, would fence the
+   right one: it is told by its generation, which the group counts at every start and stop (as the
+   offset of the journal's partition 0), and ends.
+2. Only then is the group's committed offset read (read_committed). Rows below it are in the sink
+   already: skipped. With a journal, an offset that was moved since the last transaction is refused
+   (OffsetsMoved): it is compared wherever it carries no sequence of ours, or rows arrive that lie
+   below it or beyond what follows it. Where rows do not follow each other, a fetch from the
+   expected offset, read_committed unless told otherwise, must return exactly the next row (what
+   lies between are markers, aborted or compacted records); otherwise SourceGap. This holds between
+   two rows of a task too: a repartition of one partition's rows looks just like that, and was seen
+   to lose records.
+3. One transaction is buffered, then: begin, produce, send the next source offset, commit. None
+   stays open while Spark computes the next rows. A chunk that was skipped whole sends nothing: a
+   committed offset never moves backwards.
+4. A retriable error is retried; an abortable one aborts and replays, a bounded number of times;
+   being fenced ends the task. A commit without an answer, and a transaction whose client does not
+   come back, is journalled as unknown and settled by steps 1 and 2 of the next attempt. An input of
+   which the brokers refuse an output goes to the dead letters after a few tries; without those the
+   task ends.
 5. `commit()` on the driver is a receipt. It fails if two tasks report one source partition.
 
 SPARK-28908 asked for one commit over all tasks, which Kafka cannot give. Here no task needs
@@ -157,8 +162,9 @@ from topicproof.validators.lineage.headers import (
 from topicproof.validators.lineage.packs import PACKED_HEADER
 
 REFUSALS_MAX = 3
-"""How often a transaction is tried of which the brokers refuse a record; after the first time with each record in a
-batch of its own, which tells whose it is and lets small records of a large batch pass."""
+"""How often a transaction is tried of which the brokers refuse a record; after the first time with
+each record in a batch of its own, which tells whose it is and lets small records of a large batch
+pass."""
 JOURNAL_TAIL = 5_000
 """Entries at the end of the journal in which a writer looks for its own last one."""
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
@@ -238,13 +244,15 @@ class PartitionWriter:
         self.source = (source_topic, source_partition)
         self.task = uuid.uuid4().hex[:8]
         self.buffer: list[Output] = []
-        """Of the transaction that comes next, and of how many inputs; the offset of the last one."""
+        """Of the transaction that comes next, and of how many inputs; the offset of the last
+        one."""
         self.inputs = self.weight = self.size = 0
         self.last = -1
         self.receipt = Receipt(self.source, 0, 0, 0, 0)
         self.journal: JournalWriter | None = None
         self.name = f"{sink.prefix}-{source_topic}-{source_partition}"
-        """The transactional id; without transactions the name that the journal knows this writer by."""
+        """The transactional id; without transactions the name that the journal knows this writer
+        by."""
         self.hooks = hooks(sink, self.source, self.name, self.task)
         self.producer: TransactionalProducer | PlainProducer
         self.one_by_one = False
@@ -387,8 +395,9 @@ class PartitionWriter:
             )
         if answer.offset == OFFSET_INVALID:
             raise OffsetMissing(
-                f"Group {self.sink.group} has no committed offset for {self.where}: it was deleted or has expired, so "
-                "nobody knows what was processed. Start a new run into an empty sink topic."
+                f"Group {self.sink.group} has no committed offset for {self.where}: it was deleted"
+                " or has expired, so nobody knows what was processed. Start a new run into an"
+                " empty sink topic."
             )
         return answer
 
@@ -435,8 +444,8 @@ class PartitionWriter:
             KafkaError.OFFSET_OUT_OF_RANGE,
         }:
             raise SourceGap(
-                f"{self.where}: offset {first} is next, but the source was trimmed past it, so those records are lost. "
-                "Start a new run from what is left."
+                f"{self.where}: offset {first} is next, but the source was trimmed past it, so"
+                " those records are lost. Start a new run from what is left."
             )
         if message is None or error is not None or message.offset() != row:
             found = (
@@ -447,8 +456,9 @@ class PartitionWriter:
                 else f"offset {message.offset()}"
             )
             raise SourceGap(
-                f"{self.where}: offset {first} is next, a {self.sink.source_isolation} consumer finds {found} there, "
-                f"but the row that arrived has offset {row}. {REMEDY_SHUFFLED}"
+                f"{self.where}: offset {first} is next, a {self.sink.source_isolation} consumer"
+                f" finds {found} there, but the row that arrived has offset {row}."
+                f" {REMEDY_SHUFFLED}"
             )
 
     def _commit_buffer(self) -> None:
@@ -488,8 +498,9 @@ class PartitionWriter:
             self._pass_on(sequence)
             return
         raise AttemptsExhausted(
-            f"Transaction {sequence} of {self.where} was aborted {attempt} times, as often as the plan allows; "
-            f"its {self.inputs} inputs from offset {self.next_offset} on are not in the sink."
+            f"Transaction {sequence} of {self.where} was aborted {attempt} times, as often as the"
+            f" plan allows; its {self.inputs} inputs from offset {self.next_offset} on are not in"
+            " the sink."
         )
 
     def _open_journal(self, sequence: int) -> None:

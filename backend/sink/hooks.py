@@ -73,8 +73,8 @@ class Hooks(Protocol):
 
 
 MakeHooks = Callable[[SinkOptions, tuple[str, int], str, str], Hooks]
-"""Makes the hooks of a writer: from the sink's options, its source topic and partition, the name by which the journal
-knows it, and the token of its task. Spark pickles it."""
+"""Makes the hooks of a writer: from the sink's options, its source topic and partition, the name by
+which the journal knows it, and the token of its task. Spark pickles it."""
 
 
 class NoHooks:

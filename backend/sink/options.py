@@ -28,8 +28,8 @@ class SinkOptions:
     idempotence: bool
     acks: str
     lineage: str
-    """RECORD: every record says in its headers which input it stems from; PACKED: the first of many says it for all of
-    them (validators/lineage/packs.py); OFF: they have no header of ours."""
+    """RECORD: every record says in its headers which input it stems from; PACKED: the first of many
+    says it for all of them (validators/lineage/packs.py); OFF: they have no header of ours."""
     records_per_transaction: int
     bytes_per_transaction: int
     transaction_timeout_ms: int
@@ -56,17 +56,20 @@ class SinkOptions:
             )
         if "generation" in given and "journal" not in given:
             raise UsageError(
-                f"{FORMAT}: generation needs the option journal, as whose offset the group keeps it."
+                f"{FORMAT}: generation needs the option journal, as whose offset the group"
+                " keeps it."
             )
         guarantee = Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE))
         lineage = _one_of(given, "lineage", [RECORD, PACKED, OFF], RECORD)
         if lineage == PACKED and guarantee is not Guarantee.EXACTLY_ONCE:
             raise UsageError(
-                f"{FORMAT}: lineage is {PACKED}, which lies in transactions, and {guarantee} has none. Choose {RECORD}."
+                f"{FORMAT}: lineage is {PACKED}, which lies in transactions, and {guarantee} has"
+                f" none. Choose {RECORD}."
             )
         if "/" in given.get("transactionalidprefix", ""):
             raise UsageError(
-                f"{FORMAT}: transactionalIdPrefix holds a slash, which separates the parts of a header."
+                f"{FORMAT}: transactionalIdPrefix holds a slash, which separates the parts of a"
+                " header."
             )
         return cls(
             bootstrap=_required(given, "kafka.bootstrap.servers"),

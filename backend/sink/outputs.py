@@ -18,9 +18,9 @@ from topicproof.backend.sink.options import FORMAT
 from topicproof.validators.lineage.packs import Pack, formatted
 
 REMEDY_SHUFFLED = (
-    "Write one row per input record, straight from Spark's Kafka source: without minPartitions or "
-    "maxRecordsPerPartition, without repartition, join or aggregation before the sink, and with `outputs` empty "
-    "instead of a filter."
+    "Write one row per input record, straight from Spark's Kafka source: without minPartitions or"
+    " maxRecordsPerPartition, without repartition, join or aggregation before the sink, and with"
+    " `outputs` empty instead of a filter."
 )
 Headers = Sequence[tuple[str, bytes | None]]
 Output = tuple[int, int, str, bytes | None, bytes | None, Headers]
@@ -35,7 +35,8 @@ class Outputs:
     ends: np.ndarray[Any, np.dtype[np.int64]]
     """Where in `records` each input's outputs end."""
     weights: np.ndarray[Any, np.dtype[np.int64]]
-    """Outputs up to and with each input; one without outputs counts as one, so that it has its turn too."""
+    """Outputs up to and with each input; one without outputs counts as one, so that it has its turn
+    too."""
     sizes: np.ndarray[Any, np.dtype[np.int64]]
     """Bytes of keys and values up to and with each input."""
 

@@ -20,7 +20,8 @@ from topicproof.backend.sink.journal import Declared, Entry, TaskStarted, Transa
 @dataclass(frozen=True, order=True)
 class Position:
     sequence: int
-    """Of the last committed transaction; 0 before the first, and where an offset was set by other means."""
+    """Of the last committed transaction; 0 before the first, and where an offset was set by other
+    means."""
     offset: int
     """Of the next input."""
 
@@ -59,9 +60,10 @@ def moved(group: str, where: str, found: int, known: Position) -> OffsetsMoved:
     then = "repeat" if found < known.offset else "leave out"
     first, last = sorted((found, known.offset))
     return OffsetsMoved(
-        f"Group {group} stands at offset {found} of {where}, but the journal says that transaction {known.sequence} "
-        f"left it at {known.offset}: somebody moved it {how}, and going on would {then} offsets {first} to {last - 1}. "
-        f"Set it to {known.offset} and resume, or go on from where it is with offsetsForced (--offsets-forced)."
+        f"Group {group} stands at offset {found} of {where}, but the journal says that transaction"
+        f" {known.sequence} left it at {known.offset}: somebody moved it {how}, and going on would"
+        f" {then} offsets {first} to {last - 1}. Set it to {known.offset} and resume, or go on from"
+        " where it is with offsetsForced (--offsets-forced)."
     )
 
 

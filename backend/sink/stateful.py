@@ -9,12 +9,13 @@ batches: each transaction holds all outputs of one batch in one shuffle partitio
 batch id + 1, with the query's id. Per Spark task:
 
 1. `init_transactions()` fences whoever held the transactional id and settles its transaction.
-2. Only then is the committed offset read. Equal to the batch's id: write. One above: the batch is in the sink, this is
-   a replay, skip it. Anything else, or another query's id: the checkpoint is not the one that wrote this sink, and
-   CheckpointMismatch says what to do.
-   An offset that carries no query was set by hand, unless it is the floor: OffsetsMoved refuses it where the journal
-   says another.
-3. Begin, produce, send the offset, commit. A partition without outputs commits its offset all the same.
+2. Only then is the committed offset read. Equal to the batch's id: write. One above: the batch is
+   in the sink, this is a replay, skip it. Anything else, or another query's id: the checkpoint is
+   not the one that wrote this sink, and CheckpointMismatch says what to do. An offset that carries
+   no query was set by hand, unless it is the floor: OffsetsMoved refuses it where the journal says
+   another.
+3. Begin, produce, send the offset, commit. A partition without outputs commits its offset all the
+   same.
 
 The offsets belong to the topic of the option `batches`, which holds no record: only its partitions
 count, as many as Spark's shuffle has. Making a run commits offset 0 for each, so an absent one is
@@ -62,7 +63,10 @@ from topicproof.backend.sink.position import Position
 STATEFUL_FORMAT = "kafka-transactional-stateful"
 BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 SUM_MODULUS = 2**64
-REMEDY = "Put back the checkpoint that belongs to this sink, or start a new run into an empty sink topic."
+REMEDY = (
+    "Put back the checkpoint that belongs to this sink, or start a new run into an empty sink"
+    " topic."
+)
 
 
 def batches_topic(group: str) -> str:
@@ -92,7 +96,8 @@ class KafkaStatefulSink(DataSource):
         }
         sink = SinkOptions.parse(given)
         sink.refuse_packed(
-            "a task behind a shuffle holds outputs of many source partitions, which no pack can name"
+            "a task behind a shuffle holds outputs of many source partitions, which no pack can"
+            " name"
         )
         own = next(
             (value for name, value in self.options.items() if name.lower() == "batches"), None
@@ -113,7 +118,8 @@ class BatchReceipt(Receipt):
     partition."""
 
     reached: dict[str, dict[int, int]] = field(default_factory=dict)
-    """By source topic and partition: the offset that follows the last input that these outputs stem from."""
+    """By source topic and partition: the offset that follows the last input that these outputs stem
+    from."""
 
 
 class KafkaStatefulWriter(DataSourceStreamArrowWriter):
@@ -209,8 +215,9 @@ class BatchWriter(PartitionWriter):
             self.receipt.skipped = self.inputs
             if self.sum_committed and self.sum_committed != self._sum():
                 raise CheckpointMismatch(
-                    f"Batch {self.batch} of {self.where} is in the sink with other records than it makes now: the "
-                    f"checkpoint was put back by one batch, or the stage is not deterministic. {REMEDY}"
+                    f"Batch {self.batch} of {self.where} is in the sink with other records than it"
+                    " makes now: the checkpoint was put back by one batch, or the stage is not"
+                    f" deterministic. {REMEDY}"
                 )
         if self.journal is not None:
             self.journal.flush()
@@ -230,8 +237,9 @@ class BatchWriter(PartitionWriter):
             self._moved(Position(0, answer.offset))
         if query and query != self.query:
             raise CheckpointMismatch(
-                f"{self.where}: batches up to {answer.offset - 1} in the sink are of query {query}, but this is query "
-                f"{self.query}: its checkpoint, which holds the state, was deleted or replaced. {REMEDY}"
+                f"{self.where}: batches up to {answer.offset - 1} in the sink are of query {query},"
+                f" but this is query {self.query}: its checkpoint, which holds the state, was"
+                f" deleted or replaced. {REMEDY}"
             )
         if not self.batch <= answer.offset <= self.batch + 1:
             moved = (
@@ -240,8 +248,8 @@ class BatchWriter(PartitionWriter):
                 else "the sink's was put back"
             )
             raise CheckpointMismatch(
-                f"{self.where}: the sink waits for batch {answer.offset} of query {self.query}, but the checkpoint is "
-                f"at batch {self.batch}: {moved}. {REMEDY}"
+                f"{self.where}: the sink waits for batch {answer.offset} of query {self.query}, but"
+                f" the checkpoint is at batch {self.batch}: {moved}. {REMEDY}"
             )
         return answer.offset, answer.offset
 

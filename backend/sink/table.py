@@ -100,8 +100,8 @@ def connect_database(url: str) -> Engine:
         return create_engine(url, poolclass=NullPool, connect_args=waits)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise UsageError(
-            f"{DATABASE_FORMAT}: the option url is no address of a database that SQLAlchemy knows, such as "
-            "sqlite:////var/out.db or postgresql+psycopg://user@host/name."
+            f"{DATABASE_FORMAT}: the option url is no address of a database that SQLAlchemy knows,"
+            " such as sqlite:////var/out.db or postgresql+psycopg://user@host/name."
         ) from error
 
 
@@ -143,7 +143,8 @@ def begin(url: str, group: str, floor: Mapping[tuple[str, int], int]) -> None:
             connection.execute(insert(OFFSETS), begun)
     except IntegrityError as error:
         raise SinkError(
-            f"Group {group} has begun already in {shown(engine)}; where it begins is said once. Nothing was changed."
+            f"Group {group} has begun already in {shown(engine)}; where it begins is said once."
+            " Nothing was changed."
         ) from error
     except DBAPIError as error:
         raise SinkError(f"{shown(engine)}: {said(error)}.") from error
@@ -294,8 +295,9 @@ class TableWriter(PartitionWriter):
             raise SinkError(f"{shown(self.engine)}: {said(error)}.") from error
         if found is None:
             raise OffsetMissing(
-                f"Group {self.sink.group} has no offset for {self.where} in {shown(self.engine)}, so nobody knows what "
-                "was processed. Say where it begins (make_tables) and start into an empty table."
+                f"Group {self.sink.group} has no offset for {self.where} in {shown(self.engine)},"
+                " so nobody knows what was processed. Say where it begins (make_tables) and start"
+                " into an empty table."
             )
         if found.generation > self.sink.generation > 0:
             raise Fenced(
@@ -332,7 +334,10 @@ class TableWriter(PartitionWriter):
     def _write(self, connection: Connection, sequence: int) -> None:
         rows = [
             dict(zip(LINEAGE, (*self.source, offset, index), strict=True))
-            | {"key": key, "value": value}
+            | {
+                "key": key,
+                "value": value,
+            }
             for offset, index, _topic, key, value, _headers in self.buffer
         ]
         half = len(rows) // 2
@@ -359,8 +364,8 @@ class TableWriter(PartitionWriter):
         )
         if connection.execute(moved).rowcount != 1:
             raise Fenced(
-                f"{self.where}: another writer of group {self.sink.group} has gone on from {self.next_offset}, or the "
-                "query was stopped or started anew meanwhile."
+                f"{self.where}: another writer of group {self.sink.group} has gone on from"
+                f" {self.next_offset}, or the query was stopped or started anew meanwhile."
             )
 
     def _own(self) -> tuple[Any, ...]:

@@ -116,7 +116,8 @@ def asked_contradictions(evidence: Path, question: Question) -> list[str]:
             continue
         judged = _judged(question)
         sentences += [
-            f"{name}: {field} is {_shown(wanted)}; the question in taken.json has {_shown(judged[field])}."
+            f"{name}: {field} is {_shown(wanted)}; the question in taken.json has"
+            f" {_shown(judged[field])}."
             for field, wanted in asked.items()
             if judged[field] != wanted
         ]

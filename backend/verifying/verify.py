@@ -52,9 +52,11 @@ class Verified:
     found: Report | None
     """The report of judging again."""
     contradictions: tuple[str, ...]
-    """Where the report does not say what judging again finds, in sentences that begin with the file."""
+    """Where the report does not say what judging again finds, in sentences that begin with the
+    file."""
     forged: tuple[str, ...] = ()
-    """Where another file does not say what it must by the report, the question and the rows found again."""
+    """Where another file does not say what it must by the report, the question and the rows found
+    again."""
     unsettled: tuple[str, ...] = ()
     """What could not be compared, in sentences."""
     notes: tuple[str, ...] = ()
@@ -108,8 +110,8 @@ def verify(
             found = judge_capture(spark, taken, scratch)
         except ReadingsNeeded as error:
             raise EvidenceError(
-                f"What {evidence} holds of the readings does not prove the report again, and the records are not in "
-                "it: it was kept without payloads. Judge the topics again."
+                f"What {evidence} holds of the readings does not prove the report again, and the"
+                " records are not in it: it was kept without payloads. Judge the topics again."
             ) from error
         text = (evidence / REPORT).read_text(encoding="utf-8")
         contradictions = report_contradictions(text, said, found)

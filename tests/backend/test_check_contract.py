@@ -51,9 +51,9 @@ def test_a_contract_judges_topics_of_another_program(
     cluster = Cluster(bootstrap, {})
     path = tmp_path / "contract.yaml"
     path.write_text(
-        f"source: {{topic: {source}}}\nsink: {{topic: {sink}}}\n"
-        "identity: {source: {json: $.id}, sink: {header: order}}\n"
-        "value: get_json_object(value, '$.price')\norder: none\ngroup: totals-app\nwarn: {aborted_share: 0.2}\n"
+        f"source: {{topic: {source}}}\nsink: {{topic: {sink}}}\nidentity: {{source: {{json: $.id}},"
+        " sink: {header: order}}\nvalue: get_json_object(value, '$.price')\norder: none\ngroup:"
+        " totals-app\nwarn: {aborted_share: 0.2}\n"
     )
     contract, fields = read_contract(path)
     with pytest.raises(

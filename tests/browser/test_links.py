@@ -49,9 +49,13 @@ def test_each_kind_of_link_opens_what_it_names(
     shown = {
         f"?run={run}": f"{run}",
         f"demos?story=clean&runs={run}": "What there is to see",
-        f"compare?topic={sink}&partition=1&offset=7&record=9&level=committed&fate=committed": "Offset 9",
+        f"compare?topic={sink}&partition=1&offset=7&record=9&level=committed&fate=committed": (
+            "Offset 9"
+        ),
         f"transactions?topic={sink}&partition=2&outcome=aborted": "that fit are drawn and listed",
-        f"topics?topic={sink}&view=partitions&partition=0": "Offsets by fate between log start and HW",
+        f"topics?topic={sink}&view=partitions&partition=0": (
+            "Offsets by fate between log start and HW"
+        ),
         f"topics?topic={sink}&view=records&partition=1&offset=20&record=21": "Offset 21",
         f"verdict?run={run}": finished.report.why,
         f"matrix?guarantee={matrix.guarantee}&fault={matrix.fault}": "at_least_once under abort",

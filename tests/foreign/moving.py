@@ -145,7 +145,8 @@ def main() -> int:
                 report = judged(cluster, up.spark_remote, fields, Path(home) / "check")
                 verdicts[report.verdict] += 1
                 sys.stdout.write(
-                    f"{number + 1} {'group' if number % 2 else 'alone'} {report.verdict}: {report.why}\n"
+                    f"{number + 1} {'group' if number % 2 else 'alone'} {report.verdict}:"
+                    f" {report.why}\n"
                 )
                 sys.stdout.flush()
     sys.stdout.write(f"{dict(verdicts)}\n")

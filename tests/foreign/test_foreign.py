@@ -34,7 +34,8 @@ CONTRACTS = ROOT / "contracts"
 PARTITIONS, RECORDS = 2, 2_000
 WAIT_S = 120
 PAUSE_MS = "2"
-"""What a value takes a Kafka Streams that is to be killed: its transactions are open for most of the time."""
+"""What a value takes a Kafka Streams that is to be killed: its transactions are open for most of
+the time."""
 
 Start = Callable[[list[str]], subprocess.Popen[str]]
 

@@ -89,7 +89,8 @@ def test_a_self_test_that_cannot_run_is_no_pass(
     writer.write("A2 A- A2 A+")
     contract = tmp_path / "contract.yaml"
     contract.write_text(
-        f"source: {{topic: {source}}}\nsink: {{topic: {sink}}}\nidentity: key\nwarn: {{aborted_share: 0.2}}\n"
+        f"source: {{topic: {source}}}\nsink: {{topic: {sink}}}\nidentity: key\nwarn:"
+        " {aborted_share: 0.2}\n"
     )
     judged, proof = ("check", "--contract", str(contract)), tmp_path / "proof"
     assert call(*judged, "--out", str(proof)) == 2

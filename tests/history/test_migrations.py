@@ -62,8 +62,9 @@ def test_a_history_of_before_keeps_all_its_runs(
         )
         connection.execute(
             sa.text(
-                "insert into runs values ('squares-abc', 'run', '2026-01-01 10:00:00', '2026-01-01 10:01:00', 'done', "
-                "null, null, false, '{\"records\": 7}', '{\"sink\": \"squares\"}', '{}', 'HOLDS', 'all of it', null)"
+                "insert into runs values ('squares-abc', 'run', '2026-01-01 10:00:00', '2026-01-01"
+                " 10:01:00', 'done', null, null, false, '{\"records\": 7}', '{\"sink\":"
+                " \"squares\"}', '{}', 'HOLDS', 'all of it', null)"
             )
         )
     engine.dispose()
@@ -129,9 +130,9 @@ def test_a_newer_history_is_refused(open_history: Callable[[], History]) -> None
 def test_being_up_to_date_is_known_without_the_steps(tmp_path: Path) -> None:
     """Story: every command opens the history. Only the first one pays for looking at the steps."""
     script = (
-        "import sys; from pathlib import Path; from backend.history.store import History; "
-        "from backend.settings import read_settings; History(read_settings(home=Path(sys.argv[1]))); "
-        "print('alembic.command' in sys.modules)"
+        "import sys; from pathlib import Path; from backend.history.store import History; from"
+        " backend.settings import read_settings; History(read_settings(home=Path(sys.argv[1])));"
+        " print('alembic.command' in sys.modules)"
     )
     said = [
         subprocess.run(

@@ -15,7 +15,8 @@ from topicproof.backend.kafka.log.rawlog import connect
 GHOST = 987_654
 """A producer id that no coordinator ever gave to anybody."""
 NOT_VERIFIED = 49
-"""The broker's error code for a late write that its coordinator does not know (INVALID_PRODUCER_ID_MAPPING)."""
+"""The broker's error code for a late write that its coordinator does not know
+(INVALID_PRODUCER_ID_MAPPING)."""
 
 
 def hang(

@@ -195,8 +195,8 @@ def test_a_table_that_was_changed_behind_its_back_is_found_out(
         connection.execute(f"insert into {TABLE} ({columns}) select {columns} {own} in (5, 6)")
         connection.execute(f"delete {own} = 10")
         connection.execute(
-            f"update {TABLE} set source_offset = 41 - source_offset where source_partition = 0 and source_offset in "
-            "(20, 21)"
+            f"update {TABLE} set source_offset = 41 - source_offset where source_partition = 0 and"
+            " source_offset in (20, 21)"
         )
     connection.close()
     assert squares.found(spark) == {"duplicate": 2, "gap": 1, "order": 1}

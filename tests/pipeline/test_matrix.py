@@ -235,8 +235,8 @@ def test_a_matrix_is_shown_with_its_surprises_and_proofs() -> None:
         in table
     )
     assert (
-        "- `at_least_once` under `none` (run squares-aaaaaa): 3 duplicates, where none were expected"
-        in table
+        "- `at_least_once` under `none` (run squares-aaaaaa): 3 duplicates, where none were"
+        " expected" in table
     )
     page = _Cells()
     page.feed(heat_map(shown))

@@ -88,8 +88,9 @@ def guarded(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Ite
             "inter.broker.listener.name": "PLAINTEXT",
             "sasl.enabled.mechanisms": "PLAIN",
             "sasl.mechanism.inter.broker.protocol": "PLAIN",
-            "listener.name.plaintext.plain.sasl.jaas.config": f'{plain} username="owner" password="o" user_owner="o" '
-            'user_worker="w";',
+            "listener.name.plaintext.plain.sasl.jaas.config": (
+                f'{plain} username="owner" password="o" user_owner="o" user_worker="w";'
+            ),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:owner;User:ANONYMOUS",
             "allow.everyone.if.no.acl.found": "true",

@@ -236,11 +236,17 @@ def test_a_checkpoint_that_does_not_belong_to_the_sink_is_refused(
     for copy, says in (
         (
             None,
-            r"its checkpoint, which holds the state, was deleted or replaced. Put back the checkpoint",
+            (
+                r"its checkpoint, which holds the state, was deleted or replaced. Put back the"
+                r" checkpoint"
+            ),
         ),
         (
             copies[0],
-            r"waits for batch 3 of query .* but the checkpoint is at batch 1: an older one was put in",
+            (
+                r"waits for batch 3 of query .* but the checkpoint is at batch 1: an older one was"
+                r" put in"
+            ),
         ),
         (copies[1], r"Batch 2 of .* is in the sink with other records than it makes now"),
     ):

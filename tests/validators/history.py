@@ -69,7 +69,8 @@ class Written:
     """What is left of the token: `C`, `A`, `_`, `x`, `?` or the input."""
     flags: str
     total: int | None = None
-    """How many records its header says that its transaction has, where that is not how many there are."""
+    """How many records its header says that its transaction has, where that is not how many there
+    are."""
     named: str | None = None
     """The transaction that its header names instead; empty: none."""
     sequence: int = 1
@@ -161,9 +162,11 @@ class History:
             raw_log=raw if raw_log else None,
             declared=journal,
             source_log=SourceLog(aborted, pending, markers) if source_log else None,
-            polled=Polled(spark.createDataFrame(self.polled, POLLED_COLUMNS), received)
-            if self.polled
-            else None,
+            polled=(
+                Polled(spark.createDataFrame(self.polled, POLLED_COLUMNS), received)
+                if self.polled
+                else None
+            ),
         )
         return build_ledger(
             committed=spark.createDataFrame(self.committed, readings.COLUMNS),

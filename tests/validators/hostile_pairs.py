@@ -502,7 +502,8 @@ def told(story: Story) -> str:
         where = f"{one.partition}/{one.offset}"
         gone = " REMOVED" if one.removed else ""
         lines.append(
-            f"  input  {where} id={one.identity} key={one.key} {one.value} {one.fate} x{one.expected}{gone}"
+            f"  input  {where} id={one.identity} key={one.key} {one.value} {one.fate}"
+            f" x{one.expected}{gone}"
         )
     for each in pair.sink:
         where, gone = f"{each.partition}/{each.offset}", " REMOVED" if each.removed else ""
@@ -512,10 +513,12 @@ def told(story: Story) -> str:
             else f"{'' if each.topic else 'other topic '}{each.lineage}"
         )
         lines.append(
-            f"  output {where} id={name} key={each.key} {each.value} {each.fate} of {each.origin}{gone}"
+            f"  output {where} id={name} key={each.key} {each.value} {each.fate} of"
+            f" {each.origin}{gone}"
         )
     lines.append(
-        f"  source {_ranges(pair.source_ranges)} sink {_ranges(pair.sink_ranges)} group {pair.offsets}"
+        f"  source {_ranges(pair.source_ranges)} sink {_ranges(pair.sink_ranges)} group"
+        f" {pair.offsets}"
     )
     return "\n".join(lines)
 

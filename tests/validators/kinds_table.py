@@ -75,8 +75,14 @@ def table() -> str:
             "",
             "## Kinds",
             "",
-            "Each kind is shown by logs that have it and logs that have not; the stories are those of",
-            "`tests/validators/test_kinds.py`, where every kind must be silent on all the others, or files beside it.",
+            (
+                "Each kind is shown by logs that have it and logs that have not; the stories are"
+                " those of"
+            ),
+            (
+                "`tests/validators/test_kinds.py`, where every kind must be silent on all the"
+                " others, or files beside it."
+            ),
             "",
             _markdown(told),
             "",

@@ -91,7 +91,8 @@ class Facts:
     markers: list[tuple[int, int]] = field(default_factory=list)
     """Partition and offset of the source's markers."""
     due: dict[int, int] = field(default_factory=dict)
-    """Where what is due ends, by source partition; where topics move without a group, the validators find it."""
+    """Where what is due ends, by source partition; where topics move without a group, the
+    validators find it."""
     moving: bool = False
     offsets: dict[int, int] | None = None
     """The group's offsets."""

@@ -32,15 +32,33 @@ PER_PARTITION, PER_KEY, NO_ORDER = "per_source_partition", "per_key", "none"
 EXACTLY, AT_LEAST = "exactly_once", "at_least_once"
 
 AMENDMENTS: Mapping[str, str] = {
-    "not due": "An input that is not due leaves room for its output all the same: its twin is no duplicate.",
-    "pending twin": "A source record at or above the last stable offset shares its identity with what it may explain.",
+    "not due": (
+        "An input that is not due leaves room for its output all the same: its twin is no"
+        " duplicate."
+    ),
+    "pending twin": (
+        "A source record at or above the last stable offset shares its identity with what it may"
+        " explain."
+    ),
     "filtered": "An output of an input that must have none is a phantom, by key too.",
-    "missing input": "An input without identity may explain a duplicate, a wrong value or an aborted input by key.",
-    "removed input": "By key, a removed input may explain a wrong value, an offset behind, or an aborted input.",
-    "removed output": "A removed or unidentified output may explain an offset ahead, as it explains a gap.",
+    "missing input": (
+        "An input without identity may explain a duplicate, a wrong value or an aborted input by"
+        " key."
+    ),
+    "removed input": (
+        "By key, a removed input may explain a wrong value, an offset behind, or an aborted input."
+    ),
+    "removed output": (
+        "A removed or unidentified output may explain an offset ahead, as it explains a gap."
+    ),
     "disjoint": "Where no identity matches, phantoms, gaps and offsets tell nothing.",
-    "moving group": "A group's offset is behind while topics move: outputs were committed after it was asked.",
-    "first copy": "Where duplicates are allowed and the first copy is removed or unidentified, order tells nothing.",
+    "moving group": (
+        "A group's offset is behind while topics move: outputs were committed after it was asked."
+    ),
+    "first copy": (
+        "Where duplicates are allowed and the first copy is removed or unidentified, order tells"
+        " nothing."
+    ),
 }
 SOUND = frozenset(AMENDMENTS)
 PREMISES = frozenset(

@@ -55,8 +55,10 @@ def test_one_value_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
     assert report.why == "Not exactly once: 1 of 3 committed outputs has a wrong value."
     (example,) = next(one for one in report.findings if one.primary).examples
     assert (example.partition, example.offset, example.lineage) == (0, 4, "numbers/0/1/0")
-    assert example.why == (
-        'Its value is not the one that the contract\'s expression gives for its input: it is "7", and "1" is expected.'
+    assert (
+        example.why
+        == "Its value is not the one that the contract's expression gives for its input: it is"
+        ' "7", and "1" is expected.'
     )
 
 

@@ -85,8 +85,10 @@ def test_without_a_condition_filtered_and_lost_are_alike(
     report = judge(ledger, Guarantee.EXACTLY_ONCE)
     assert (report.verdict, report.why) == (
         Outcome.HOLDS,
-        "2 outputs of 5 inputs committed exactly once, in order; nothing tells whether the other 3 were filtered out "
-        "or lost.",
+        (
+            "2 outputs of 5 inputs committed exactly once, in order; nothing tells whether the"
+            " other 3 were filtered out or lost."
+        ),
     )
 
 

@@ -57,13 +57,15 @@ def story(
 
 STORIES = {
     "healthy": story(
-        "An aborted transaction was replayed and committed. There is nothing to find but what it takes of the log.",
+        "An aborted transaction was replayed and committed. There is nothing to find but what it"
+        " takes of the log.",
         "0 1 2 C 3 4 A 3 4 5 C",
         inputs=6,
         found={"aborted_volume": [(0, 4, 0, 3, None)]},
     ),
     "produced twice": story(
-        "Input 1 is committed in two transactions. The later copy is too many; the order it breaks is its own doing.",
+        "Input 1 is committed in two transactions. The later copy is too many; the order it breaks"
+        " is its own doing.",
         "0 1 C 1 2 C",
         inputs=3,
         found={"duplicate": [(0, 3, 0, 1, None)], "order": [(0, 3, 0, 1, "duplicate")]},
@@ -76,7 +78,8 @@ STORIES = {
         found={"duplicate": [(1, 4, 0, 1, None)]},
     ),
     "an earlier copy elsewhere": story(
-        "The copy of input 1 in the first partition is the later one, by time. So the order there is its doing.",
+        "The copy of input 1 in the first partition is the later one, by time. So the order there"
+        " is its doing.",
         "_ _ _ 0 2 1 C",
         "1 C",
         inputs=3,
@@ -92,7 +95,8 @@ STORIES = {
         },
     ),
     "two outputs": story(
-        "Input 0 has two outputs where one is expected. The second is too many, by its index, and no duplicate.",
+        "Input 0 has two outputs where one is expected. The second is too many, by its index, and"
+        " no duplicate.",
         "0#0 0#1 1#0 C",
         inputs=2,
         found={"phantom": [(0, 1, 0, 0, None)]},
@@ -104,13 +108,15 @@ STORIES = {
         found={"gap": [(None, None, 0, 1, None)]},
     ),
     "lost tail": story(
-        "The last transaction was aborted and never replayed. No neighbour is missing between two others.",
+        "The last transaction was aborted and never replayed. No neighbour is missing between two"
+        " others.",
         "0 1 C 2 A",
         inputs=3,
         found={"gap": [(None, None, 0, 2, None)], "aborted_volume": [(0, 3, 0, 2, None)]},
     ),
     "swapped": story(
-        "Inputs 1 and 2 changed places. One adjacent pair is inverted: the one that ends at input 1.",
+        "Inputs 1 and 2 changed places. One adjacent pair is inverted: the one that ends at"
+        " input 1.",
         "0 2 1 3 C",
         inputs=4,
         found={"order": [(0, 2, 0, 1, None)]},
@@ -132,7 +138,8 @@ STORIES = {
         },
     ),
     "a swap behind a copy": story(
-        "Between inputs 5 and 4, which are swapped, stands a copy of input 3. The inversion is not the copy's.",
+        "Between inputs 5 and 4, which are swapped, stands a copy of input 3. The inversion is not"
+        " the copy's.",
         "0 1 2 3 5 3 4 C",
         inputs=6,
         found={
@@ -141,7 +148,8 @@ STORIES = {
         },
     ),
     "aborted read": story(
-        "A reader ignores the ABORT marker and shows input 1 of the aborted attempt, too. The rest follows from that.",
+        "A reader ignores the ABORT marker and shows input 1 of the aborted attempt, too. The rest"
+        " follows from that.",
         "0 C 1* A 1 2 C",
         inputs=3,
         found={
@@ -153,26 +161,30 @@ STORIES = {
         },
     ),
     "two producers": story(
-        "Two producers share a partition; one aborts while the other commits. A marker belongs to its own producer.",
+        "Two producers share a partition; one aborts while the other commits. A marker belongs to"
+        " its own producer.",
         "0 b:1.0 A b:1.1 0 1 b:C C",
         inputs=[2, 2],
         found={"aborted_volume": [(0, 0, 0, 0, None)]},
     ),
     "no such input": story(
-        "One record has no lineage, one names an offset that the source never had, one a partition that it has not.",
+        "One record has no lineage, one names an offset that the source never had, one a partition"
+        " that it has not.",
         "0 ? 9 77.1 1 C",
         inputs=2,
         found={"phantom": [(0, 1, None, None, None), (0, 2, 0, 9, None), (0, 3, 77, 1, None)]},
     ),
     "no input there": story(
-        "Offset 1 of the source is a marker or an aborted record. Nothing committed can stem from it.",
+        "Offset 1 of the source is a marker or an aborted record. Nothing committed can stem"
+        " from it.",
         "0 1 2 C",
         inputs=3,
         holes=[(0, 1)],
         found={"phantom": [(0, 1, 0, 1, None)]},
     ),
     "an aborted input": story(
-        "Input 1 was aborted in the source. Who reads read_uncommitted processes it, and committed its output twice.",
+        "Input 1 was aborted in the source. Who reads read_uncommitted processes it, and committed"
+        " its output twice.",
         "0 1 2 C 1 C",
         inputs=3,
         aborted=[(0, 1)],
@@ -182,7 +194,8 @@ STORIES = {
         },
     ),
     "an aborted input left alone": story(
-        "Inputs 1 and 3 were aborted in the source, and nobody processed them. An aborted output of 3 harms nobody.",
+        "Inputs 1 and 3 were aborted in the source, and nobody processed them. An aborted output of"
+        " 3 harms nobody.",
         "0 2 C 3 A",
         inputs=4,
         aborted=[(0, 1), (0, 3)],
@@ -203,28 +216,32 @@ STORIES = {
         found={"circular_flow": [(0, 0, 0, 0, None), (0, 2, 0, 1, None)]},
     ),
     "in turn": story(
-        "A transaction wrote to the source, and the same transactional id processed that in a later one.",
+        "A transaction wrote to the source, and the same transactional id processed that in a later"
+        " one.",
         "0 C 1 C",
         inputs=2,
         writers={(0, 0): "d7", (0, 1): "a1"},
         found={},
     ),
     "read in turn": story(
-        "A reader went along, past a marker and an aborted transaction. Another session began anew.",
+        "A reader went along, past a marker and an aborted transaction. Another session began"
+        " anew.",
         "0 1 C 2 A 2 3 C",
         inputs=4,
         polls=["0-1/3 | 5-6", "0-1 5 | 6"],
         found={"aborted_volume": [(0, 3, 0, 2, None)]},
     ),
     "skipped and back": story(
-        "The reader left offset 1 out, and offset 4. Then it went back behind the marker, for one record.",
+        "The reader left offset 1 out, and offset 4. Then it went back behind the marker, for one"
+        " record.",
         "0 1 C 2 3 4 C",
         inputs=5,
         polls=["0 3 | 5 3 | 4 5"],
         found={"poll_skip": [(0, 1, 0, 1, None), (0, 3, 0, 2, None), (0, 4, 0, 3, None)]},
     ),
     "read too early": story(
-        "The reader received input 1 while its transaction was open, and input 2, which was aborted later.",
+        "The reader received input 1 while its transaction was open, and input 2, which was aborted"
+        " later.",
         "0 C 1 C 2 A",
         inputs=2,
         polls=["0/2 2/2 | 4"],
@@ -234,7 +251,8 @@ STORIES = {
         },
     ),
     "in the dark": story(
-        "Of the first and the second transaction the worker never heard how they ended. The markers tell.",
+        "Of the first and the second transaction the worker never heard how they ended. The markers"
+        " tell.",
         "0 C 1 A 1 C",
         inputs=2,
         declared={"a1": "UNKNOWN:timed out", "a3": "COMMITTED"},
@@ -254,20 +272,23 @@ STORIES = {
         },
     ),
     "a range that was cut": story(
-        "Only inputs 1 and 2 of 5 are judged. The outputs of the others exist, are listed, and are explained.",
+        "Only inputs 1 and 2 of 5 are judged. The outputs of the others exist, are listed, and are"
+        " explained.",
         "0 1 2 3 C",
         inputs=5,
         judged=[(1, 3)],
         found={"phantom": [(0, 0, 0, 0, "range"), (0, 3, 0, 3, "range")]},
     ),
     "pending": story(
-        "Inputs 1 and 2 have no committed output, but the transaction of 1 is still open. It is not missing yet.",
+        "Inputs 1 and 2 have no committed output, but the transaction of 1 is still open. It is not"
+        " missing yet.",
         "0 C 1",
         inputs=3,
         found={"gap": [(None, None, 0, 1, "pending"), (None, None, 0, 2, None)]},
     ),
     "two fates": story(
-        "One transaction wrote to two partitions. Its marker is COMMIT in one and ABORT in the other.",
+        "One transaction wrote to two partitions. Its marker is COMMIT in one and ABORT in the"
+        " other.",
         "0 1 C 3 C",
         "2 A",
         inputs=4,
@@ -279,7 +300,8 @@ STORIES = {
         },
     ),
     "a marker too late": story(
-        "The COMMIT of the first transaction came when the second had begun (KAFKA-17754), and ended a part of it.",
+        "The COMMIT of the first transaction came when the second had begun (KAFKA-17754), and"
+        " ended a part of it.",
         "0 1@2 C 2 C",
         inputs=3,
         found={"wrong_attribution": [(0, 0, 0, 0, None)], "late_append": [(0, 3, 0, 2, None)]},
@@ -291,7 +313,8 @@ STORIES = {
         found={"wrong_attribution": [(0, 0, 0, 0, None)]},
     ),
     "committed against the journal": story(
-        "The worker was told that its second transaction was aborted. The marker is COMMIT, so its record is visible.",
+        "The worker was told that its second transaction was aborted. The marker is COMMIT, so its"
+        " record is visible.",
         "0 C 1 C",
         inputs=2,
         declared={"a1": "COMMITTED", "a2": "ABORTED:no room"},
@@ -301,7 +324,8 @@ STORIES = {
         },
     ),
     "aborted against the journal": story(
-        "The worker was told that its second transaction was committed. The marker is ABORT, so its output is missing.",
+        "The worker was told that its second transaction was committed. The marker is ABORT, so its"
+        " output is missing.",
         "0 C 1 A",
         inputs=2,
         declared={"a1": "COMMITTED", "a2": "COMMITTED"},
@@ -312,7 +336,8 @@ STORIES = {
         },
     ),
     "behind its marker": story(
-        "A Produce of the aborted transaction arrived late. The next transaction of its producer committed it.",
+        "A Produce of the aborted transaction arrived late. The next transaction of its producer"
+        " committed it.",
         "0 1 A 0 1@1 C",
         inputs=2,
         found={
@@ -323,7 +348,8 @@ STORIES = {
         },
     ),
     "not delivered": story(
-        "The marker of input 1 is COMMIT, and the client left it out. That is why its output is missing.",
+        "The marker of input 1 is COMMIT, and the client left it out. That is why its output is"
+        " missing.",
         "0 1~ 2 C",
         inputs=3,
         found={
@@ -333,7 +359,8 @@ STORIES = {
         },
     ),
     "a lost marker": story(
-        "Compaction dropped the marker of the second transaction, so that its record is visible and nobody decided it.",
+        "Compaction dropped the marker of the second transaction, so that its record is visible and"
+        " nobody decided it.",
         "0 C 1*",
         inputs=2,
         lso=3,
@@ -343,7 +370,8 @@ STORIES = {
         },
     ),
     "come back": story(
-        "The second transaction was aborted. Its marker was lost, and its record came back as if committed.",
+        "The second transaction was aborted. Its marker was lost, and its record came back as if"
+        " committed.",
         "0 C 1*",
         inputs=2,
         lso=3,
@@ -371,19 +399,22 @@ STORIES = {
         },
     ),
     "empty transactions": story(
-        "An empty transaction was aborted, and a coordinator that started anew wrote a COMMIT twice. Both are normal.",
+        "An empty transaction was aborted, and a coordinator that started anew wrote a COMMIT"
+        " twice. Both are normal.",
         "0 C C A C 1 C",
         inputs=2,
         found={},
     ),
     "data that is gone": story(
-        "Between the two markers stood data that compaction removed. Nothing is wrong with them, nor with sequences.",
+        "Between the two markers stood data that compaction removed. Nothing is wrong with them,"
+        " nor with sequences.",
         "0 A _ C 0^ C",
         inputs=1,
         found={"aborted_volume": [(0, 0, 0, 0, None)]},
     ),
     "somebody else": story(
-        "The pipeline owns the sink, and two others wrote to it: one in transactions, without headers, one in none.",
+        "The pipeline owns the sink, and two others wrote to it: one in transactions, without"
+        " headers, one in none.",
         "0 b:1@ b:C 2! 3 C",
         inputs=4,
         found={
@@ -392,8 +423,8 @@ STORIES = {
         },
     ),
     "a copy of another log": story(
-        "Somebody copied records of two transactional ids with their headers, in a transaction of its own. That is no "
-        "wrong attribution.",
+        "Somebody copied records of two transactional ids with their headers, in a transaction of"
+        " its own. That is no wrong attribution.",
         "b:0@a1 b:1@c1 b:C",
         inputs=2,
         found={"intruder": [(0, 0, None, None, None)]},
@@ -521,8 +552,10 @@ def test_a_gap_tells_a_hole_from_the_lost_tail(ledger: Ledger) -> None:
     rows = found.where(f"source_partition in ({APART * numbers[0]}, {APART * numbers[1]})")
     assert [row["why"] for row in rows.orderBy("source_partition").collect()] == [
         "A hole: later inputs of this partition have committed outputs, this one has none.",
-        "Lost tail: neither this input nor any later one of its partition has a committed output. "
-        "Its output was aborted.",
+        (
+            "Lost tail: neither this input nor any later one of its partition has a committed"
+            " output. Its output was aborted."
+        ),
     ]
 
 

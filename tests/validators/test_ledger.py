@@ -94,7 +94,10 @@ def test_readings_that_cannot_be_trusted_are_doubted_one_by_one(
     twice.source.append(twice.source[0])
     assert side_by_side(made).ledger(spark, tmp_path).doubts == (
         "records delivered more than once by one reading of the sink: 1.",
-        "blocks of 64 offsets whose content differs between read_committed and read_uncommitted: 1.",
+        (
+            "blocks of 64 offsets whose content differs between read_committed and"
+            " read_uncommitted: 1."
+        ),
         "records visible to read_committed, but not to read_uncommitted: 1.",
         "records visible to read_committed at or above the last stable offset: 1.",
         "records delivered more than once by the reading of the source: 1.",

@@ -40,7 +40,10 @@ def found(
     ("story", "sink", "per_key", "per_source_partition"),
     [
         (
-            "Writer a takes key a, writer b takes key b, and b is first. Each key's outputs are in order.",
+            (
+                "Writer a takes key a, writer b takes key b, and b is first. Each key's outputs are"
+                " in order."
+            ),
             "b:1 b:3 b:C a:0 a:2 a:C",
             {"order": (Outcome.HOLDS, 0, 2), "zombie_write": (Outcome.HOLDS, 0, 2)},
             {"order": (Outcome.VIOLATED, 1, 3), "zombie_write": (Outcome.VIOLATED, 1, 2)},

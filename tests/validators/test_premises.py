@@ -54,10 +54,11 @@ def test_a_misspelt_header_identifies_nothing(spark: SparkSession, tmp_path: Pat
     match = ContractTerms(Match("header:order-id", "header:order-id"))
     report = judged(spark, tmp_path, history("0 1 1 2 C", inputs=4), agreed=match, **BY_KEY)
     assert (report.verdict, report.exit_code) == (Outcome.UNKNOWN, 3)
-    assert report.why == (
-        "Could not be judged: identity_missing: 8 of 8 records of both topics hold no identity; identity_disjoint: "
-        "None of 4 committed records names an input of the source. Name what every record of both topics holds: "
-        "`topicproof contract init` proposes an identity."
+    assert (
+        report.why
+        == "Could not be judged: identity_missing: 8 of 8 records of both topics hold no identity;"
+        " identity_disjoint: None of 4 committed records names an input of the source. Name what"
+        " every record of both topics holds: `topicproof contract init` proposes an identity."
     )
 
 
@@ -135,9 +136,11 @@ def test_topics_without_lineage_are_not_condemned(spark: SparkSession, tmp_path:
         "gap": (3, 0, "identity_disjoint"),
         "phantom": (3, 0, "identity_disjoint"),
     }
-    assert report.why == (
-        "Could not be judged: identity_disjoint: None of 3 committed records names an input of the source. "
-        "Name another identity, such as `--identity key`: `topicproof contract init` proposes one."
+    assert (
+        report.why
+        == "Could not be judged: identity_disjoint: None of 3 committed records names an input of"
+        " the source. Name another identity, such as `--identity key`: `topicproof contract"
+        " init` proposes one."
     )
     assert judged(spark, tmp_path, history("0 ? 2 C", inputs=3)).verdict is Outcome.VIOLATED
 
@@ -250,8 +253,9 @@ def test_topics_that_move_are_not_condemned(
     made = history(sink, inputs=4, judged=[(0, 3)])
     report = judged(spark, tmp_path, made, circumstances=moved)
     assert (report.verdict, found(report).get("gap")) == (verdict, gaps)
-    assert next(one.why for one in report.findings if one.kind == "movement") == (
-        "1 of 2 partitions grew during the check."
+    assert (
+        next(one.why for one in report.findings if one.kind == "movement")
+        == "1 of 2 partitions grew during the check."
     )
 
 

@@ -48,7 +48,10 @@ def test_a_healthy_topic_holds_in_one_sentence(healthy: Ledger) -> None:
     assert (report.verdict, report.exit_code, report.why) == (
         Outcome.HOLDS,
         0,
-        "10 of 10 inputs committed exactly once, in order; 2 aborted records stayed invisible; 2 inputs not processed.",
+        (
+            "10 of 10 inputs committed exactly once, in order; 2 aborted records stayed invisible;"
+            " 2 inputs not processed."
+        ),
     )
     assert {check.kind: check.records for check in report.checked} == {
         "identity_disjoint": 10,
@@ -108,8 +111,10 @@ def test_a_threshold_warns_beside_the_verdict(healthy: Ledger) -> None:
         (
             Guarantee.EXACTLY_ONCE,
             Outcome.VIOLATED,
-            "Not exactly once: 1 of 4 committed records repeats a committed output; "
-            "1 of 4 expected outputs is missing.",
+            (
+                "Not exactly once: 1 of 4 committed records repeats a committed output; "
+                "1 of 4 expected outputs is missing."
+            ),
         ),
         (
             Guarantee.AT_LEAST_ONCE,

@@ -21,20 +21,22 @@ from topicproof.validators.finding import Balance, Bounds, Fate, PartitionBounds
 from topicproof.validators.offsets import bits, bound, word
 
 BATCH_COLUMNS = (
-    "partition int, base_offset long, last_offset long, count int, producer_id long, producer_epoch int, "
-    "base_sequence int, transactional boolean, control string, first_timestamp long, max_timestamp long, size int, "
-    "compression string, leader_epoch int"
+    "partition int, base_offset long, last_offset long, count int, producer_id long, producer_epoch"
+    " int, base_sequence int, transactional boolean, control string, first_timestamp long,"
+    " max_timestamp long, size int, compression string, leader_epoch int"
 )
-"""The raw log's `batches`: one row per record batch. `control` is null, 'COMMIT' or 'ABORT'; timestamps are in ms."""
+"""The raw log's `batches`: one row per record batch. `control` is null, 'COMMIT' or 'ABORT';
+timestamps are in ms."""
 
 TRANSACTION_COLUMNS = (
-    "partition int, producer_id long, producer_epoch int, first_offset long, last_offset long, records long, "
-    "outcome string, marker_offset long"
+    "partition int, producer_id long, producer_epoch int, first_offset long, last_offset long,"
+    " records long, outcome string, marker_offset long"
 )
-"""The raw log's `transactions`: one row per transaction and partition, offsets of its data, `outcome` 'COMMITTED',
-'ABORTED', 'OPEN', or 'UNEXPLAINED' for one below the last stable offset without a marker. Data and markers are folded
-per (partition, producer id) in offset order; epochs do not match: the markers of Java clients, fences and timeouts
-carry the data's epoch + 1 (KIP-890)."""
+"""The raw log's `transactions`: one row per transaction and partition, offsets of its data,
+`outcome` 'COMMITTED', 'ABORTED', 'OPEN', or 'UNEXPLAINED' for one below the last stable offset
+without a marker. Data and markers are folded per (partition, producer id) in offset order; epochs
+do not match: the markers of Java clients, fences and timeouts carry the data's epoch + 1
+(KIP-890)."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Headers(NamedTuple):
     """Offsets inside batches that hold nothing any more, without those of a straddling batch."""
     straddle: Straddle | None
     batches: int
-    """Data batches; `sequenced` are those of producers that number their records, `plain` are in no transaction."""
+    """Data batches; `sequenced` are those of producers that number their records, `plain` are in no
+    transaction."""
     sequenced: int
     plain: int
     holes: int
@@ -192,9 +195,11 @@ def count_headers(raw_log: RawLog, bounds: Bounds) -> dict[int, Headers]:
         row["partition"]: Headers(
             **{
                 **{name: row[name] for name in Headers._fields},
-                "straddle": _straddle(row["straddle"], starts[row["partition"]])
-                if row["straddle"]
-                else None,
+                "straddle": (
+                    _straddle(row["straddle"], starts[row["partition"]])
+                    if row["straddle"]
+                    else None
+                ),
             }
         )
         for row in rows

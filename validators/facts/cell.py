@@ -32,7 +32,8 @@ class Cell(NamedTuple):
     at_inputs: int = 0
     """Committed records that are an expected output of an input of the judged range."""
     of_source: int = 0
-    """Committed and pending records that name an input of the source, whether or not it is there."""
+    """Committed and pending records that name an input of the source, whether or not it is
+    there."""
     unidentified: int = 0
     """Committed and pending records without an identity, where records are matched by key."""
     revoked: int = 0

@@ -27,7 +27,8 @@ class TransactionalId(NamedTuple):
     transactional_id: str
     records: int
     committed: int
-    """Transactions; one with a committed record is committed, else with a pending one open, else aborted."""
+    """Transactions; one with a committed record is committed, else with a pending one open, else
+    aborted."""
     aborted: int
     open: int
     strangers: int
@@ -37,7 +38,8 @@ class TransactionalId(NamedTuple):
     misdeclared: int
     """Groups whose marker says another outcome than the journal."""
     torn: int
-    """Transactions, by the raw log, with some committed records, none pending, and fewer than their headers say."""
+    """Transactions, by the raw log, with some committed records, none pending, and fewer than their
+    headers say."""
     unknown: int
     """Transactions of the raw log of which the journal does not know the outcome."""
     changed: bool
@@ -184,8 +186,8 @@ def attributed(sink: DataFrame, raw_log: RawLog, bounds: Bounds) -> DataFrame:
                 "names": F.count("*").over(together),
                 "last_name": F.max(F.struct(*NAME)).over(together),
                 "ids": F.size(F.collect_set("transactional_id").over(mine)),
-                "first_began": F.min("began").over(
-                    Window.partitionBy("partition", "producer_id", *NAME)
+                "first_began": (
+                    F.min("began").over(Window.partitionBy("partition", "producer_id", *NAME))
                 ),
             }
         )

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 SEQUENCES = 2**31
-"""A producer's sequences in one epoch and partition: from 0, and after the largest int32 from 0 again (KIP-98)."""
+"""A producer's sequences in one epoch and partition: from 0, and after the largest int32 from 0
+again (KIP-98)."""
 
 
 def marked(batches: DataFrame) -> DataFrame:
@@ -35,9 +36,11 @@ def marked(batches: DataFrame) -> DataFrame:
             "epoch_before": F.max(F.when(data, F.col("producer_epoch"))).over(before),
             "last_any": F.lag(F.struct("control", "skipped")).over(own),
             "ended_data": F.lag(data, 2).over(own),
-            "last_writer": F.last(
-                F.when(data & F.col("transactional"), F.col("producer_id")), ignorenulls=True
-            ).over(log.rowsBetween(Window.unboundedPreceding, -1)),
+            "last_writer": (
+                F.last(
+                    F.when(data & F.col("transactional"), F.col("producer_id")), ignorenulls=True
+                ).over(log.rowsBetween(Window.unboundedPreceding, -1))
+            ),
         }
     )
     last = F.col("last_data")

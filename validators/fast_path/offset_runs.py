@@ -46,8 +46,8 @@ PIECES = pa.schema(
         ("packed", pa.binary()),
     ]
 )
-"""`packed`: the header of a pack that the piece's first record has. Without an origin, what is said of the source is
-not known."""
+"""`packed`: the header of a pack that the piece's first record has. Without an origin, what is said
+of the source is not known."""
 Spans = Mapping[int, tuple[Ints, Ints]]
 """Of a raw log, by partition: the first offset of each batch, and the number of its transaction."""
 

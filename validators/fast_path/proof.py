@@ -48,11 +48,11 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 NAMED_COLUMNS = (
-    "partition int, transactional_id string, sequence long, attempt int, task string, last_offset long, records long, "
-    "total long, committed long, aborted long, pending long, stable long, unstable long, declared string, "
-    "reason string, first_source int, last_source int, first_input long, last_input long, offset long, "
-    "source_topic string, source_partition int, source_offset long, output_index int, producer_id long, "
-    "producer_epoch long"
+    "partition int, transactional_id string, sequence long, attempt int, task string, last_offset"
+    " long, records long, total long, committed long, aborted long, pending long, stable long,"
+    " unstable long, declared string, reason string, first_source int, last_source int, first_input"
+    " long, last_input long, offset long, source_topic string, source_partition int, source_offset"
+    " long, output_index int, producer_id long, producer_epoch long"
 )
 """As validators/facts/header_transactions.py has them."""
 

@@ -32,7 +32,8 @@ class SoundLog(NamedTuple):
     transaction: Ints
     """The row of `transactions` that each batch belongs to; -1 for a marker."""
     transactions: pd.DataFrame
-    """The raw log's, by number: first_offset and last_offset lie within the bounds, `stable` says which committed."""
+    """The raw log's, by number: first_offset and last_offset lie within the bounds, `stable` says
+    which committed."""
 
 
 def sound_log(batches: pa.Table, transactions: pa.Table, bounds: Bounds) -> SoundLog | None:

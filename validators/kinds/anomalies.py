@@ -236,7 +236,8 @@ ANOMALIES: tuple[Anomaly, ...] = (
         "True lag",
         "committed records between a group's offset and the last stable offset",
         (),
-        "No finding but a figure of a living group: `topicproof inspect` and the page Topics show it.",
+        "No finding but a figure of a living group: `topicproof inspect` and the page Topics"
+        " show it.",
         jepsen="a plot",
         uis="offsets, markers and aborted records included",
     ),
@@ -261,7 +262,8 @@ ANOMALIES: tuple[Anomaly, ...] = (
             ),
             *("source_removed", "sink_removed", "movement", "source_pending"),
         ),
-        "The verdict's own rule: UNKNOWN on zero, on pending offsets, without a witness; `check --self-test`.",
+        "The verdict's own rule: UNKNOWN on zero, on pending offsets, without a witness; `check"
+        " --self-test`.",
         jepsen="unit tests",
         apache="EosTestDriver, in part",
     ),
@@ -285,7 +287,8 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "F3",
         "Broker fault by role",
-        "the leader of source, sink, transactions or offsets killed, paused or cut off from its peers",
+        "the leader of source, sink, transactions or offsets killed, paused or cut off from its"
+        " peers",
         (),
         "Made on purpose: `broker`, `isolated`.",
         jepsen="yes",

@@ -59,7 +59,10 @@ def find(ledger: Ledger) -> DataFrame | None:
                 (edges[writer, reader], writer) for writer in circle if (writer, reader) in edges
             )
             partition, offset, source_partition, source_offset, output_index = at
-            said = f"It read what {_spell(writer)} wrote, and so depends on itself in a circle of {len(circle)}."
+            said = (
+                f"It read what {_spell(writer)} wrote, and so depends on itself in a circle of"
+                f" {len(circle)}."
+            )
             place = (
                 partition,
                 offset,

@@ -74,7 +74,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         F.when(pending, "Its output is pending: the transaction is still open.")
         .when(
             tail,
-            "Lost tail: neither this input nor any later one of its partition has a committed output.",
+            "Lost tail: neither this input nor any later one of its partition has a committed"
+            " output.",
         )
         .when(F.lit(many), _NOT_THIS_ONE)
         .otherwise(

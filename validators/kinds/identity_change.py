@@ -21,7 +21,8 @@ UNIT = "transactional ids"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 EPOCHS_USED_UP = 32_766
-"""The last epoch that a coordinator gives out before it takes a new producer id: the largest int16, less one."""
+"""The last epoch that a coordinator gives out before it takes a new producer id: the largest int16,
+less one."""
 
 
 def find(ledger: Ledger) -> DataFrame | None:

@@ -42,7 +42,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         ledger.named, ["partition", "offset"], "left"
     )
     why = F.format_string(
-        "Records of other transactions stand in %d place%s between those of this one of producer id %d.",
+        "Records of other transactions stand in %d place%s between those of this one of producer"
+        " id %d.",
         *("times", F.when(F.col("times") == 1, "").otherwise("s"), "writer"),
     )
     return evidence(rows, F.col("times"), why)

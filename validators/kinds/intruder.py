@@ -44,7 +44,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
         .otherwise(
             F.format_string(
-                "%s of producer id %d, whose headers name %d transactional ids: copies of another log.",
+                "%s of producer id %d, whose headers name %d transactional ids: copies of another"
+                " log.",
                 *(records("count"), "producer_id", "ids"),
             )
         )

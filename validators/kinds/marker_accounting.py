@@ -44,7 +44,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
         endless = endless.join(visible, ["partition", "offset"], "left")
         why = F.format_string(
-            "A transaction of producer id %d, %s, lies below the last stable offset, and no marker ends it.",
+            "A transaction of producer id %d, %s, lies below the last stable offset, and no marker"
+            " ends it.",
             "producer_id",
             records("records"),
         )
@@ -57,7 +58,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         )
         ends = ends.where(F.col("partition").isin(whole)).withColumn("offset", F.col("base_offset"))
         why = F.format_string(
-            "A COMMIT marker of producer id %d right behind its ABORT marker: there is nothing left to commit.",
+            "A COMMIT marker of producer id %d right behind its ABORT marker: there is nothing left"
+            " to commit.",
             "producer_id",
         )
         found.append(evidence(of_log(ends), F.lit(0), why))

@@ -25,7 +25,10 @@ def find(ledger: Ledger) -> DataFrame | None:
     for one in ledger.circumstances.growth:
         bounds = ledger.source_bounds if one.side == "source" else ledger.sink_bounds
         topic, partition = bounds.place(one.partition)
-        why = f"Partition {partition} of {topic} grew from {one.before:,} to {one.after:,} offsets during the check."
+        why = (
+            f"Partition {partition} of {topic} grew from {one.before:,} to {one.after:,} offsets"
+            " during the check."
+        )
         sink = (one.partition, None) if one.side == "sink" else (None, None)
         source = (bounds.topic, one.partition) if one.side == "source" else (None, None)
         rows.append((*sink, *source, None, None, None, None, one.after - one.before, why))

@@ -42,7 +42,10 @@ def _beyond(ledger: Ledger) -> DataFrame | None:
     for one in ledger.source_bounds.partitions:
         offset = ledger.agreed.offsets.get(one.partition, 0)
         if offset > one.hw:
-            why = f"The group's offset is {offset:,}, and the partition ends at {one.hw:,}: inputs to come are skipped."
+            why = (
+                f"The group's offset is {offset:,}, and the partition ends at {one.hw:,}: inputs to"
+                " come are skipped."
+            )
             place = (ledger.source_bounds.topic, one.partition, one.hw, None)
             rows.append((None, None, *place, None, None, offset - one.hw, why))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None
@@ -81,8 +84,8 @@ def _lost(ledger: Ledger) -> DataFrame | None:
     )
     undecided = F.col("lost") == F.col("waiting")
     why = F.format_string(
-        "The group's offset is %d, and of the expected outputs from this input to there none is committed: "
-        "%d lost, %d pending.",
+        "The group's offset is %d, and of the expected outputs from this input to there none is"
+        " committed: %d lost, %d pending.",
         offset,
         F.col("lost") - F.col("waiting"),
         "waiting",

@@ -36,7 +36,10 @@ def find(ledger: Ledger) -> DataFrame | None:
         partition, offset = one.partition, offsets.get(one.partition)
         after = ledger.after(partition)
         if offset is not None and offset < after:
-            why = f"The group's offset is {offset}, and input {after - 1} has its output: it would be processed again."
+            why = (
+                f"The group's offset is {offset}, and input {after - 1} has its output: it would be"
+                " processed again."
+            )
             place = (ledger.source_bounds.topic, partition, offset, None)
             rows.append((None, None, *place, None, cause, after - offset, why))
     rows += untold(ledger)

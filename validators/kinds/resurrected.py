@@ -30,7 +30,8 @@ def find(ledger: Ledger) -> DataFrame | None:
     aborted = F.coalesce(F.col("declared") == Fate.ABORTED.value, F.lit(False))
     why = F.when(
         aborted,
-        "Visible to read_committed, but no marker ends its transaction, and the run's journal says it was aborted.",
+        "Visible to read_committed, but no marker ends its transaction, and the run's journal says"
+        " it was aborted.",
     ).otherwise("Visible to read_committed, but no marker in the log commits its transaction.")
     return evidence(rows, F.when(aborted, 1).otherwise(0), why)
 

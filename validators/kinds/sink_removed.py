@@ -38,4 +38,7 @@ def says(count: int, records: int) -> str:
     if not count:
         return share(0, records, "offsets of the sink", "are accounted for", "", "")
     noun = "partition" if count == 1 else "partitions"
-    return f"{count:,} {noun} of the sink lost records to retention or compaction ({records:,} offsets in all)"
+    return (
+        f"{count:,} {noun} of the sink lost records to retention or compaction ({records:,} offsets"
+        " in all)"
+    )

@@ -26,7 +26,10 @@ def find(ledger: Ledger) -> DataFrame | None:
     for one in ledger.source_bounds.partitions:
         lso = ledger.circumstances.source_lso.get(one.partition, one.hw)
         if lso < one.hw:
-            why = f"{one.hw - lso:,} offsets are pending from here on, of an open transaction or behind one."
+            why = (
+                f"{one.hw - lso:,} offsets are pending from here on, of an open transaction or"
+                " behind one."
+            )
             place = (ledger.source_bounds.topic, one.partition, lso, None)
             rows.append((None, None, *place, None, None, one.hw - lso, why))
     return ledger.spark.createDataFrame(rows, COLUMNS) if rows else None

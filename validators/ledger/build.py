@@ -98,8 +98,8 @@ from topicproof.validators.source_log import NOTHING_LOGGED, SourceLog
 
 PACKED = "lineage is packed, and only the raw log, which was not heard, tells whose it is."
 LOST = (
-    "records without lineage, because the first record of their pack, which has it for all, is no longer in the topic "
-    "or cannot be read"
+    "records without lineage, because the first record of their pack, which has it for all, is no"
+    " longer in the topic or cannot be read"
 )
 
 
@@ -363,9 +363,11 @@ def _shortly(given: _Given) -> _Counted | None:
     found = _proved(sound, given.source.sparkSession, given.source_bounds, expected.kind, records)
     written = written_by(given.source, given.source_bounds)
     return found._replace(
-        wanted=None
-        if expected.kind is Expect.ZERO_OR_ONE
-        else outputs_wanted(given.source, given.source_bounds, None),
+        wanted=(
+            None
+            if expected.kind is Expect.ZERO_OR_ONE
+            else outputs_wanted(given.source, given.source_bounds, None)
+        ),
         written=written,
         writers=count_writers(written) if sound.headed else {},
     )

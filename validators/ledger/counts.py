@@ -44,7 +44,8 @@ class Inputs(NamedTuple):
     repeated: int
     """Records that one reading delivered more than once."""
     dense: bool
-    """Every offset of the judged range holds an input, so that a lineage in range needs no look at the source."""
+    """Every offset of the judged range holds an input, so that a lineage in range needs no look at
+    the source."""
     outputs: int
     """How many outputs their counts say; where there are none, one each."""
     uncounted: int
@@ -199,8 +200,9 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> 
         "endless": without_marker(),
         "of_aborted": committed & (F.col("place") == Place.ABORTED.value),
         "at_inputs": committed & (F.col("place") == Place.INPUT.value),
-        "of_source": (F.col("fate") != Fate.ABORTED.value)
-        & F.col("source_topic").eqNullSafe(F.lit(topic)),
+        "of_source": (
+            (F.col("fate") != Fate.ABORTED.value) & F.col("source_topic").eqNullSafe(F.lit(topic))
+        ),
         "unidentified": countable() & ~F.col("identified"),
         "revoked": committed & known_aborted(),
     }

@@ -83,7 +83,8 @@ class Ledger:
     source_bounds: Bounds
     """The judged range: from `start` to `lso` of each partition; the source itself ends at `hw`."""
     raw_log: RawLog | None
-    """The sink's; None when it was not heard. Rows by batch and by transaction, so far fewer than records."""
+    """The sink's; None when it was not heard. Rows by batch and by transaction, so far fewer than
+    records."""
     coordinator: Coordinator | None
     """None when it was not heard."""
     heard: frozenset[Witness]
@@ -95,22 +96,24 @@ class Ledger:
     ends: Mapping[str, int]
     """The raw log's transactions by outcome, each once a partition that it wrote to."""
     sound: bool
-    """Whether it was proved that nothing is odd (validators/fast_path/proof.py), so that the lines stand in order
-    too."""
+    """Whether it was proved that nothing is odd (validators/fast_path/proof.py), so that the lines
+    stand in order too."""
     hidden: int
     """Records that the raw log commits and read_committed did not deliver."""
     repeats_count: int
     missing: int
-    """Expected outputs without a committed or pending record; 0 where the proof of validators/fast_path/proof.py
-    counted."""
+    """Expected outputs without a committed or pending record; 0 where the proof of
+    validators/fast_path/proof.py counted."""
     inputs_count: int
     aborted_inputs: int
-    """Records of the judged range that were aborted in the source; 0 where its log was not heard."""
+    """Records of the judged range that were aborted in the source; 0 where its log was not
+    heard."""
     journaled: frozenset[str]
     """The transactional ids that the journal names."""
     written: DataFrame | None
-    """The inputs whose headers name the transaction that wrote them: source_partition, source_offset, writer (a struct
-    of validators/facts/header_transactions.py, NAME); None where it is known that there are none."""
+    """The inputs whose headers name the transaction that wrote them: source_partition,
+    source_offset, writer (a struct of validators/facts/header_transactions.py, NAME); None where it
+    is known that there are none."""
     written_count: int
     writers: frozenset[str]
     """The transactional ids of `written`."""
@@ -124,10 +127,12 @@ class Ledger:
     circumstances: Circumstances
     identified: Identities
     identities: Callable[[], DataFrame] | None
-    """Gives the source's committed and pending records with what identifies them (validators/lineage/identity.py,
-    `identified`) and whether they are `pending`; None by lineage."""
+    """Gives the source's committed and pending records with what identifies them
+    (validators/lineage/identity.py, `identified`) and whether they are `pending`; None by
+    lineage."""
     alike: int
-    """Committed outputs that are like an earlier one of the same input, where several are expected."""
+    """Committed outputs that are like an earlier one of the same input, where several are
+    expected."""
     keys: Keys
     """Zero where keys do not keep the order."""
     values: Values | None

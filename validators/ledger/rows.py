@@ -23,23 +23,27 @@ from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.offsets import bits, bound, holds, look_up, word
 from topicproof.validators.source_log import SourceLog
 
-DECLARED_COLUMNS = "transactional_id string, sequence long, attempt int, task string, outcome string, reason string"
-"""The journal's transactions: `outcome` is what the worker was told, 'COMMITTED' or 'ABORTED'; else it is unknown.
-`reason` says why it was aborted. Attempt 0 is no transaction, but a task that took the transactional id over."""
+DECLARED_COLUMNS = (
+    "transactional_id string, sequence long, attempt int, task string, outcome string, reason"
+    " string"
+)
+"""The journal's transactions: `outcome` is what the worker was told, 'COMMITTED' or 'ABORTED'; else
+it is unknown. `reason` says why it was aborted. Attempt 0 is no transaction, but a task that took
+the transactional id over."""
 
 SINK_COLUMNS = (
-    "partition int, offset long, timestamp timestamp, fate string, "
-    "transactional boolean, outcome string, declared string, reason string, "
-    "source_topic string, source_partition int, source_offset long, output_index int, place string, "
-    "transactional_id string, sequence long, attempt int, task string, total long, "
-    "visible boolean, content long, key_hash long, value_hash long, "
-    "identified boolean, ambiguous boolean, waiting boolean"
+    "partition int, offset long, timestamp timestamp, fate string, transactional boolean, outcome"
+    " string, declared string, reason string, source_topic string, source_partition int,"
+    " source_offset long, output_index int, place string, transactional_id string, sequence long,"
+    " attempt int, task string, total long, visible boolean, content long, key_hash long,"
+    " value_hash long, identified boolean, ambiguous boolean, waiting boolean"
 )
-"""`transactional` and `outcome` are the raw log's: null where it was not heard, `outcome` also where there is none;
-`declared` and `reason` are the journal's. `visible`: whether read_committed saw this offset; `content`: a hash of what
-read_uncommitted saw there. `key_hash`: of its key where keys keep the order or outputs are compared with each other,
-`value_hash`: of its value where a contract says what that must be or outputs are compared; else null. `identified`:
-whether it holds what records are matched by, `ambiguous`: whether several inputs share that, `waiting`: whether a
+"""`transactional` and `outcome` are the raw log's: null where it was not heard, `outcome` also
+where there is none; `declared` and `reason` are the journal's. `visible`: whether read_committed
+saw this offset; `content`: a hash of what read_uncommitted saw there. `key_hash`: of its key where
+keys keep the order or outputs are compared with each other, `value_hash`: of its value where a
+contract says what that must be or outputs are compared; else null. `identified`: whether it holds
+what records are matched by, `ambiguous`: whether several inputs share that, `waiting`: whether a
 pending record of the source holds it too; by lineage always the first and never the others."""
 
 WORD_COLUMNS = (
@@ -53,7 +57,8 @@ LINEAGE = ("source_partition", "source_offset", "output_index")
 LINE = ("source_partition", "partition")
 
 BROADCAST_ROWS_MAX = 100_000
-"""A journal, or counts of outputs, up to this long are sent to every task: the sink's records are not shuffled."""
+"""A journal, or counts of outputs, up to this long are sent to every task: the sink's records are
+not shuffled."""
 
 
 class Place(StrEnum):
@@ -64,15 +69,19 @@ class Place(StrEnum):
     BEFORE = "BEFORE"
     """Below the judged range: trimmed from the source, or left out on purpose."""
     AFTER = "AFTER"
-    """Above the judged range, yet below the source's high watermark: left out on purpose, or not finished."""
+    """Above the judged range, yet below the source's high watermark: left out on purpose, or not
+    finished."""
     HOLE = "HOLE"
-    """Into the judged range, to an offset where read_committed has no record: a marker, or compacted."""
+    """Into the judged range, to an offset where read_committed has no record: a marker, or
+    compacted."""
     ABORTED = "ABORTED"
     """To a record that was aborted in the source, also beyond the judged range."""
     REMOVED = "REMOVED"
-    """Into the judged range, to a record that compaction or retention has removed from the source."""
+    """Into the judged range, to a record that compaction or retention has removed from the
+    source."""
     BEYOND = "BEYOND"
-    """To an input of the judged range, with an index that says of more outputs than it is expected to have."""
+    """To an input of the judged range, with an index that says of more outputs than it is expected
+    to have."""
     NOWHERE = "NOWHERE"
     """No lineage, another topic, a partition or an offset that does not exist."""
 

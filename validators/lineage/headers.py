@@ -37,13 +37,15 @@ class Transaction(NamedTuple):
 
     transactional_id: str
     sequence: int
-    """Counts the transactions of this transactional id from 1; a replay has the sequence of what it replays."""
+    """Counts the transactions of this transactional id from 1; a replay has the sequence of what it
+    replays."""
     attempt: int
     """Counts the tries of this sequence from 1."""
     task: str
     """A random token of the Spark task that produced it."""
     total: int
-    """Records of the whole transaction over all sink partitions: a smaller count means that it is torn."""
+    """Records of the whole transaction over all sink partitions: a smaller count means that it is
+    torn."""
 
 
 def format_lineage(lineage: Lineage) -> bytes:
@@ -64,7 +66,8 @@ def format_transaction(transaction: Transaction) -> bytes:
     read back."""
     if "/" in transaction.transactional_id + transaction.task:
         raise ValueError(
-            f"A slash in {transaction.transactional_id!r} or {transaction.task!r} cannot be read back."
+            f"A slash in {transaction.transactional_id!r} or {transaction.task!r} cannot be read"
+            " back."
         )
     return "{}/{}/{}/{}/{}".format(*transaction).encode()
 

@@ -27,11 +27,12 @@ class Identity(StrEnum):
     LINEAGE = "lineage"
     """By the header that our sink writes."""
     KEY = "key"
-    """By key: its k-th occurrence in the sink, by (partition, offset), is the k-th expected output of the inputs with
-    that key, those that are due first. Extra ones repeat the last. A null key identifies nothing: such a record matches
-    no input. Where inputs share a key, only counts can be judged: such records are ambiguous. A key that only aborted
-    or pending records of the source have is that of the first of them; one that committed inputs have too is theirs,
-    as nothing tells such records apart."""
+    """By key: its k-th occurrence in the sink, by (partition, offset), is the k-th expected output
+    of the inputs with that key, those that are due first. Extra ones repeat the last. A null key
+    identifies nothing: such a record matches no input. Where inputs share a key, only counts can be
+    judged: such records are ambiguous. A key that only aborted or pending records of the source
+    have is that of the first of them; one that committed inputs have too is theirs, as nothing
+    tells such records apart."""
 
 
 @dataclass(frozen=True)
@@ -246,8 +247,8 @@ def _with_uncommitted(records: DataFrame, uncommitted: DataFrame) -> DataFrame:
     places = {
         "source_partition": F.coalesce("source_partition", "lost.source_partition"),
         "source_offset": F.coalesce("source_offset", "lost.source_offset"),
-        "output_index": F.when(F.col("lost").isNotNull(), F.lit(0)).otherwise(
-            F.col("output_index")
+        "output_index": (
+            F.when(F.col("lost").isNotNull(), F.lit(0)).otherwise(F.col("output_index"))
         ),
     }
     return records.withColumns(places).drop("lost_key", "lost")

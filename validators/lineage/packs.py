@@ -59,7 +59,8 @@ SEGMENTS = pa.schema(
         ("position", pa.int64()),
     ]
 )
-"""Offsets that are records of one pack: the offset of its first record, and which record of it `first_offset` is."""
+"""Offsets that are records of one pack: the offset of its first record, and which record of it
+`first_offset` is."""
 LOST = pa.schema(
     [("partition", pa.int32()), ("first_offset", pa.int64()), ("last_offset", pa.int64())]
 )

@@ -67,7 +67,8 @@ class TransactionView:
     first_timestamp: int
     last_timestamp: int
     outcome: str
-    """COMMITTED, ABORTED, OPEN, or UNEXPLAINED: no marker although it lies below the last stable offset."""
+    """COMMITTED, ABORTED, OPEN, or UNEXPLAINED: no marker although it lies below the last stable
+    offset."""
     marker_offset: int | None
     marker_timestamp: int | None
     marker_epoch: int | None
@@ -75,7 +76,8 @@ class TransactionView:
     transactional_id: str | None
     """By a coordinator that still knows the producer, or by the coordinators' log."""
     reason: str | None
-    """Why it was aborted (`reasons`): declared, timeout, fenced, operator; None: it was not, or not proven."""
+    """Why it was aborted (`reasons`): declared, timeout, fenced, operator; None: it was not, or not
+    proven."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ class TopicView:
     unstable: tuple[UnstableOffset, ...]
     """Offsets of groups that an open transaction holds."""
     not_heard: tuple[str, ...]
-    """Questions that the cluster did not answer, each with its reason: their part of the view is empty, not 0."""
+    """Questions that the cluster did not answer, each with its reason: their part of the view is
+    empty, not 0."""
 
     def to_json(self) -> dict[str, Any]:
         """For `json.dumps`: fates in lower case, times in ISO 8601, every sentence included."""

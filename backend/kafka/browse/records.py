@@ -56,7 +56,8 @@ class Record:
     delivered: bool
     """It came at read_committed."""
     transaction: str | None
-    """`<transactional id>/<sequence>, attempt <n>` where our header says so, else the producer; None outside of any."""
+    """`<transactional id>/<sequence>, attempt <n>` where our header says so, else the producer;
+    None outside of any."""
     why: str
     """Why a read_committed consumer gets this offset, or does not."""
     packed: bytes | None = None
@@ -295,8 +296,9 @@ def _read(consumer: Consumer, start: TopicPartition, end: int, due: set[int]) ->
                     return found
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                     raise TopicError(
-                        f"Offset {start.offset} of {start.topic}-{start.partition} is no longer in the log: "
-                        "it was deleted after the bounds were taken. Read the bounds again."
+                        f"Offset {start.offset} of {start.topic}-{start.partition} is no longer in"
+                        " the log: it was deleted after the bounds were taken. Read the bounds"
+                        " again."
                     )
                 else:
                     trouble = f" ({error.str()})"
@@ -309,8 +311,9 @@ def _read(consumer: Consumer, start: TopicPartition, end: int, due: set[int]) ->
     if due <= found.keys():
         return found
     raise ClusterError(
-        f"{start.topic}-{start.partition} did not deliver offset {min(due - found.keys())} within "
-        f"{settings.REQUEST_TIMEOUT_MS // 1000} s{trouble}. Check that its broker answers, and read again."
+        f"{start.topic}-{start.partition} did not deliver offset {min(due - found.keys())} within"
+        f" {settings.REQUEST_TIMEOUT_MS // 1000} s{trouble}. Check that its broker answers, and"
+        " read again."
     )
 
 
@@ -388,7 +391,10 @@ def _why(
         return f"{kind}{ends}; no consumer ever gets one."
     if delivered != (fate == Fate.COMMITTED):
         said = "got it" if delivered else "did not get it"
-        return f"The raw log says {fate.lower()}{at}, but a read_committed consumer {said}: one of them is wrong."
+        return (
+            f"The raw log says {fate.lower()}{at}, but a read_committed consumer {said}: one of"
+            " them is wrong."
+        )
     if fate == Fate.COMMITTED:
         return (
             f"Delivered: its transaction committed{at}."
@@ -401,7 +407,10 @@ def _why(
         return (
             f"Below the last stable offset {lso:,}, but no marker says how its transaction ended."
             if came or not place.held
-            else "The batch headers said that a record is here, but no consumer got it: read the bounds again."
+            else (
+                "The batch headers said that a record is here, but no consumer got it: read the"
+                " bounds again."
+            )
         )
     if fate == Fate.GONE or not (came or place.held):
         return "Nothing is here any more: compacted or deleted."

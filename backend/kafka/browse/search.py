@@ -41,13 +41,15 @@ KEPT_BYTES_MAX = 1_000_000
 """Of one key, value or header: what is longer is cut, and can be fetched alone."""
 LATEST_S_MAX = 5.0
 LATEST_KEPT_BYTES_MAX = 1_000
-"""Of one key, value or header among the newest records: they are many, read again and again, and only listed."""
+"""Of one key, value or header among the newest records: they are many, read again and again, and
+only listed."""
 DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
 """What a record can be; a marker is none, and nothing is left of what is gone."""
 POLL_S = 0.1
 TOLD_EVERY = 5_000
 SKIPPED_MIN = 2_000
-"""A stretch of other fates is skipped by a new fetch when it is at least so long; reading on is quicker otherwise."""
+"""A stretch of other fates is skipped by a new fetch when it is at least so long; reading on is
+quicker otherwise."""
 
 
 class Stop(StrEnum):
@@ -308,8 +310,8 @@ def _next(consumer: Consumer) -> Message | None:
         return message
     if error.code() == KafkaError._AUTO_OFFSET_RESET:
         raise TopicError(
-            f"Records of {message.topic()}-{message.partition()} were deleted after the bounds were taken. "
-            "Take new bounds."
+            f"Records of {message.topic()}-{message.partition()} were deleted after the bounds were"
+            " taken. Take new bounds."
         )
     if error.retriable():
         return None

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from topicproof.validators.lineage.packs import HEADS, SEQUENCE_MASK, lay, parse_pack
 
 PACKS_FOLLOWED = 20
-"""How many packs of one transaction are read, from its first one on, to find one that reaches into a window."""
+"""How many packs of one transaction are read, from its first one on, to find one that reaches into
+a window."""
 
 
 class Head(NamedTuple):

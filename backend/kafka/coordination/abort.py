@@ -72,27 +72,36 @@ class AbortPlan:
         """One sentence: what no read_committed consumer will ever get."""
         count = self.found.records
         return (
-            f"Lost for every read_committed consumer: {_records(count)} ({self.bytes:,} bytes as stored) at offsets "
-            f"{self.found.start_offset:,} to {self.last_offset:,} of {self.topic}-{self.found.partition}, "
-            f"written by {self.whose}."
+            f"Lost for every read_committed consumer: {_records(count)} ({self.bytes:,} bytes as"
+            f" stored) at offsets {self.found.start_offset:,} to {self.last_offset:,} of"
+            f" {self.topic}-{self.found.partition}, written by {self.whose}."
         )
 
     @property
     def gained(self) -> str:
         """One sentence: what is withheld no longer."""
-        moves = f"The last stable offset moves from {self.bounds.lso:,} to {self.next_stable:,} or beyond"
+        moves = (
+            f"The last stable offset moves from {self.bounds.lso:,} to {self.next_stable:,} or"
+            " beyond"
+        )
         if self.next_stable <= self.bounds.lso:
-            moves = f"The last stable offset stays at {self.bounds.lso:,}, where an earlier transaction is open"
+            moves = (
+                f"The last stable offset stays at {self.bounds.lso:,}, where an earlier transaction"
+                " is open"
+            )
         return f"{moves}; {_records(self.released)} of others wait behind it."
 
     @property
     def means(self) -> str:
         """One sentence: how it is done, and whom else it touches."""
         if self.found.hanging:
-            return "An ABORT marker is written to this partition; no coordinator knows the transaction."
+            return (
+                "An ABORT marker is written to this partition; no coordinator knows the"
+                " transaction."
+            )
         return (
-            f"Its coordinator aborts {self.found.transactional_id} on all its partitions, and its producer is fenced: "
-            "if it is alive, its next call fails."
+            f"Its coordinator aborts {self.found.transactional_id} on all its partitions, and its"
+            " producer is fenced: if it is alive, its next call fails."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -209,13 +218,14 @@ def _require_abortable(found: OpenTransaction, open_too: bool) -> None:
         return
     if found.state in PREPARED:
         raise UsageError(
-            f"{found.transactional_id} is decided ({found.state}): its coordinator writes the marker by itself, and "
-            "another one would tear it. If that takes long, look at the brokers that lead its partitions."
+            f"{found.transactional_id} is decided ({found.state}): its coordinator writes the"
+            " marker by itself, and another one would tear it. If that takes long, look at the"
+            " brokers that lead its partitions."
         )
     if not open_too:
         raise UsageError(
-            f"This one is not hanging. {found.why} Its coordinator aborts it by itself after its timeout; "
-            "to abort it now and fence its producer, say --open-too."
+            f"This one is not hanging. {found.why} Its coordinator aborts it by itself after its"
+            " timeout; to abort it now and fence its producer, say --open-too."
         )
 
 
@@ -237,8 +247,9 @@ def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
         TransactionCoordinatorFencedError,
     ) as error:
         raise ClusterError(
-            f"The leader of {plan.topic}-{found.partition} refused the marker ({type(error).__name__}): producer "
-            f"{found.producer_id} has moved on. Look again: topicproof inspect {plan.topic}"
+            f"The leader of {plan.topic}-{found.partition} refused the marker"
+            f" ({type(error).__name__}): producer {found.producer_id} has moved on. Look again:"
+            f" topicproof inspect {plan.topic}"
         ) from error
 
 
@@ -263,8 +274,8 @@ def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
             return bounds
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"The abort was taken, but {plan.topic}-{found.partition} does not show it after {MOVE_S:.0f} s. "
-                f"Look again: topicproof inspect {plan.topic}"
+                f"The abort was taken, but {plan.topic}-{found.partition} does not show it after"
+                f" {MOVE_S:.0f} s. Look again: topicproof inspect {plan.topic}"
             )
         time.sleep(MOVE_STEP_S)
 

@@ -37,11 +37,13 @@ class PartitionLag:
     subtraction: int
     """High watermark minus committed offset: the number that other tools show."""
     exact: bool
-    """False where the committed offset lies inside a batch that compaction thinned out: then one batch is estimated."""
+    """False where the committed offset lies inside a batch that compaction thinned out: then one
+    batch is estimated."""
     stuck: bool
     """Nothing is left below the LSO, and an open transaction withholds the rest."""
     stuck_behind: str | None
-    """Who holds the LSO back, if that was asked: a transactional id, or the producer of a hanging transaction."""
+    """Who holds the LSO back, if that was asked: a transactional id, or the producer of a hanging
+    transaction."""
     why: str
     """One sentence for a person."""
 
@@ -52,7 +54,8 @@ class GroupLag:
 
     group: str
     state: str
-    """The group's state in Kafka's words: Stable, Empty, Dead; empty for a broker that does not say."""
+    """The group's state in Kafka's words: Stable, Empty, Dead; empty for a broker that does not
+    say."""
     partitions: tuple[PartitionLag, ...]
 
     @property
@@ -178,7 +181,10 @@ def _why(
     p: PartitionBounds, committed: int, visible: int, withheld: int, blocker: OpenTransaction | None
 ) -> str:
     if committed > p.hw:
-        return f"The committed offset {committed:,} lies behind the end of the log ({p.hw:,}): was the topic made anew?"
+        return (
+            f"The committed offset {committed:,} lies behind the end of the log ({p.hw:,}): was the"
+            " topic made anew?"
+        )
     deleted = (
         f"{p.start - committed:,} offsets were deleted before it read them. "
         if committed < p.start
@@ -195,7 +201,10 @@ def _why(
         return f"{deleted}Stuck: nothing is left below the last stable offset, and {behind}."
     last = p.hw - max(committed, p.start)
     if last:
-        return f"{deleted}Nothing is left to read: the last {last:,} offsets hold only markers, aborted records or holes."
+        return (
+            f"{deleted}Nothing is left to read: the last {last:,} offsets hold only markers,"
+            " aborted records or holes."
+        )
     return f"{deleted}Nothing is left to read."
 
 

@@ -60,7 +60,8 @@ class StateEntry:
     began_ms: int
     """-1 when no transaction is under way."""
     client_version: int | None
-    """Transaction version that the client spoke (KIP-890): 2 bumps the epoch with every end; None before Kafka 4."""
+    """Transaction version that the client spoke (KIP-890): 2 bumps the epoch with every end; None
+    before Kafka 4."""
 
 
 def read_states(
@@ -137,18 +138,18 @@ def _decode(key: _Reader, value: _Reader) -> StateEntry | None:
     return StateEntry(
         transactional_id=name,
         producer_id=producer_id,
-        previous_producer_id=_Reader(tags[_PREVIOUS_PRODUCER]).number("q")
-        if _PREVIOUS_PRODUCER in tags
-        else -1,
+        previous_producer_id=(
+            _Reader(tags[_PREVIOUS_PRODUCER]).number("q") if _PREVIOUS_PRODUCER in tags else -1
+        ),
         producer_epoch=epoch,
         timeout_ms=timeout_ms,
         state=STATES[state],
         partitions=frozenset(partitions),
         updated_ms=updated_ms,
         began_ms=began_ms,
-        client_version=_Reader(tags[_CLIENT_VERSION]).number("h")
-        if _CLIENT_VERSION in tags
-        else None,
+        client_version=(
+            _Reader(tags[_CLIENT_VERSION]).number("h") if _CLIENT_VERSION in tags else None
+        ),
     )
 
 

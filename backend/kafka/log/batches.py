@@ -72,7 +72,8 @@ ROW = np.dtype(
         ("leader_epoch", "i4"),
     ]
 )
-"""A row of the table while it is collected: `control` and `compression` are indexes into the tuples above."""
+"""A row of the table while it is collected: `control` and `compression` are indexes into the tuples
+above."""
 
 _LENGTH_AT = 8
 _MAGIC_AT = 16
@@ -102,8 +103,9 @@ def batch_positions(data: memoryview, where: str) -> list[int]:
     while at + _MAGIC_AT < end:
         if data[at + _MAGIC_AT] < 2:
             raise TopicError(
-                f"{where} holds records in message format version {data[at + _MAGIC_AT]}, written before Kafka 0.11: "
-                "they have no transactions and no batch headers to judge. Copy them to a new topic first."
+                f"{where} holds records in message format version {data[at + _MAGIC_AT]}, written"
+                " before Kafka 0.11: they have no transactions and no batch headers to judge. Copy"
+                " them to a new topic first."
             )
         (length,) = length_at(data, at + _LENGTH_AT)
         if length < HEADER.itemsize - _AFTER_LENGTH:
@@ -137,8 +139,8 @@ def require_crc(data: memoryview, positions: Sequence[int], where: str) -> None:
 
 def _corrupt(where: str, offset: int, what: str) -> ClusterError:
     return ClusterError(
-        f"{where}: the record batch at offset {offset} is corrupt ({what}). Check the disks and logs of its brokers; "
-        "another replica may still have it whole."
+        f"{where}: the record batch at offset {offset} is corrupt ({what}). Check the disks and"
+        " logs of its brokers; another replica may still have it whole."
     )
 
 

@@ -23,18 +23,21 @@ import pyarrow as pa
 from topicproof.validators.finding import Bounds, Fate
 
 COMMITTED, ABORTED, OPEN, UNEXPLAINED = "COMMITTED", "ABORTED", "OPEN", "UNEXPLAINED"
-"""A transaction's outcomes. UNEXPLAINED: it has no marker although it lies below the last stable offset."""
+"""A transaction's outcomes. UNEXPLAINED: it has no marker although it lies below the last stable
+offset."""
 SPLIT = "SPLIT"
-"""A transaction over several partitions that was committed on one of them and aborted on another."""
+"""A transaction over several partitions that was committed on one of them and aborted on
+another."""
 
 FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.GONE, Fate.UNEXPLAINED)
 """What the raw log can tell, in the order in which the balance is written."""
 
 WORST_FIRST = (Fate.UNEXPLAINED, Fate.ABORTED, Fate.PENDING, Fate.COMMITTED, Fate.GONE, Fate.MARKER)
-"""Which fate colours a bin of several offsets. The first three are what somebody looks for, so one of them shows
-however many committed records surround it. Markers end every transaction and compaction leaves gaps everywhere: if
-either came before COMMITTED, a healthy topic would show nothing else. They show where a bin holds nothing else, which
-at one offset a bin is everywhere they are."""
+"""Which fate colours a bin of several offsets. The first three are what somebody looks for, so one
+of them shows however many committed records surround it. Markers end every transaction and
+compaction leaves gaps everywhere: if either came before COMMITTED, a healthy topic would show
+nothing else. They show where a bin holds nothing else, which at one offset a bin is everywhere they
+are."""
 
 TRANSACTION_COLUMNS = (
     "partition",
@@ -132,9 +135,9 @@ def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
             "records": own["records"].sum(),
             "bytes": own["bytes"].sum(),
             "begin_ms": own["first_timestamp"].min(),
-            "end_ms": own["marker_timestamp"]
-            .max()
-            .where(own["marker_timestamp"].count() == own.size()),
+            "end_ms": (
+                own["marker_timestamp"].max().where(own["marker_timestamp"].count() == own.size())
+            ),
             "outcome": _outcomes(rows),
         }
     )
@@ -200,7 +203,8 @@ class Bins:
     counts: Ints
     """Offsets, indexed by partition row, bin and fate (the order of `FATES`)."""
     worst: npt.NDArray[np.int8]
-    """Per partition row and bin, the index into `FATES` of the worst fate inside; -1 where the partition has none."""
+    """Per partition row and bin, the index into `FATES` of the worst fate inside; -1 where the
+    partition has none."""
 
 
 def bins(
@@ -434,10 +438,12 @@ def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
     edges = pd.DataFrame(
         {
             "partition": partition * 2,
-            "first_offset": [p.start for p in bounds.partitions]
-            + [p.hw for p in bounds.partitions],
-            "last_offset": [p.start - 1 for p in bounds.partitions]
-            + [p.hw for p in bounds.partitions],
+            "first_offset": (
+                [p.start for p in bounds.partitions] + [p.hw for p in bounds.partitions]
+            ),
+            "last_offset": (
+                [p.start - 1 for p in bounds.partitions] + [p.hw for p in bounds.partitions]
+            ),
         }
     )
     both = pd.concat([own[["partition", "first_offset", "last_offset"]], edges])

@@ -53,14 +53,17 @@ from topicproof.backend.kafka.log.batches import (
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 PARTITION_BYTES_MAX = 4_000_000
-"""How much of one partition one response may carry; a larger single batch still comes whole (KIP-74)."""
+"""How much of one partition one response may carry; a larger single batch still comes whole
+(KIP-74)."""
 RESPONSE_BYTES_MAX = 8_000_000
 """Measured: larger responses are slower, because their memory is new each time."""
 NEW_TOPIC_PATIENCE_S = 1.0
-"""A topic made a moment ago may not be known to every broker yet; after this long it counts as missing."""
+"""A topic made a moment ago may not be known to every broker yet; after this long it counts as
+missing."""
 RETRY_PAUSE_S = 0.1
 FAILOVER_TIMEOUT_S = 20.0
-"""How long a partition may be without a leader: a broker that was killed is missed only after its session (9 s)."""
+"""How long a partition may be without a leader: a broker that was killed is missed only after its
+session (9 s)."""
 FETCH_VERSION_MIN = 5
 """The first version that gives the log start offset."""
 FETCH_VERSION_MAX = 12
@@ -185,7 +188,8 @@ def require_reachable(bootstrap: str) -> None:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             refused.append(f"{host}:{port}: {reason}")
     raise ClusterError(
-        f"No Kafka broker can be reached ({'; '.join(refused)}). Check the address and that the broker runs."
+        f"No Kafka broker can be reached ({'; '.join(refused)}). Check the address and that the"
+        " broker runs."
     )
 
 
@@ -200,8 +204,8 @@ def cluster_error(bootstrap: str, error: KafkaError) -> ClusterError:
         )
     if error.retriable:
         return ClusterError(
-            f"Kafka at {bootstrap} did not answer in time ({name}{details}). "
-            "Check that its brokers run and that the client properties have the right security settings."
+            f"Kafka at {bootstrap} did not answer in time ({name}{details}). Check that its brokers"
+            " run and that the client properties have the right security settings."
         )
     return ClusterError(f"Kafka at {bootstrap} refused the request ({name}: {error}).")
 
@@ -216,7 +220,8 @@ class Connection:
     """kafka-python's admin client, for the questions it already knows."""
     net: Any
     client: Mapping[str, str] = field(repr=False)
-    """The client properties it was made with, for a question that takes a client of another kind."""
+    """The client properties it was made with, for a question that takes a client of another
+    kind."""
 
     def bounds(self, topic: str) -> Bounds:
         """See `fetch_bounds`."""
@@ -290,8 +295,9 @@ class Connection:
             if time.monotonic() - served > FAILOVER_TIMEOUT_S:
                 partition, queue = next(iter(spans.items()))
                 raise ClusterError(
-                    f"Partition {partition} of {topic} at {self.bootstrap} gave nothing from offset {queue[0][0]} on, "
-                    f"although its log ends at {queue[-1][1]}. Read the bounds again."
+                    f"Partition {partition} of {topic} at {self.bootstrap} gave nothing from offset"
+                    f" {queue[0][0]} on, although its log ends at {queue[-1][1]}. Read the bounds"
+                    " again."
                 )
         return table(kept, parts)
 
@@ -324,7 +330,8 @@ class Connection:
             missing = error in (UnknownTopicOrPartitionError, InvalidTopicError)
             if missing and (error is InvalidTopicError or time.monotonic() > deadline):
                 raise TopicError(
-                    f"There is no topic {topic} at {self.bootstrap}. Check its name; capital letters count."
+                    f"There is no topic {topic} at {self.bootstrap}. Check its name; capital"
+                    " letters count."
                 )
             if not missing:
                 raise error(f"metadata of {topic}")
@@ -490,8 +497,9 @@ class Connection:
         start = self._offsets(topic, leaders, EARLIEST, UNCOMMITTED)[partition]
         if start <= offset:
             raise ClusterError(
-                f"The log of partition {partition} of {topic} at {self.bootstrap} became shorter than offset {offset} "
-                "while it was read (truncated, or the topic was made anew). Read the bounds again."
+                f"The log of partition {partition} of {topic} at {self.bootstrap} became shorter"
+                f" than offset {offset} while it was read (truncated, or the topic was made anew)."
+                " Read the bounds again."
             )
         return start
 
