@@ -7,6 +7,7 @@ being fenced does neither, because the transaction belongs to somebody else now.
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -85,6 +86,29 @@ Placed = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, Any]], int]
 """the same, and the partition"""
 
 
+class ConnectionLog:
+    """Takes a client's log, and notes whether a connection to a broker has failed.
+
+    librdkafka repeats by itself what was in flight on such a connection: the first copy may still
+    arrive later (KAFKA-17754). Nothing else tells: `error_cb` hears of no connection that the
+    other side closed, and repeated failures are left out of the log. Only its debug messages are
+    complete (facility FAIL). They are queued before the request is repeated, so that `poll` has
+    delivered them when the repeated request has been answered.
+    """
+
+    DEBUG = "broker"
+    """The debug context that the client needs."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def log(self, level: int, _format: str, facility: str, _client: str, text: str) -> None:
+        """Called by the client's `poll`, `flush` and the like. `level` is one of `logging`'s."""
+        self.failed = self.failed or facility == "FAIL"
+        if level >= logging.INFO:
+            logging.getLogger(__name__).log(level, "%s %s", facility, text)
+
+
 class TransactionalProducer:
     """One transactional id, taken over on entering: earlier holders are fenced and their
     transaction settled.
@@ -107,7 +131,10 @@ class TransactionalProducer:
         self.transactional_id = transactional_id
         more = {name.replace("_", "."): value for name, value in special.items()}
         config = transactional_producer_config(bootstrap, client, transactional_id, timeout_ms)
-        self.producer = Producer({**config, **more, "on_delivery": self.heard})
+        debug = ",".join({*str(config.get("debug", "")).split(","), ConnectionLog.DEBUG} - {""})
+        self.config = {**config, **more, "on_delivery": self.heard, "debug": debug}
+        self.connections = ConnectionLog()
+        self.producer = Producer({**self.config, "logger": self.connections})
         self.failed: KafkaError | None = None
         """Why the first record of this transaction that failed did."""
         self.stuck = False
@@ -120,7 +147,28 @@ class TransactionalProducer:
         # now and then.
         self.producer.list_topics(timeout=TIMEOUT_S)
         self._retrying(lambda: self.producer.init_transactions(TIMEOUT_S))
+        self.producer.poll(0)
+        # What failed until now can have delayed nothing of the epoch that begins here.
+        self.connections.failed = False
         return self
+
+    def renew_if_unsure(self) -> bool:
+        """Between transactions: go on with a new epoch if a connection has failed since this one
+        began.
+
+        A request of an earlier transaction may then still be on its way: a late EndTxn would end
+        the next transaction, a late TxnOffsetCommit would take its offset back (KAFKA-17754). The
+        coordinator refuses both from an older epoch. Returns whether there is a new epoch. If so,
+        another producer may have held the id in between: what it committed must be read again.
+        """
+        self.producer.poll(0)
+        if not self.connections.failed:
+            return False
+        self.producer.close()
+        self.connections = ConnectionLog()
+        self.producer = Producer({**self.config, "logger": self.connections})
+        self.__enter__()
+        return True
 
     def __exit__(
         self,
@@ -129,7 +177,8 @@ class TransactionalProducer:
         _trace: TracebackType | None,
     ) -> None:
         if self.stuck:
-            return  # To close it would wait for the call that never comes back. It ends with its process.
+            # Closing would wait for the call that never returns. The client ends with its process.
+            return
         # One that was fenced says so once more when it is closed, and one that could not abort
         # tries and fails again.
         with suppress(KafkaException), warnings.catch_warnings() if self.open else nullcontext():

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.conftest import wait_until
 from tests.runs import read_all
-from topicproof.backend.errors import RecordRefused
+from topicproof.backend.errors import InjectedError, RecordRefused
+from topicproof.backend.faults.proxy import Api, How, Proxy, Rule
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import Record, TransactionalProducer
+from topicproof.backend.settings import READ_COMMITTED, consumer_config
 
 CLIENT_TAKES_BYTES = 10_000_000
+TIMEOUT_S = 20
 
 
 def test_a_record_refused_while_others_are_queued_is_named(
@@ -41,3 +47,43 @@ def test_a_record_refused_while_others_are_queued_is_named(
     with TransactionalProducer(bootstrap, {}, f"{topic}-id") as producer, producer.transaction():
         producer.produce([(topic, None, b"after", [])])
     assert [message.value for message in read_all(bootstrap, topic)] == [b"after"]
+
+
+@pytest.mark.parametrize("request_kind", [Api.END_TXN, Api.TXN_OFFSET_COMMIT])
+@pytest.mark.parametrize("defended", [True, False])
+def test_a_new_epoch_refuses_what_arrives_late(
+    bootstrap: str, new_topic: Callable[..., str], request_kind: Api, defended: bool
+) -> None:
+    """Story (KAFKA-17754): the connection breaks under the commit of "a" or under its offset, and
+    the client repeats the request. The first copy arrives when "b" and its offset have been sent.
+    A late commit ends the transaction of "b", which is then aborted in vain; a late offset takes
+    the place of the offset of "b". Neither happens where "b" has an epoch of its own."""
+    topic, source = new_topic(), new_topic()
+    consumer = Consumer(consumer_config(bootstrap, {}, f"{topic}-group", READ_COMMITTED))
+    group = consumer.consumer_group_metadata()
+    with Proxy(bootstrap) as proxy, TransactionalProducer(proxy.bootstrap, {}, topic) as producer:
+        rule = proxy.arm(Rule(request_kind, How.GHOST, seconds=TIMEOUT_S))
+        with producer.transaction():
+            producer.produce([(topic, None, b"a", [])])
+            producer.send_offset(TopicPartition(source, 0, 1), group)
+        assert rule.struck == 1
+        if defended:
+            assert producer.renew_if_unsure()
+            assert not producer.renew_if_unsure()
+        # The late commit has ended the transaction that is to be aborted: fatal to the client.
+        with suppress(InjectedError, KafkaException), producer.transaction():
+            producer.produce([(topic, None, b"b", [])])
+            producer.send_offset(TopicPartition(source, 0, 2), group)
+            rule.released.set()
+            wait_until(lambda: rule.settled == 1, TIMEOUT_S, "the late request's arrival")
+            if request_kind is Api.END_TXN:
+                raise InjectedError("aborted")
+    consumer.close()
+    seen = b"".join(message.value or b"" for message in read_all(bootstrap, topic, READ_COMMITTED))
+    offset = Cluster(bootstrap).committed(f"{topic}-group", source)[0]
+    assert (seen, offset) == {
+        (Api.END_TXN, True): (b"a", 1),
+        (Api.END_TXN, False): (b"ab", 2),
+        (Api.TXN_OFFSET_COMMIT, True): (b"ab", 2),
+        (Api.TXN_OFFSET_COMMIT, False): (b"ab", 1),
+    }[request_kind, defended]
