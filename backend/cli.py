@@ -17,6 +17,7 @@ from topicproof.backend.commands import evidence, history, runs, topics
 from topicproof.backend.commands.contracts import contract
 from topicproof.backend.commands.matrix import matrix
 from topicproof.backend.commands.terminal import err, out
+from topicproof.backend.commands.torture import torture
 from topicproof.backend.commands.totals import totals
 from topicproof.backend.commands.up import up
 from topicproof.backend.errors import TopicproofError
@@ -53,6 +54,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "compare": history.compare,
     "trend": history.trend,
     "matrix": matrix,
+    "torture": torture,
 }
 """By name, in the order in which help lists them."""
 for name, command in COMMANDS.items():

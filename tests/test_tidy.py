@@ -79,6 +79,7 @@ ROOMS = (
         "backend.history",
         "backend.runs",
         "backend.matrix",
+        "backend.torture",
         "backend.verifying",
         "backend.commands",
         "backend.cli",

@@ -72,6 +72,7 @@ NETWORK = Kind(
         Key("how", "unanswered", ("unanswered", "lost", "late", "overtaken", "ghost")),
         Key("times", "1"),
         Key("seconds", "2"),
+        Key("defence", "yes", ("yes", "no")),
     ),
     step=Step.BEGUN,
     transactional_words=("partitions", "end"),

@@ -63,6 +63,9 @@ class Injector:
             return {"message_max_bytes": refused.CLIENT_TAKES_BYTES}
         return {}
 
+    def defends(self) -> bool:
+        return all(fault.place.get("defence") != "no" for fault in self.faults)
+
     def is_due(self, step: Step, sequence: int) -> bool:
         """Whether a fault is to strike there, be it claimed or not."""
         return any((fault.transaction, fault.step) == (sequence, step) for fault in self.faults)

@@ -133,6 +133,7 @@ class Cell:
     attempts: bool = False
     deduplicated: bool = False
     brokers: int = 1
+    may_refuse: bool = False
 
 
 _LIKE = "at_least_once"

@@ -23,7 +23,10 @@ Kafka commits both or neither. Per Spark task and source partition:
    to lose records.
 3. One transaction is buffered, then: begin, produce, send the next source offset, commit. None
    stays open while Spark computes the next rows. A chunk that was skipped whole sends nothing: a
-   committed offset never moves backwards.
+   committed offset never moves backwards. If a connection has failed since the epoch began, step 1
+   and the read of step 2 come first: librdkafka repeats requests by itself, and a first copy that
+   arrives late would end this transaction (EndTxn, KAFKA-17754) or take its offset back
+   (TxnOffsetCommit). The coordinator refuses both from an older epoch.
 4. A retriable error is retried; an abortable one aborts and replays, a bounded number of times;
    being fenced ends the task. A commit without an answer, and a transaction whose client does not
    come back, is journalled as unknown and settled by steps 1 and 2 of the next attempt. An input of
@@ -468,6 +471,7 @@ class PartitionWriter:
         refusals = 0
         while attempt < self.sink.attempts_max:
             attempt += 1
+            self._renew_if_unsure()
             try:
                 self._attempt(sequence, attempt)
             except RecordRefused as error:
@@ -544,6 +548,19 @@ class PartitionWriter:
             sink.bootstrap, sink.client, self.name, sink.transaction_timeout_ms, **special
         )
 
+    def _renew_if_unsure(self) -> None:
+        """Close the path of late requests: see step 3 of the module's argument. Raises Fenced."""
+        producer = self.producer
+        if not isinstance(producer, TransactionalProducer) or not self.hooks.defends():
+            return
+        if producer.renew_if_unsure():
+            self._require_position()
+
+    def _require_position(self) -> None:
+        """Between two producers somebody else may have held the id. Raises Fenced."""
+        if self._ask_committed().offset != self.next_offset:
+            raise Fenced(f"{self.name} was taken over by another producer, which went on.")
+
     def _start_one_by_one(self) -> None:
         """Go on with another producer whose batches hold one record each: of one that was refused a
         record the client goes on counting behind the gap, which the brokers then refuse as well.
@@ -552,9 +569,7 @@ class PartitionWriter:
         self.one_by_one = True
         self.producer = self._transactional()
         self.producer.__enter__()
-        # Between the two somebody else may have held the id.
-        if self._ask_committed().offset != self.next_offset:
-            raise Fenced(f"{self.name} was taken over by another producer, which went on.")
+        self._require_position()
 
     def _send_dead_letters(self, error: RecordRefused) -> None:
         """Put a dead letter in the place of every input of which an output was refused. Raises

@@ -1,0 +1,1 @@
+"""Random schedules of faults, judged all along."""

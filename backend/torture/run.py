@@ -1,0 +1,144 @@
+"""Schedules run one after the other, each judged from its sink, and failures made smaller."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.faults.brokers import how_many
+from topicproof.backend.history.store import History
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.matrix.cells import Result, run_cell
+from topicproof.backend.matrix.table import Cell, Trial
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+from topicproof.backend.sink.journal import FaultFired, FaultTold
+from topicproof.backend.torture.schedule import Schedule, draw, smaller
+
+AT_ONCE = 2
+"""How many runs go on at a time: a run waits about as long as it works."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One schedule and what its run showed."""
+
+    schedule: Schedule
+    result: Result
+
+    @property
+    def surprises(self) -> tuple[str, ...]:
+        """Where it differs from what theory allows, one sentence each."""
+        return self.result.surprises
+
+
+class Torture:
+    """Tries schedules on the services of a home, until `stop`."""
+
+    def __init__(self, settings: Settings, services: Services, stop: threading.Event) -> None:
+        self.settings = settings
+        self.services = services
+        self.stop = stop
+        self.history = History(settings)
+        self.cluster = Cluster(services.bootstrap, settings.client)
+
+    def require_brokers(self, brokers: int) -> None:
+        """Raises UsageError for a cluster with fewer."""
+        found = how_many(self.cluster)
+        if brokers > 1 and found < brokers:
+            raise UsageError(
+                f"The embedded Kafka runs with {found} of {brokers} brokers. Stop what uses it, or"
+                " set TOPICPROOF_HOME to another folder."
+            )
+
+    def try_one(self, schedule: Schedule) -> Tried | None:
+        """None when it was stopped before its end."""
+        result = run_cell(
+            self.settings, self.services, self.history, self.cluster, _cell(schedule), self.stop
+        )
+        return None if result is None else Tried(schedule, result)
+
+    def try_all(
+        self, schedules: Iterator[Schedule], ended: Callable[[Tried], None], at_once: int = AT_ONCE
+    ) -> None:
+        """So many at a time. A schedule that strikes brokers has them to itself."""
+        running: set[Future[Tried | None]] = set()
+        with ThreadPoolExecutor(at_once) as pool:
+            for schedule in schedules:
+                alone = schedule.brokers > 1
+                running = _wait(running, 0 if alone else at_once - 1, ended)
+                running.add(pool.submit(self.try_one, schedule))
+                running = _wait(running, 0 if alone else at_once, ended)
+                if self.stop.is_set():
+                    break
+            _wait(running, 0, ended)
+
+    def shrink(self, failed: Tried, tries: int, ended: Callable[[Tried], None]) -> Tried:
+        """The smallest schedule found in so many runs that still is a surprise.
+
+        A failure may depend on the moment, so that one run without a surprise is no proof. What
+        comes out is a surprise all the same.
+        """
+        smallest, left = failed, list(smaller(failed.schedule))
+        while left and tries > 0 and not self.stop.is_set():
+            tries -= 1
+            tried = self.try_one(left.pop(0))
+            if tried is None:
+                break
+            ended(tried)
+            if tried.surprises:
+                smallest, left = tried, list(smaller(tried.schedule))
+        return smallest
+
+
+def drawn(
+    seed: int, brokers: int, runs: int | None, minutes: float | None, stop: threading.Event
+) -> Iterator[Schedule]:
+    """The schedules of `seed`, `seed + 1` and so on, until there are so many, or time is over."""
+    ends = None if minutes is None else time.monotonic() + 60 * minutes
+    number = 0
+    while (runs is None or number < runs) and (ends is None or time.monotonic() < ends):
+        if stop.is_set():
+            return
+        yield draw(seed + number, brokers)
+        number += 1
+
+
+def _cell(schedule: Schedule) -> Cell:
+    """What the matrix runs and judges."""
+    struck = len(schedule.strikes)
+
+    def proof(trial: Trial) -> str:
+        entries = [one for one in trial.entries if isinstance(one, FaultFired | FaultTold)]
+        return f"{len(entries)} entries of {struck} faults"
+
+    return Cell(
+        guarantee=schedule.promise,
+        fault=str(schedule),
+        plan=schedule.plan(),
+        promised=schedule.guarantee,
+        must=frozenset(),
+        may=schedule.may,
+        refused=False,
+        proof=proof,
+        attempts=schedule.attempts,
+        brokers=schedule.brokers,
+        may_refuse=schedule.may_refuse,
+    )
+
+
+def _wait(
+    running: set[Future[Tried | None]], most: int, ended: Callable[[Tried], None]
+) -> set[Future[Tried | None]]:
+    """Until no more than `most` go on. Raises what one of them raised."""
+    while len(running) > most:
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        for one in done:
+            tried = one.result()
+            if tried is not None:
+                ended(tried)
+    return running

@@ -1,0 +1,171 @@
+"""A schedule: a small run and several troubles of the matrix at once, drawn from a seed.
+
+A schedule is text, so that a failure can be replayed and made smaller by hand:
+
+    exactly_once records=240 partitions=2 per_transaction=40 lineage=record: open@2 zombie@4
+
+The troubles are rows of the matrix (backend/matrix/table.py); the number behind `@` is the
+transaction that each strikes. What a guarantee may show is the union of what theory expects of it
+under each of them. So exactly-once must stay exact under any of them together, and the others may
+break only as their table says.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.matrix.table import PROMISES, TABLE, Damage, Promise, Trouble
+from topicproof.validators.finding import Guarantee
+
+TROUBLES_MAX = 3
+"""Spark gives a task up when it has failed four times."""
+_ALONE = frozenset({"none", "produce-overtaken"})
+"""Troubles that are not drawn: nothing, and one that needs transactions of 30,000 records."""
+_PROMISES = {one.name: one for one in PROMISES if one.like is None}
+_TROUBLES = {one.name: one for one in TABLE if one.name not in _ALONE}
+_STRIKES = re.compile(r"transaction=\d+")
+_SIZES = ("records", "partitions", "per_transaction")
+_FORM = (
+    "expected GUARANTEE records=N partitions=N per_transaction=N lineage=record|packed:"
+    " TROUBLE@N TROUBLE@N"
+)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is tried. `str` gives its text; `parse` reads it."""
+
+    promise: str
+    records: int
+    partitions: int
+    per_transaction: int
+    lineage: str
+    strikes: tuple[tuple[str, int], ...]
+    """Names of troubles, each with the transaction that it strikes."""
+    seed: int = 0
+    """Of the run's own draws: aborts."""
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{name}={getattr(self, name)}" for name in _SIZES)
+        strikes = " ".join(f"{name}@{transaction}" for name, transaction in self.strikes)
+        return f"{self.promise} {sizes} lineage={self.lineage} seed={self.seed}: {strikes}".rstrip()
+
+    @property
+    def troubles(self) -> tuple[Trouble, ...]:
+        return tuple(_TROUBLES[name] for name, _ in self.strikes)
+
+    @property
+    def brokers(self) -> int:
+        """How many the cluster must have."""
+        return max((trouble.brokers for trouble in self.troubles), default=1)
+
+    @property
+    def attempts(self) -> bool:
+        """Whether the source is full of aborted attempts."""
+        return any(trouble.attempts for trouble in self.troubles)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return _PROMISES[self.promise].guarantee
+
+    @property
+    def may(self) -> frozenset[Damage]:
+        """What the sink may show."""
+        words = (word.removesuffix("?") for word in self._words())
+        return frozenset(Damage(word) for word in words if word != _REFUSED)
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether the sink may refuse to go on: the group's offset was moved."""
+        return _REFUSED in self._words()
+
+    def plan(self) -> dict[str, Any]:
+        """The fields of a RunPlan (backend/runs/plan.py)."""
+        plan: dict[str, Any] = {name: getattr(self, name) for name in _SIZES}
+        plan |= {"lineage": self.lineage, "seed": self.seed, **_PROMISES[self.promise].plan}
+        faults = []
+        for name, transaction in self.strikes:
+            given = dict(_TROUBLES[name].plan)
+            faults += [
+                _STRIKES.sub(f"transaction={transaction}", fault)
+                for fault in given.pop("faults", ())
+            ]
+            plan |= given
+        return {**plan, "faults": faults}
+
+    def _words(self) -> set[str]:
+        number = list(_PROMISES).index(self.promise)
+        return {word for one in self.troubles for word in (one.expected[number] or "").split()}
+
+
+_REFUSED = "refused"
+
+
+def draw(seed: int, brokers: int = 1) -> Schedule:
+    """The schedule of a seed, on a cluster with so many brokers. Half of all are exactly-once."""
+    chance = random.Random(f"torture/{seed}")
+    names = list(_PROMISES)
+    promise = names[0] if chance.random() < 0.5 else chance.choice(names)
+    per_transaction = chance.choice((10, 25, 40, 100))
+    partitions = chance.choice((1, 1, 2, 3))
+    transactions = chance.randint(3, 6)
+    possible = [name for name in _TROUBLES if _possible(_PROMISES[promise], name, brokers)]
+    count = chance.choice((0, 1, 1, 2, 2, 2, 3, 3))
+    strikes = [(name, chance.randint(1, transactions)) for name in chance.sample(possible, count)]
+    packs = _PROMISES[promise].guarantee is Guarantee.EXACTLY_ONCE
+    return Schedule(
+        promise,
+        per_transaction * partitions * transactions + chance.choice((0, 0, 1, 7)),
+        partitions,
+        per_transaction,
+        chance.choice(("record", "packed")) if packs else "record",
+        tuple(sorted(strikes, key=lambda strike: (strike[1], strike[0]))),
+        seed,
+    )
+
+
+def parse(text: str) -> Schedule:
+    """Raises UsageError for what is no schedule."""
+    head, _, tail = text.partition(":")
+    promise, *fields = head.split() or [""]
+    given = dict(field.partition("=")[::2] for field in fields)
+    try:
+        strikes = [(name, int(at)) for name, _, at in (one.partition("@") for one in tail.split())]
+        sizes = {name: int(given[name]) for name in _SIZES}
+        seed = int(given.get("seed", "0"))
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"Schedule {text!r}: {_FORM}.") from error
+    unknown = [name for name, _ in strikes if name not in _TROUBLES]
+    if promise not in _PROMISES or unknown:
+        known = ", ".join(_TROUBLES if unknown else _PROMISES)
+        what = unknown[0] if unknown else promise
+        raise UsageError(f"Schedule {text!r}: unknown {what!r}. Known: {known}.")
+    return Schedule(
+        promise, **sizes, lineage=given.get("lineage", "record"), strikes=tuple(strikes), seed=seed
+    )
+
+
+def smaller(schedule: Schedule) -> Iterator[Schedule]:
+    """Schedules with one step less, the largest steps first: without a trouble, with one
+    partition, with fewer transactions, with lineage on each record."""
+    for number in range(len(schedule.strikes)):
+        yield replace(schedule, strikes=schedule.strikes[:number] + schedule.strikes[number + 1 :])
+    if schedule.partitions > 1:
+        yield replace(schedule, partitions=1, records=schedule.records // schedule.partitions)
+    last = max((transaction for _, transaction in schedule.strikes), default=0)
+    least = schedule.per_transaction * schedule.partitions * (last + 1)
+    if schedule.records > least:
+        yield replace(schedule, records=least)
+    if schedule.lineage != "record":
+        yield replace(schedule, lineage="record")
+
+
+def _possible(promise: Promise, name: str, brokers: int) -> bool:
+    trouble = _TROUBLES[name]
+    expected = trouble.expected[list(_PROMISES).index(promise.name)]
+    return expected is not None and trouble.brokers <= brokers
