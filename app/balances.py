@@ -11,7 +11,6 @@ from topicproof.backend.history.store import Run
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.totals import Balance, current_totals
 from topicproof.backend.settings import Settings
-from topicproof.validators.finding import Outcome
 
 READ_AGAIN_S = 3
 
@@ -19,13 +18,13 @@ READ_AGAIN_S = 3
 def totals(settings: Settings, run: Run) -> None:
     """Whether the totals are right, and on demand each of them as a consumer of the sink knows it
     now; of windows, whether their counts are right. Nothing for other runs."""
-    for sink, said in (run.facts.get("values") or {}).items():
-        word = wording.OUTCOME_WORDS[Outcome(said["verdict"])]
+    for sink, said in run.facts.values.items():
+        word = wording.OUTCOME_WORDS[said.verdict]
         st.markdown(
             f"{word.symbol} Values of **{wording.plain(sink)}**: {word.word}."
-            f" {wording.plain(said['why'])}"
+            f" {wording.plain(said.why)}"
         )
-    if run.plan.get("scenario") != "totals" or "sink" not in run.facts:
+    if run.plan.get("scenario") != "totals" or not run.facts.sink:
         return
     if text := balances(run.facts):
         st.markdown(wording.plain(text))
@@ -34,7 +33,7 @@ def totals(settings: Settings, run: Run) -> None:
     ):
         return
     with session.said():
-        known = _read(session.kafka(settings).bootstrap, run.facts["sink"], settings)
+        known = _read(session.kafka(settings).bootstrap, run.facts.sink, settings)
     table = pd.DataFrame(
         {
             "account": [one.account for one in known],

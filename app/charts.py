@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from topicproof.app.wording import FATE_WORDS, TRANSACTION_WORDS
 from topicproof.backend.kafka.log.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED, Bins
-from topicproof.validators.finding import Bounds, Fate, Outcome
+from topicproof.validators.finding import Bounds, Fate, Outcome, PartitionBounds
 
 FATE_COLOURS: Mapping[Fate, str] = {
     Fate.COMMITTED: "#0072B2",
@@ -208,12 +208,12 @@ def _left_px(found: Bins) -> int:
     return 12 + 8 * max(len(f"p{number}") for number in found.partitions)
 
 
-def withheld(sink: Sequence[Mapping[str, int]]) -> go.Figure:
+def withheld(sink: Sequence[PartitionBounds]) -> go.Figure:
     """Per partition of a live sink: what is stable (start to LSO) and what is withheld (LSO to
     HW)."""
-    rows = [f"p{one['partition']}" for one in sink]
-    stable = [one["lso"] - one["start"] for one in sink]
-    above = [one["hw"] - one["lso"] for one in sink]
+    rows = [f"p{one.partition}" for one in sink]
+    stable = [one.lso - one.start for one in sink]
+    above = [one.hw - one.lso for one in sink]
     figure = go.Figure()
     figure.add_bar(
         y=rows,
@@ -221,7 +221,7 @@ def withheld(sink: Sequence[Mapping[str, int]]) -> go.Figure:
         orientation="h",
         name="below the LSO",
         marker={"color": FATE_COLOURS[Fate.COMMITTED]},
-        text=[f"LSO {one['lso']:,}" for one in sink],
+        text=[f"LSO {one.lso:,}" for one in sink],
         textposition="inside",
         insidetextanchor="start",
         hovertemplate="%{y}: %{x:,} offsets below the last stable offset<extra></extra>",

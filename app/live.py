@@ -29,8 +29,8 @@ def bar(run: Run) -> None:
 def progress(run: Run) -> None:
     """The same, with each stage of several, and what a replay does more than once."""
     bar(run)
-    if stages := run.progress.get("stages"):
-        done = (f"{one['name']} {one['processed']:,} of {one['there']:,}" for one in stages)
+    if stages := run.progress.stages:
+        done = (f"{one.name} {one.processed:,} of {one.there:,}" for one in stages)
         st.caption(wording.plain(f"Offsets that each stage has processed: {' · '.join(done)}"))
     if effects := side_effects(run.progress):
         st.caption(
@@ -41,12 +41,11 @@ def progress(run: Run) -> None:
 def figures(run: Run) -> None:
     """The numbers of the run, each with what it is out of."""
     seen = run.progress
-    total = seen.get("total")
-    rate = seen.get("records_per_s", 0.0)
+    total = seen.total
     columns = st.columns(4)
     columns[0].metric(
         "Inputs",
-        f"{seen.get('processed', 0):,}",
+        f"{seen.processed:,}",
         "committed" if total is None else f"of {total:,}",
         delta_color="off",
         delta_arrow="off",
@@ -54,11 +53,11 @@ def figures(run: Run) -> None:
         height="stretch",
         help="Inputs whose outputs are committed: the offsets that the transactions carry.",
     )
-    fenced = seen.get("fenced", 0)
+    fenced = seen.fenced
     columns[1].metric(
         "Transactions",
-        f"{seen.get('committed', 0):,}",
-        f"and {seen.get('aborted', 0):,} aborted" + (f", {fenced:,} fenced" if fenced else ""),
+        f"{seen.committed:,}",
+        f"and {seen.aborted:,} aborted" + (f", {fenced:,} fenced" if fenced else ""),
         delta_color="off",
         delta_arrow="off",
         border=True,
@@ -73,13 +72,13 @@ def figures(run: Run) -> None:
     # Of every source of every stage.
     partitions = sum(
         len(of_topic)
-        for of_stage in run.facts.get("floor", {}).values()
+        for of_stage in (run.facts.initial_offsets or {}).values()
         for of_topic in of_stage.values()
     )
     most = sides.count(Side.WORKER) * partitions + sides.count(Side.RUN)
     columns[2].metric(
         "Faults fired",
-        f"{seen.get('faults', 0):,}",
+        f"{seen.faults:,}",
         f"of at most {most:,}" if most else "none planned",
         delta_color="off",
         delta_arrow="off",
@@ -92,11 +91,15 @@ def figures(run: Run) -> None:
     )
     if run.alive:
         kept = st.session_state.setdefault("rates", {}).setdefault(run.id, [])
-        kept.append(rate)
+        kept.append(seen.records_per_s)
         del kept[:-RATES_KEPT]
         history = None if young(run) else kept
         columns[3].metric(
-            "Inputs per second", f"{rate:,.0f}", border=True, height="stretch", chart_data=history
+            "Inputs per second",
+            f"{seen.records_per_s:,.0f}",
+            border=True,
+            height="stretch",
+            chart_data=history,
         )
     else:
         took = (run.ended_at - run.created_at).total_seconds() if run.ended_at else None
@@ -112,24 +115,22 @@ def figures(run: Run) -> None:
 def sink(run: Run, at_once: bool = False) -> None:
     """The sink's last stable offset against its high watermark; `at_once`: drawn also while the run
     is young."""
-    seen = run.progress.get("sink")
-    if database := run.facts.get("database"):
-        st.markdown(
-            f"**{wording.plain(run.facts['sink'])}** is a table of {wording.plain(database)}."
-        )
+    seen = run.progress.sink
+    if database := run.facts.database:
+        st.markdown(f"**{wording.plain(run.facts.sink)}** is a table of {wording.plain(database)}.")
     if not seen:
         return
-    above = sum(one["hw"] - one["lso"] for one in seen)
-    offsets = sum(one["hw"] - one["start"] for one in seen)
+    above = sum(one.hw - one.lso for one in seen)
+    offsets = sum(one.hw - one.start for one in seen)
     if not offsets:
-        st.markdown(f"**{wording.plain(run.facts['sink'])}** holds nothing yet.")
+        st.markdown(f"**{wording.plain(run.facts.sink)}** holds nothing yet.")
         return
     said_so = (
         f"{above:,} of {wording.count(offsets, 'offset')} lie at or above the last stable offset"
         " (LSO)"
     )
     st.markdown(
-        f"**{wording.plain(run.facts['sink'])}** · {said_so}"
+        f"**{wording.plain(run.facts.sink)}** · {said_so}"
         + (
             ": withheld from read\\_committed consumers until their transactions end."
             if above
@@ -143,7 +144,7 @@ def sink(run: Run, at_once: bool = False) -> None:
         key=f"withheld {run.id}",
         config=export.PICTURE_ONLY,
         alt=(
-            f"Last stable offset against high watermark of every partition of {run.facts['sink']}:"
+            f"Last stable offset against high watermark of every partition of {run.facts.sink}:"
             f" {said_so}"
         ),
     )
@@ -175,16 +176,16 @@ def ways(run: Run) -> None:
                 icon=":material/gavel:",
                 query_params={"run": run.id},
             )
-        if "sink" in run.facts and not run.facts.get("database"):
+        if run.facts.sink and not run.facts.database:
             st.page_link(
                 "views/compare.py",
                 label="Compare both levels of the sink",
                 icon=":material/compare:",
-                query_params={"topic": run.facts["sink"]},
+                query_params={"topic": run.facts.sink},
             )
             st.page_link(
                 "views/transactions.py",
                 label="Transactions of the sink",
                 icon=":material/timeline:",
-                query_params={"topic": run.facts["sink"]},
+                query_params={"topic": run.facts.sink},
             )

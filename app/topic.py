@@ -41,11 +41,7 @@ def page(
         )
         st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
         st.stop()
-    sinks = {
-        run.facts["sink"]: run
-        for run in reversed(runs)
-        if run.kind == "run" and "sink" in run.facts
-    }
+    sinks = {run.facts.sink: run for run in reversed(runs) if run.kind == "run" and run.facts.sink}
     newest = next((name for name in reversed(sinks) if name in names), names[0])
     topic, notices = read_topic(st.query_params, names, newest)
     choose(topic, names, sinks, topic_slot, button_slot)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
+from topicproof.backend.history.run_state import Progress
 from topicproof.backend.history.signoff import Standing
 from topicproof.backend.history.store import ENDED, Run, State
 from topicproof.backend.kafka.browse.records import Record
@@ -270,40 +270,39 @@ def stages(run: Run) -> str:
     return badge(run_state(run)) + (f" {run_state(run).meaning}" if run_state(run).meaning else "")
 
 
-def progress_text(progress: Mapping[str, Any], alive: bool) -> str:
+def progress_text(progress: Progress, alive: bool) -> str:
     """The line on the progress bar."""
-    if not progress:
+    if not progress.stage:
         return "Waiting for the first look at its topics"
-    total = progress["total"]
+    total = progress.total
     parts = [
         (
-            f"{progress['processed']:,} of {count(total, 'input')} committed"
+            f"{progress.processed:,} of {count(total, 'input')} committed"
             if total is not None
             else (
-                f"{count(progress['processed'], 'input')} committed, {progress['filled']:,} filled"
-                " so far"
+                f"{count(progress.processed, 'input')} committed, {progress.filled:,} filled so far"
             )
         )
     ]
-    if alive and progress["records_per_s"]:
-        parts.append(f"{progress['records_per_s']:,.0f} records/s")
-    if alive and progress["seconds_left"]:
-        parts.append(f"about {duration(progress['seconds_left'])} left")
+    if alive and progress.records_per_s:
+        parts.append(f"{progress.records_per_s:,.0f} records/s")
+    if alive and progress.seconds_left:
+        parts.append(f"about {duration(progress.seconds_left)} left")
     return " · ".join(parts)
 
 
-def progress_share(progress: Mapping[str, Any]) -> float:
+def progress_share(progress: Progress) -> float:
     """How far the bar is: 0 to 1. A run without an end shows how far it is behind its source."""
-    if not progress:
+    if not progress.stage:
         return 0.0
-    goal = progress["total"] if progress["total"] is not None else progress["filled"]
-    return min(1.0, max(0.0, progress["processed"] / goal)) if goal else 0.0
+    goal = progress.total if progress.total is not None else progress.filled
+    return min(1.0, max(0.0, progress.processed / goal)) if goal else 0.0
 
 
 def faults_sentence(run: Run) -> str:
     """Which faults were planned, and how often they fired."""
     planned: Sequence[str] = run.plan.get("faults", ())
-    fired = run.progress.get("faults", 0)
+    fired = run.progress.faults
     aborts = run.plan.get("abort_probability", 0)
     parts = []
     if planned:

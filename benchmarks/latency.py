@@ -144,7 +144,7 @@ def _ours(bench: Bench, source: str, plan: Mapping[str, Any]) -> Iterator[str]:
     working = threading.Thread(target=execute, args=(context,), daemon=True)
     working.start()
     try:
-        yield str(run.facts["sink"])
+        yield str(run.facts.sink)
     finally:
         stop.set()
         working.join()

@@ -182,7 +182,7 @@ def journal_times(bench: Bench, run: Run) -> tuple[float, list[float], int]:
     consumer = Consumer(
         consumer_config(bench.services.bootstrap, bench.settings.client, "speed", READ_COMMITTED)
     )
-    place = TopicPartition(run.facts["journal"], 0)
+    place = TopicPartition(run.facts.journal, 0)
     start, end = consumer.get_watermark_offsets(place, 10)
     consumer.assign([TopicPartition(place.topic, 0, start)])
     started, committed, inputs, at = math.inf, [], 0, start
@@ -387,8 +387,8 @@ def verdict(bench: Bench, run: Run, folder: Path, payloads: Payloads = Payloads.
     """Seconds of the full verdict on a run's topics, with its evidence."""
     began = time.monotonic()
     with spark_session(bench.services.spark_remote) as spark:
-        source = fetch_bounds(bench.services.bootstrap, bench.settings.client, run.facts["source"])
-        question = Question(source, run.facts["sink"])
+        source = fetch_bounds(bench.services.bootstrap, bench.settings.client, run.facts.source)
+        question = Question(source, run.facts.sink)
         report = judge_topics(
             spark,
             bench.services.bootstrap,
@@ -411,7 +411,7 @@ def plain_counts(bench: Bench, run: Run) -> float:
     levels = (Witness.READ_COMMITTED, Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED)
     with spark_session(bench.services.spark_remote) as spark:
         for topic, level in zip(
-            (run.facts["source"], run.facts["sink"], run.facts["sink"]), levels, strict=True
+            (run.facts.source, run.facts.sink, run.facts.sink), levels, strict=True
         ):
             read(spark, options, fetch_bounds(bootstrap, client, topic), level).count()
     return time.monotonic() - began

@@ -286,7 +286,7 @@ def row_verdict(bench: Bench, records: int, times: int) -> Iterator[Line]:
                 if turn:
                     mine.append(timed[0])
                     counts.append(timed[1])
-                    checks += [sides.duckdb_check(bench, run.facts["sink"])] if bench.peers else []
+                    checks += [sides.duckdb_check(bench, run.facts.sink)] if bench.peers else []
         what = f"full verdict, lineage {lineage}"
         yield Line("verdict", what, "s", tuple(mine), "plain Spark counts", tuple(counts), "<= 2")
         if checks:

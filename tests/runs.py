@@ -36,15 +36,15 @@ class Finished:
 
     @property
     def source(self) -> str:
-        return str(self.run.facts["source"])
+        return str(self.run.facts.source)
 
     @property
     def sink(self) -> str:
-        return str(self.run.facts["sink"])
+        return str(self.run.facts.sink)
 
     @property
     def group(self) -> str:
-        return str(self.run.facts["group"])
+        return str(self.run.facts.group)
 
 
 def run_to_end(settings: Settings, cluster: Services, **plan: Any) -> Finished:

@@ -91,11 +91,11 @@ def tally(run: Run) -> None:
     """What the journal of the run counts."""
     seen = run.progress
     said = [
-        f"**{seen.get('committed', 0):,}** committed",
-        f"**{seen.get('aborted', 0):,}** aborted",
-        *([f"**{seen['fenced']:,}** fenced"] if seen.get("fenced") else []),
+        f"**{seen.committed:,}** committed",
+        f"**{seen.aborted:,}** aborted",
+        *([f"**{seen.fenced:,}** fenced"] if seen.fenced else []),
     ]
-    fired = f" · **{wording.count(seen['faults'], 'fault')}** fired" if seen.get("faults") else ""
+    fired = f" · **{wording.count(seen.faults, 'fault')}** fired" if seen.faults else ""
     # Without transactions a portion is what is written between two committed offsets.
     noun = "Transactions" if run.plan.get("guarantee") == "exactly_once" else "Portions"
     killed = any(fault.startswith("crash") for fault in run.plan.get("faults", ()))

@@ -177,9 +177,9 @@ def state(run_id: str) -> None:
     head(run)
     if run.kind == "run":
         live.progress(run)
-        if run.progress.get("trouble") and run.alive:
+        if run.progress.trouble and run.alive:
             st.warning(
-                wording.plain(run.progress["trouble"]),
+                wording.plain(run.progress.trouble),
                 title="The last look could not see everything",
             )
     live.conclusion(run)
@@ -230,7 +230,7 @@ def head(run: Run) -> None:
         )
     elif (
         run.state != "done"
-        and "floor" in run.facts
+        and run.facts.initial_offsets is not None
         and buttons.button(
             "Resume",
             icon=":material/resume:",

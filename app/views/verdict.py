@@ -4,7 +4,6 @@ says whose."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 import streamlit as st
@@ -103,7 +102,7 @@ def choose(run: Run, runs: Sequence[Run]) -> None:
 def choose_stage(run: Run) -> str | None:
     """Of a run of several stages, the one whose verdict is shown (`&stage=NAME`); None: the verdict
     end to end."""
-    verdicts = run.facts.get("verdicts") or {}
+    verdicts = run.facts.verdicts
     if not verdicts:
         return None
     wanted = st.query_params.get("stage")
@@ -117,7 +116,7 @@ def choose_stage(run: Run) -> str | None:
     def name(one: str) -> str:
         if one == END_TO_END:
             return one
-        word = wording.OUTCOME_WORDS[Outcome(verdicts[one]["verdict"])]
+        word = wording.OUTCOME_WORDS[verdicts[one].verdict]
         return f"{word.symbol} stage {one}: {word.word}"
 
     def chosen() -> None:
@@ -369,9 +368,7 @@ def rest(run: Run, report: Report, text: str) -> None:
                 icon=":material/play_circle:",
                 query_params={"run": run.id},
             )
-    st.caption(
-        f"Evidence: {wording.plain(str(Path(run.facts.get('folder', settings.runs / run.id))))}"
-    )
+    st.caption(f"Evidence: {wording.plain(str(run.folder(settings)))}")
 
 
 page()

@@ -44,6 +44,7 @@ from topicproof.backend.evidence.copy import copy_evidence, require_room
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
+from topicproof.backend.history.run_state import progress_fields
 from topicproof.backend.history.signoff import signoffs
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.judging.contract import Contract, make_contract, question_of, read_contract
@@ -385,7 +386,7 @@ def show(run_id: RunId, json_: Json = None) -> None:
         name: json.loads(
             (stage_folder(found.folder(settings), name) / REPORT).read_text(encoding="utf-8")
         )
-        for name in found.facts.get("verdicts") or {}
+        for name in found.facts.verdicts
     }
     signed = signoffs(history, run_id)
     said = {
@@ -433,7 +434,7 @@ def clean(
         )
     settings = where_it_ran(settings, found_run)
     with services(
-        settings, spark="session" in found_run.facts and not found_run.ended_at, say=say
+        settings, spark=found_run.facts.session is not None and not found_run.ended_at, say=say
     ) as found:
         deleted = runs_of.clean(settings, found, history, run_id)
     emit(json_, {"run": run_id, "deleted": deleted})
@@ -448,7 +449,7 @@ def execute(
     """One run from end to end, told line by line: its name and its verdict."""
     history = History(settings)
     made = runs_of.create(settings, found, history, plan)
-    say(f"run {made.id}: {made.facts['source']} -> {made.facts['sink']}")
+    say(f"run {made.id}: {made.facts.source} -> {made.facts.sink}")
     with _followed(history, made.id):
         report = runs_of.execute(runs_of.make_context(settings, found, history, made, stop))
     return made.id, report
@@ -509,12 +510,12 @@ def _conclude_all(reports: Sequence[Report], json_: str | None, code: int) -> No
 def _print_stages(found: Run) -> None:
     """What each of several stages proves, below what the run proves end to end; of totals, whether
     they are right."""
-    for name, said in (found.facts.get("verdicts") or {}).items():
-        out.print(f"stage {name}: {said['verdict']}: {plain(said['why'])}")
-    for name, said in (found.facts.get("values") or {}).items():
-        out.print(f"values of {name}: {said['verdict']}: {plain(said['why'])}")
-    if said := balances(found.facts):
-        out.print(said)
+    for name, said in found.facts.verdicts.items():
+        out.print(f"stage {name}: {said.verdict}: {plain(said.why)}")
+    for name, said in found.facts.values.items():
+        out.print(f"values of {name}: {said.verdict}: {plain(said.why)}")
+    if text := balances(found.facts):
+        out.print(text)
 
 
 @contextmanager
@@ -541,12 +542,10 @@ def _followed(history: History, run_id: str) -> Iterator[None]:
 
 def where_it_ran(settings: Settings, run_: Run) -> Settings:
     """The cluster a run was made on, unless another address is given."""
-    where = run_.facts.get("cluster", {})
+    where = run_.facts.cluster
     if settings.bootstrap is not None:
         return settings
-    return replace(
-        settings, bootstrap=where.get("bootstrap"), brokers=where.get("brokers", settings.brokers)
-    )
+    return replace(settings, bootstrap=where.bootstrap, brokers=where.brokers or settings.brokers)
 
 
 def _merge(fields: dict[str, Any], **given: Any) -> None:
@@ -587,7 +586,9 @@ def _run_json(found: Run) -> dict[str, Any]:
         "error": found.error,
         "plan": found.plan,
         "topics": {
-            name: found.facts[name] for name in ("source", "sink", "journal") if name in found.facts
+            name: topic
+            for name in ("source", "sink", "journal")
+            if (topic := getattr(found.facts, name))
         },
-        "progress": found.progress,
+        "progress": progress_fields(found.progress),
     }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
+from topicproof.backend.history.run_state import Facts, Progress
 from topicproof.validators.finding import Bounds, Finding, Origin, Outcome, Witness
 from topicproof.validators.report import Report
 
@@ -14,54 +14,52 @@ RANGES_MAX = 8
 COLOURS = {Outcome.HOLDS: "green", Outcome.VIOLATED: "red", Outcome.UNKNOWN: "yellow"}
 
 
-def progress_line(progress: Mapping[str, Any]) -> str:
+def progress_line(progress: Progress) -> str:
     """One line of live figures; empty before the first look."""
-    if not progress:
+    if not progress.stage:
         return ""
-    total = progress["total"]
+    total = progress.total
     parts = [
-        progress["stage"],
-        f"{progress['processed']:,}"
+        progress.stage,
+        f"{progress.processed:,}"
         + (f" of {total:,}" if total is not None else "")
         + " inputs committed",
-        f"{progress['committed']:,} transactions committed, {progress['aborted']:,} aborted",
+        f"{progress.committed:,} transactions committed, {progress.aborted:,} aborted",
     ]
-    if progress.get("fenced"):
-        parts.append(f"{progress['fenced']:,} fenced")
-    parts += [
-        f"{one['name']} {one['processed']:,} of {one['there']:,}"
-        for one in progress.get("stages", ())
-    ]
-    if progress["faults"]:
-        parts.append(f"{progress['faults']:,} faults fired")
-    withheld = sum(p["hw"] - p["lso"] for p in progress["sink"])
+    if progress.fenced:
+        parts.append(f"{progress.fenced:,} fenced")
+    parts += [f"{one.name} {one.processed:,} of {one.there:,}" for one in progress.stages]
+    if progress.faults:
+        parts.append(f"{progress.faults:,} faults fired")
+    withheld = sum(p.hw - p.lso for p in progress.sink)
     if withheld:
         parts.append(f"{withheld:,} offsets above the LSO")
-    if progress["records_per_s"]:
-        parts.append(f"{progress['records_per_s']:,.0f} records/s")
-    if progress["seconds_left"]:
-        parts.append(f"{progress['seconds_left']:,.0f} s left")
-    if progress["trouble"]:
-        parts.append(progress["trouble"])
+    if progress.records_per_s:
+        parts.append(f"{progress.records_per_s:,.0f} records/s")
+    if progress.seconds_left:
+        parts.append(f"{progress.seconds_left:,.0f} s left")
+    if progress.trouble:
+        parts.append(progress.trouble)
     return " · ".join(parts)
 
 
-def side_effects(progress: Mapping[str, Any]) -> str:
+def side_effects(progress: Progress) -> str:
     """What was done more often than its outcome counts: outputs are exactly-once, processing is
     not. Empty before the journal has declared anything."""
-    attempted, kept, downloads = (progress.get(name) for name in ("attempted", "kept", "downloads"))
-    if not attempted or kept is None:
+    if not progress.attempted:
         return ""
-    said = f"at least {attempted:,} inputs processed for {kept:,} declared committed"
-    if downloads is not None:
-        said += f", {downloads:,} downloads of {progress['downloaded']:,} files"
+    said = (
+        f"at least {progress.attempted:,} inputs processed for {progress.kept:,} declared committed"
+    )
+    if progress.downloads is not None:
+        said += f", {progress.downloads:,} downloads of {progress.downloaded:,} files"
     return f"side effects: {said}"
 
 
-def balances(facts: Mapping[str, Any]) -> str:
+def balances(facts: Facts) -> str:
     """Whether the totals of a run of the scenario totals are what its distinct payments come to.
     Empty for others."""
-    wrong, accounts = facts.get("wrong_by"), facts.get("accounts")
+    wrong, accounts = facts.wrong_by, facts.accounts
     if wrong is None or accounts is None:
         return ""
     if not wrong:

@@ -27,6 +27,14 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
 from topicproof.backend.errors import EvidenceError, UsageError
+from topicproof.backend.history.run_state import (
+    Facts,
+    Progress,
+    facts_json,
+    progress_json,
+    read_facts,
+    read_progress,
+)
 from topicproof.backend.settings import Settings
 
 LEASE_S = 30
@@ -92,10 +100,9 @@ class Run:
     renewed_at: datetime | None
     stop_requested: bool
     plan: dict[str, Any]
-    facts: dict[str, Any]
-    """What was decided at creation: topics, group, transactional ids, floor, Spark session."""
-    progress: dict[str, Any] = field(default_factory=dict)
-    """The newest live figures (see backend.pipeline.monitor.Progress)."""
+    facts: Facts = field(default_factory=Facts)
+    progress: Progress = field(default_factory=Progress)
+    """The newest live figures."""
     verdict: str | None = None
     why: str | None = None
     error: str | None = None
@@ -107,7 +114,7 @@ class Run:
 
     def folder(self, settings: Settings) -> Path:
         """Where its report and its evidence are."""
-        return Path(self.facts.get("folder", settings.runs / self.id))
+        return Path(self.facts.folder or settings.runs / self.id)
 
     @property
     def alive(self) -> bool:
@@ -186,13 +193,13 @@ class History:
                 )
         return self.get(run)
 
-    def renew(self, run: str, progress: Mapping[str, Any]) -> bool:
+    def renew(self, run: str, progress: Progress) -> bool:
         """Keep the lease and publish live figures; gives whether a stop was requested meanwhile."""
-        self._update(run, renewed_at=_now(), progress=json.dumps(progress))
+        self._update(run, renewed_at=_now(), progress=progress_json(progress))
         return self.get(run).stop_requested
 
-    def remember(self, run: str, facts: Mapping[str, Any]) -> None:
-        self._update(run, facts=json.dumps({**self.get(run).facts, **facts}))
+    def remember(self, run: str, facts: Facts) -> None:
+        self._update(run, facts=facts_json(facts))
 
     def enter(self, run: str, state: State) -> None:
         self._update(run, state=state)
@@ -369,8 +376,8 @@ def _read(row: _RunRow) -> Run:
         renewed_at=row.renewed_at,
         stop_requested=row.stop_requested,
         plan=json.loads(row.plan),
-        facts=json.loads(row.facts),
-        progress=json.loads(row.progress),
+        facts=read_facts(row.facts),
+        progress=read_progress(row.progress),
         verdict=row.verdict,
         why=row.why,
         error=row.error,

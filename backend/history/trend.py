@@ -32,7 +32,7 @@ def scenario(run: Run) -> str:
 
 def topics(run: Run) -> list[str]:
     """The topics it is about."""
-    return [str(name) for name in (run.facts.get("source"), run.facts.get("sink")) if name]
+    return [name for name in (run.facts.source, run.facts.sink) if name]
 
 
 def subject(run: Run) -> str:

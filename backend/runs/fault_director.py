@@ -22,8 +22,8 @@ from topicproof.backend.faults.fault import Fault, Side
 from topicproof.backend.faults.hanging import leave_open
 from topicproof.backend.faults.kinds import BROKER, ISOLATED, NETWORK, OPEN, parse_fault
 from topicproof.backend.faults.proxy import Api, How, Proxy, Rule
+from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.query import Names
 from topicproof.backend.services.keeper import brokers
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import (

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
@@ -28,6 +28,13 @@ from topicproof.backend.errors import (
 from topicproof.backend.evidence.copy import without_payloads, without_values
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.history.run_state import (
+    DEAD_LETTERS,
+    Facts,
+    Names,
+    RanOn,
+    StageVerdict,
+)
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
@@ -38,9 +45,9 @@ from topicproof.backend.runs.file_server import HOST, serving
 from topicproof.backend.runs.fill import fill, numbers_in
 from topicproof.backend.runs.monitor import Context, watched
 from topicproof.backend.runs.plan import RunPlan
-from topicproof.backend.runs.query import Names, prepare, process, require_expressions
+from topicproof.backend.runs.query import prepare, process, require_expressions
 from topicproof.backend.runs.reader import FOLDER, reading
-from topicproof.backend.runs.scenarios import DEAD_LETTERS, Scenario, Stage, scenario
+from topicproof.backend.runs.scenarios import Scenario, Stage, scenario
 from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
 from topicproof.backend.runs.totals import current_totals, wrong_by
 from topicproof.backend.services.kafka import free_ports
@@ -67,7 +74,7 @@ TABLES = "tables.db"
 
 
 def create(settings: Settings, services: Services, history: History, plan: RunPlan) -> Run:
-    """Make the run's topics, commit its floor, and enter it in the history. Raises ClusterError,
+    """Make the run's topics, commit its initial offsets, and enter it in the history. Raises ClusterError,
     TopicError."""
     cluster = Cluster(services.bootstrap, settings.client)
     cluster.check()
@@ -97,35 +104,32 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
                 )
         if plan.sink.dead_letters:
             stages = [_with_dead_letters(cluster, names, made) for names in stages]
-        history.remember(
-            run.id,
-            {
-                "topics": topics,
-                "source": topics[chosen.sources[0]],
-                "sink": topics[chosen.sinks[0]],
-                "journal": journal,
-                "group": stages[0].group,
-                "stages": [asdict(names) for names in stages],
-                "made": made,
-                "cluster": {"bootstrap": settings.bootstrap, "brokers": settings.brokers},
-                "floor": {
-                    names.stage: _floor(cluster, plan, names, topics, chosen) for names in stages
-                },
-                "sink_from": {
-                    sink: {str(p.partition): p.hw for p in cluster.bounds(sink).partitions}
-                    for names in stages
-                    if names.database is None
-                    for sink in names.sinks
-                },
-                "database": shown_url(_database(settings, run.id, plan)) if chosen.tables else None,
-                "filled": not plan.fills,
-                # The port is chosen once: the URLs in the source must still be right when the run
-                # is resumed.
-                "served": (
-                    f"http://{HOST}:{free_ports(1)[0]}/" if chosen.serves and plan.fills else ""
-                ),
+        facts = Facts(
+            source=topics[chosen.sources[0]],
+            sink=topics[chosen.sinks[0]],
+            journal=journal,
+            group=stages[0].group,
+            topics=topics,
+            stages=tuple(stages),
+            made=tuple(made),
+            cluster=RanOn(settings.bootstrap, settings.brokers),
+            initial_offsets={
+                names.stage: _commit_initial_offsets(cluster, plan, names, topics, chosen)
+                for names in stages
             },
+            sink_from={
+                sink: {str(p.partition): p.hw for p in cluster.bounds(sink).partitions}
+                for names in stages
+                if names.database is None
+                for sink in names.sinks
+            },
+            database=shown_url(_database(settings, run.id, plan)) if chosen.tables else None,
+            filled=not plan.fills,
+            # The port is chosen once: the URLs in the source must still be right when the run is
+            # resumed.
+            served=f"http://{HOST}:{free_ports(1)[0]}/" if chosen.serves and plan.fills else "",
         )
+        history.remember(run.id, facts)
     except TopicproofError as error:
         history.end(run.id, State.FAILED, None, None, str(error))
         raise
@@ -213,7 +217,7 @@ def execute(context: Context) -> Report | None:
 
 def _served(context: Context) -> AbstractContextManager[object]:
     """The files of the demo's data, for as long as the run goes on."""
-    served = context.run.facts["served"]
+    served = context.run.facts.served
     return serving(urlsplit(served).port or 0, context.requests_log) if served else nullcontext()
 
 
@@ -258,13 +262,13 @@ def _reading(context: Context) -> AbstractContextManager[object]:
     """A reader of the sinks beside the pipeline, where the plan asks for one."""
     if not context.plan.reader:
         return nullcontext()
-    return reading(context.cluster, context.run.facts["sink_from"], context.folder / FOLDER)
+    return reading(context.cluster, context.run.facts.sink_from, context.folder / FOLDER)
 
 
 def _start_fill(context: Context, pool: ThreadPoolExecutor) -> Future[None] | None:
     """Fill first, or beside the pipeline when the run goes on until stopped; None when there is
     nothing to wait for."""
-    if context.run.facts["filled"]:
+    if context.run.facts.filled:
         return None
     if context.plan.until_stopped:
         return pool.submit(_fill, context)
@@ -356,8 +360,7 @@ def _conclude(
         try:
             judged = judge_run(context, spark, _until(context, failure, stopped))
             stages = {
-                name: {"verdict": one.verdict, "why": one.why}
-                for name, one in judged.stages.items()
+                name: StageVerdict(one.verdict, one.why) for name, one in judged.stages.items()
             }
             context.remember(verdicts=stages, values=judged.values)
             if context.plan.scenario == "totals":
@@ -406,11 +409,11 @@ def check(
     """Judge two topics that no run of ours needs to have written, and keep the verdict in the
     history. `attachments`: what else goes into the evidence, by file name. `contract`: by what name
     to find all checks of one. `payloads`: all, or none in the evidence."""
-    topics = {"source": question.source.topic, "sink": question.sink}
+    source, sink = question.source.topic, question.sink
     said = {"identity": question.identity, "guarantee": question.guarantee}
     named = {} if contract is None else {"contract": contract}
-    entry = history.create("check", "check", {**topics, **said, **named})
-    history.remember(entry.id, topics)
+    entry = history.create("check", "check", {"source": source, "sink": sink, **said, **named})
+    history.remember(entry.id, Facts(source=source, sink=sink))
     history.enter(entry.id, State.JUDGING)
     folder = settings.runs / entry.id
     try:
@@ -465,7 +468,7 @@ def resume(
             f"Run {run_id} is finished; there is nothing to resume. `topicproof show {run_id}`"
             " shows it."
         )
-    if "floor" not in found.facts:
+    if found.facts.initial_offsets is None:
         raise UsageError(
             f"Run {run_id} ended before its topics were made. Start it anew: topicproof clean"
             f" {run_id}"
@@ -480,12 +483,15 @@ def resume(
 
 
 def _extend(context: Context) -> None:
-    """Commit the floor of source partitions that were added since the run began, at their
+    """Commit the initial offset of source partitions that were added since the run began: their
     beginning."""
-    floor = context.run.facts["floor"]
+    offsets = context.run.facts.initial_offsets or {}
+    initial = {
+        stage: {of: dict(known) for of, known in one.items()} for stage, one in offsets.items()
+    }
     for _, names in context.stages:
         for source in names.sources:
-            known = floor[names.stage].setdefault(source, {})
+            known = initial[names.stage].setdefault(source, {})
             new = {
                 p.partition: p.start
                 for p in context.cluster.bounds(source).partitions
@@ -501,12 +507,12 @@ def _extend(context: Context) -> None:
                 else:
                     context.cluster.commit_offsets(names.group, source, new)
                 known |= {str(p): offset for p, offset in new.items()}
-                context.remember(floor=floor)
+                context.remember(initial_offsets=initial)
 
 
 def stop_orphan(services: Services, run: Run) -> None:
     """Stop the query that a killed run's client left behind in the Spark server."""
-    left = run.facts.get("session")
+    left = run.facts.session
     if not left or not services.spark_remote:
         return
     try:
@@ -526,20 +532,20 @@ def clean(settings: Settings, services: Services, history: History, run_id: str)
     run = history.take(run_id)
     stop_orphan(services, run)
     cluster = Cluster(services.bootstrap, settings.client)
-    deleted = cluster.delete_topics(run.facts.get("made", []))
-    for names in run.facts.get("stages", []):
-        cluster.delete_group(names["group"])
-        if names.get("database"):
-            drop_tables(names["database"], names["sinks"][0], names["group"])
-            deleted.append(names["sinks"][0])
+    deleted = cluster.delete_topics(run.facts.made)
+    for names in run.facts.stages:
+        cluster.delete_group(names.group)
+        if names.database is not None:
+            drop_tables(names.database, names.sink, names.group)
+            deleted.append(names.sink)
     if given := run.plan.get("source", {}).get("url"):
-        drop_table(given, table_of(run.facts["source"]))
+        drop_table(given, table_of(run.facts.source))
     shutil.rmtree(settings.runs / run.id, ignore_errors=True)
     history.forget(run_id)
     return deleted
 
 
-def _floor(
+def _commit_initial_offsets(
     cluster: Cluster, plan: RunPlan, names: Names, topics: Mapping[str, str], chosen: Scenario
 ) -> dict[str, dict[str, int]]:
     """Commit where a stage begins, so that an absent offset is an error from now on and never a
@@ -548,7 +554,7 @@ def _floor(
     Gives offset by topic and partition. Where a plan says `latest` that is meant of the run's
     sources: between two stages everything counts from where the run found it.
     """
-    floor: dict[str, dict[str, int]] = {}
+    initial: dict[str, dict[str, int]] = {}
     outer = {topics[source] for source in chosen.sources}
     for source in names.sources:
         earliest = source in outer and plan.source.starting == "earliest"
@@ -556,12 +562,12 @@ def _floor(
         offsets = {p.partition: p.start if earliest else p.lso for p in bounds.partitions}
         if names.database is None:
             cluster.commit_offsets(names.group, source, offsets)
-        floor[source] = {str(p): offset for p, offset in offsets.items()}
+        initial[source] = {str(p): offset for p, offset in offsets.items()}
     if names.database is not None:
         begun = {
             (source, int(p)): offset
-            for source, of_topic in floor.items()
+            for source, of_topic in initial.items()
             for p, offset in of_topic.items()
         }
         make_tables(names.database, names.sink, names.group, begun, Guarantee(plan.guarantee))
-    return floor
+    return initial

@@ -11,16 +11,17 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from topicproof.backend.errors import ClusterError, SinkError, TopicproofError
+from topicproof.backend.history.run_state import Names, Progress, StageProgress
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.file_server import requests
 from topicproof.backend.runs.plan import RunPlan
-from topicproof.backend.runs.query import Names, committed_of
+from topicproof.backend.runs.query import committed_of
 from topicproof.backend.runs.scenarios import Stage, Work, scenario
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
@@ -34,52 +35,6 @@ from topicproof.backend.sink.journal import (
 
 TICK_S = 0.5
 RATE_WINDOW_S = 5.0
-
-
-@dataclass(frozen=True)
-class StageProgress:
-    """One of a run's stages. In offsets."""
-
-    name: str
-    processed: int
-    there: int
-    """What its sources hold by now."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The live figures of a run, as the page and the command line show them."""
-
-    stage: str
-    filled: int = 0
-    processed: int = 0
-    """Inputs of the first stage whose outputs are committed."""
-    total: int | None = None
-    """Inputs there will be; None while nobody knows."""
-    committed: int = 0
-    """Transactions, as the journal declares them."""
-    aborted: int = 0
-    fenced: int = 0
-    """Transactions that another producer took over."""
-    faults: int = 0
-    records_per_s: float = 0.0
-    seconds_left: float | None = None
-    sink: tuple[dict[str, int], ...] = ()
-    """Per partition of the last stage's sink: partition, start, lso, hw. Of a table there are
-    none."""
-    kept: int = 0
-    """Inputs in the transactions that the journal declares committed, over all stages."""
-    attempted: int = 0
-    """Inputs in all transactions that the journal declares, whatever became of them; a killed
-    worker declares none."""
-    downloads: int | None = None
-    """Of the files that the run serves, each as often as it was asked for; None: it serves none."""
-    downloaded: int = 0
-    """How many of them were asked for at all."""
-    stages: tuple[StageProgress, ...] = ()
-    """Where there are several."""
-    trouble: str | None = None
-    """What the last look could not see, in one sentence."""
 
 
 @dataclass
@@ -99,12 +54,11 @@ class Context:
     @property
     def stages(self) -> list[tuple[Stage, Names]]:
         """The scenario's stages and what they are called in this run, in the order of the data."""
-        named = [Names.from_json(names) for names in self.run.facts["stages"]]
-        return list(zip(scenario(self.plan.scenario).stages, named, strict=True))
+        return list(zip(scenario(self.plan.scenario).stages, self.run.facts.stages, strict=True))
 
     @property
     def work(self) -> Work:
-        return Work(self.plan, self.run.facts["topics"], self.run.facts["served"])
+        return Work(self.plan, self.run.facts.topics, self.run.facts.served)
 
     @property
     def requests_log(self) -> Path:
@@ -125,7 +79,7 @@ class Context:
         self.history.enter(self.run.id, state)
 
     def remember(self, **facts: Any) -> None:
-        self.history.remember(self.run.id, facts)
+        self.history.remember(self.run.id, replace(self.run.facts, **facts))
         self.run = self.history.get(self.run.id)
 
 
@@ -154,7 +108,7 @@ class Monitor(threading.Thread):
                 # not be seen.
                 self.seen = replace(self.seen, stage=self.context.stage, trouble=str(error))
             try:
-                if self.context.history.renew(self.context.run.id, asdict(self.seen)):
+                if self.context.history.renew(self.context.run.id, self.seen):
                     self.context.stop.set()
             except TopicproofError as error:
                 self.error = error
@@ -176,7 +130,7 @@ class Monitor(threading.Thread):
             if isinstance(entry, TransactionEnded):
                 attempted += entry.inputs
                 kept += entry.inputs if entry.outcome is Declared.COMMITTED else 0
-        asked = requests(context.requests_log) if context.run.facts["served"] else None
+        asked = requests(context.requests_log) if context.run.facts.served else None
         seen = [self._stage(names) for _, names in stages]
         processed, there = seen[0].processed, seen[0].there
         last = stages[-1][1]
@@ -196,11 +150,7 @@ class Monitor(threading.Thread):
             faults=faults,
             records_per_s=round(rate, 1),
             seconds_left=None if left is None else round(max(0.0, left), 1),
-            sink=(
-                ()
-                if last.database
-                else tuple(asdict(p) for p in context.cluster.bounds(last.sink).partitions)
-            ),
+            sink=(() if last.database else context.cluster.bounds(last.sink).partitions),
             attempted=attempted,
             kept=kept,
             downloads=asked.total() if asked is not None else None,
@@ -212,11 +162,11 @@ class Monitor(threading.Thread):
         """Offsets, not records: where a source is transactional its markers count too, on both
         sides alike."""
         processed = there = 0
-        for source, floor in self.context.run.facts["floor"][names.stage].items():
+        for source, began in self.context.run.facts.of_stage(names.stage).items():
             offsets = committed_of(self.context.cluster, names, source)
-            processed += sum(offset - floor.get(str(p), 0) for p, offset in offsets.items())
+            processed += sum(offset - began.get(str(p), 0) for p, offset in offsets.items())
             bounds = self.context.cluster.bounds(source)
-            there += sum(p.hw - floor.get(str(p.partition), 0) for p in bounds.partitions)
+            there += sum(p.hw - began.get(str(p.partition), 0) for p in bounds.partitions)
         return StageProgress(names.stage, processed, there)
 
     def _rate(self, processed: int) -> float:

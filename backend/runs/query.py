@@ -10,7 +10,6 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -25,10 +24,11 @@ from topicproof.backend.faults.injecting import (
     InjectingSink,
     InjectingStatefulSink,
 )
+from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
-from topicproof.backend.runs.scenarios import DEAD_LETTERS, Stage, Work, as_text
+from topicproof.backend.runs.scenarios import Stage, Work, as_text
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.settings import spark_source_options
 from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
@@ -41,41 +41,6 @@ from topicproof.validators.finding import Guarantee
 POLL_S = 0.2
 TRIGGER = "100 milliseconds"
 _EXPLAINING = threading.Lock()
-
-
-@dataclass(frozen=True)
-class Names:
-    """The Kafka names of one stage of a run."""
-
-    stage: str
-    sources: tuple[str, ...]
-    sinks: tuple[str, ...]
-    """The first one takes the outputs that name no topic."""
-    journal: str
-    group: str
-    prefix: str
-    """`<prefix>-<source topic>-<partition>` are the transactional ids."""
-    database: str | None = None
-    """Where the sink is a table, the address of its database. It keeps the committed offsets as
-    well."""
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Names:
-        return cls(
-            **{**fields, "sources": tuple(fields["sources"]), "sinks": tuple(fields["sinks"])}
-        )
-
-    @property
-    def source(self) -> str:
-        return self.sources[0]
-
-    @property
-    def sink(self) -> str:
-        return self.sinks[0]
-
-    @property
-    def dead_letters(self) -> str | None:
-        return next((topic for topic in self.sinks if topic.endswith(DEAD_LETTERS)), None)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Message
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.backend.errors import UsageError
+from topicproof.backend.history.run_state import DEAD_LETTERS, StageVerdict
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import totals, windows
 from topicproof.backend.sink.options import FORMAT
@@ -102,7 +103,7 @@ class Scenario:
     count: str | None = None
     """How many outputs an input of the first source must have in the last sink, as a stage says it;
     of several stages, at most one may make more than one."""
-    values: Callable[[Cluster, Mapping[str, str]], Mapping[str, Mapping[str, Any]]] | None = None
+    values: Callable[[Cluster, Mapping[str, str]], Mapping[str, StageVerdict]] | None = None
     """Holds the sinks' values against the sources', given Kafka's names of the topics by their
     names in the scenario: `verdict` and `why` by sink. A value that is wrong breaks the run's
     verdict; None: they are not looked at."""
@@ -229,9 +230,6 @@ def _url(number: int, work: Work) -> bytes:
 
     return f"{work.served}{name(number)}".encode()
 
-
-DEAD_LETTERS = ".dead-letters"
-"""What the name of a sink's topic of dead letters ends with."""
 
 TRANSACTIONS = "transactions"
 

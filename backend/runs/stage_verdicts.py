@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.history.run_state import Names, StageVerdict
 from topicproof.backend.judging.capture_store import (
     ABORTED,
     COMMITTED,
@@ -30,7 +31,7 @@ from topicproof.backend.judging.table import judge_table
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.origin import topic_names
 from topicproof.backend.runs.monitor import Context
-from topicproof.backend.runs.query import Names, committed_of
+from topicproof.backend.runs.query import committed_of
 from topicproof.backend.runs.reader import FOLDER, read_account
 from topicproof.backend.runs.scenarios import Stage, scenario
 from topicproof.backend.settings import READ_COMMITTED, spark_source_options
@@ -72,8 +73,8 @@ class Judged:
     """Of its stage; of several, end to end."""
     stages: Mapping[str, Report] = field(default_factory=dict)
     """Of each of several."""
-    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By sink, `verdict` and `why` of its values, where the scenario can tell."""
+    values: Mapping[str, StageVerdict] = field(default_factory=dict)
+    """By sink, what its values come to, where the scenario can tell."""
 
     @property
     def verdict(self) -> Outcome:
@@ -83,7 +84,7 @@ class Judged:
 
     def _wrong(self) -> list[str]:
         """The sinks whose values are wrong."""
-        return [sink for sink, said in self.values.items() if said["verdict"] is Outcome.VIOLATED]
+        return [sink for sink, said in self.values.items() if said.verdict is Outcome.VIOLATED]
 
     @property
     def why(self) -> str:
@@ -93,7 +94,7 @@ class Judged:
             return self.report.why
         if not any(one.verdict is self.verdict for one in self.stages.values()):
             sink = self._wrong()[0]
-            return f"Values of {sink}: {self.values[sink]['why']}"
+            return f"Values of {sink}: {self.values[sink].why}"
         name, worst = next(
             (name, one) for name, one in self.stages.items() if one.verdict is self.verdict
         )
@@ -107,7 +108,7 @@ def judge_run(context: Context, spark: SparkSession, until: Until) -> Judged:
         report = judge_stage(context, spark, *stages[0], until, context.folder)
         check = scenario(context.plan.scenario).values
         return Judged(
-            report, values=check(context.cluster, context.run.facts["topics"]) if check else {}
+            report, values=check(context.cluster, context.run.facts.topics) if check else {}
         )
     of_stage = {
         names.stage: judge_stage(
@@ -267,7 +268,7 @@ def judge_stage(
             attachments=_attachments(context),
         )
     sinks = join([context.cluster.bounds(sink) for sink in names.sinks])
-    begun: Mapping[str, Mapping[str, int]] = context.run.facts["sink_from"]
+    begun = context.run.facts.sink_from
     question = Question(
         source=source,
         sink=names.sink,
@@ -300,10 +301,10 @@ def judged_range(context: Context, names: Names, until: Until) -> tuple[Bounds, 
     """What of its sources a stage answers for, and how many offsets there were left to process."""
     ranges, not_processed = [], 0
     for topic in names.sources:
-        floor: Mapping[str, int] = context.run.facts["floor"][names.stage][topic]
+        began = context.run.facts.of_stage(names.stage)[topic]
         source = context.cluster.bounds(topic)
         begun = tuple(
-            replace(p, start=max(p.start, floor.get(str(p.partition), p.start)))
+            replace(p, start=max(p.start, began.get(str(p.partition), p.start)))
             for p in source.partitions
         )
         if until is not Until.END:

@@ -33,6 +33,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.history.run_state import StageVerdict
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.totals import PAYMENT, PLACE
 from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
@@ -103,8 +104,8 @@ def count_text(account: str, window: str, count: int) -> bytes:
     return json.dumps({"account": account, "window": window, "count": count}).encode()
 
 
-def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Whether the counts are right, by the scenario's name of a sink: `verdict` and `why`.
+def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, StageVerdict]:
+    """Whether the counts are right, by the scenario's name of a sink.
 
     Counted anew by this process from what a read_committed consumer gets. Raises ClusterError,
     TopicError.
@@ -125,20 +126,14 @@ def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, dict[
         wrong += due.get(place) != message.value()
     holds = Outcome.UNKNOWN if not looked_at else Outcome.VIOLATED if wrong else Outcome.HOLDS
     return {
-        BY_EVENT_TIME: {
-            "verdict": holds,
-            "why": (
-                f"{wrong:,} of {looked_at:,} counts differ from those of the payments, counted"
-                " anew."
-            ),
-        },
-        BY_CLOCK: {
-            "verdict": Outcome.UNKNOWN,
-            "why": (
-                "These counts depend on the clock when each batch began, which no topic tells: they"
-                " cannot be counted anew. That each is there once is part of the verdict."
-            ),
-        },
+        BY_EVENT_TIME: StageVerdict(
+            holds, f"{wrong:,} of {looked_at:,} counts differ from a recount of the payments."
+        ),
+        BY_CLOCK: StageVerdict(
+            Outcome.UNKNOWN,
+            "These counts depend on the clock when each batch began, which no topic tells. So a"
+            " recount is impossible. That each is there once is part of the verdict.",
+        ),
     }
 
 

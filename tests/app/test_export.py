@@ -75,7 +75,7 @@ def test_the_pages_offer_it_unless_it_is_switched_off(
     """Story: Compare and Topics offer what they show; a house that forbids downloads switches them
     off."""
     assert at_home
-    sink = finished.run.facts["sink"]
+    sink = finished.run.facts.sink
     for name in ("compare", "topics"):
         app = open_page(name, topic=sink)
         assert not app.exception

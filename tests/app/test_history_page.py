@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from tests.app.conftest import OpenPage, texts
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete, evidence_hash
 from topicproof.backend.evidence.manifest import manifest_hash
+from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.signoff import Decision, Standing, signoffs
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.judging.selftest import KEPT
@@ -82,7 +83,7 @@ class Stored:
         run = self.history.create(
             "run", scenario, {"scenario": scenario, "guarantee": report.guarantee}
         )
-        self.history.remember(run.id, {"source": f"{run.id}-numbers", "sink": f"{run.id}-squares"})
+        self.history.remember(run.id, Facts(source=f"{run.id}-numbers", sink=f"{run.id}-squares"))
         folder = run.folder(self.settings)
         (folder / EVIDENCE / "ledger").mkdir(parents=True)
         mine = replace(report, run=run.id)

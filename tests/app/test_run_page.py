@@ -13,6 +13,7 @@ from tests.app.conftest import OpenPage, texts
 from tests.conftest import wait_until
 from tests.runs import Finished
 from topicproof.backend.faults.kinds import KINDS
+from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.runs.launch import start_run
 from topicproof.backend.runs.plan import make_plan
@@ -67,7 +68,7 @@ def test_totals_are_shown_beside_what_they_should_be(
     assert producer.flush(20) == 0
     history = History(at_home)
     run = history.create("run", "totals", make_plan({"scenario": "totals"}).model_dump(mode="json"))
-    history.remember(run.id, {"sink": sink, "accounts": 2, "wrong_by": {"a": 250}})
+    history.remember(run.id, Facts(sink=sink, accounts=2, wrong_by={"a": 250}))
     history.end(run.id, State.DONE, "HOLDS", "All is well.")
     app = open_page("run", run=run.id)
     assert "1 of 2 accounts are wrong, by +2.50 in all" in texts(app)
@@ -107,7 +108,7 @@ def test_a_run_is_watched_killed_resumed_and_stopped(
     def process() -> psutil.Process:
         return psutil.Process(int((now().owner or "").split(":")[1]))
 
-    wait_until(lambda: now().progress.get("processed", 0) > 0, WAIT_S, "the first committed input")
+    wait_until(lambda: now().progress.processed > 0, WAIT_S, "the first committed input")
     app = open_page("run")
     assert not app.exception and run_id in texts(app), "a live run is shown without being asked for"
     assert app.button(key="stop").label == "Stop"
@@ -121,10 +122,8 @@ def test_a_run_is_watched_killed_resumed_and_stopped(
     app.button(key="resume").click().run()
     assert not app.exception
     assert now().alive and process().pid != victim.pid
-    before = int(now().progress["processed"])
-    wait_until(
-        lambda: now().progress["processed"] > before, WAIT_S, "progress after the resumption"
-    )
+    before = int(now().progress.processed)
+    wait_until(lambda: now().progress.processed > before, WAIT_S, "progress after the resumption")
 
     app.run()
     app.button(key="stop").click().run()

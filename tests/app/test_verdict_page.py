@@ -10,6 +10,7 @@ import pytest
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
 from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.history.run_state import Facts, StageVerdict
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.kafka.cluster import Cluster
@@ -78,7 +79,7 @@ def test_a_row_of_a_table_is_no_place_in_kafka(
         ),
     )
     table = history.create("run", "table", {})
-    history.remember(table.id, {"folder": str(tmp_path), "database": "sqlite:///out.db"})
+    history.remember(table.id, Facts(folder=str(tmp_path), database="sqlite:///out.db"))
     (tmp_path / REPORT).write_text(report.to_json())
     history.end(table.id, State.DONE, "VIOLATED", "1 duplicate.")
     app = open_page("verdict", run=table.id)
@@ -103,7 +104,7 @@ def test_no_report_and_a_damaged_one_are_said(
     assert "The broker went <b>away</b>." in texts(app)
 
     damaged = history.create("check", "check", {})
-    history.remember(damaged.id, {"folder": str(tmp_path)})
+    history.remember(damaged.id, Facts(folder=str(tmp_path)))
     (tmp_path / REPORT).write_text('{"schema": 1, "verdict": "HOLDS"')
     history.end(damaged.id, State.DONE, "HOLDS", "said so")
     app = open_page("verdict", run=damaged.id)
@@ -125,10 +126,9 @@ def test_a_run_of_several_stages_shows_each(
         replace(finished.report, verdict=Outcome.VIOLATED, why="1 phantom."),
     )
     verdicts = {
-        name: {"verdict": one.verdict, "why": one.why}
-        for name, one in (("keep", good), ("square", bad))
+        name: StageVerdict(one.verdict, one.why) for name, one in (("keep", good), ("square", bad))
     }
-    history.remember(chain.id, {"folder": str(tmp_path), "verdicts": verdicts})
+    history.remember(chain.id, Facts(folder=str(tmp_path), verdicts=verdicts))
     for folder, one in (
         (tmp_path, good),
         (stage_folder(tmp_path, "keep"), good),

@@ -28,7 +28,7 @@ def test_no_page_has_a_serious_violation(
 ) -> None:
     """Story: somebody works by keyboard and screen reader, or on a poor projector: every page can
     be read."""
-    run, sink = finished.run.id, finished.run.facts["sink"]
+    run, sink = finished.run.id, finished.run.facts.sink
     places = {
         "": "",
         "run": f"?run={run}",

@@ -19,6 +19,7 @@ from alembic.script import ScriptDirectory
 
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.history import signoff
+from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import MIGRATIONS, REVISION, Base, History, State
 from topicproof.backend.settings import read_settings
 
@@ -70,7 +71,7 @@ def test_a_history_of_before_keeps_all_its_runs(
     engine.dispose()
     history = open_history()
     kept = history.get("squares-abc")
-    assert kept.plan == {"records": 7} and kept.facts == {"sink": "squares"}
+    assert kept.plan == {"records": 7} and kept.facts == Facts(sink="squares")
     assert kept.state is State.DONE and kept.why == "all of it"
     assert history.create("run", "squares", {}).id in {run.id for run in history.list()}
     assert signoff.signoffs(history) == []

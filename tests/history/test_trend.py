@@ -14,6 +14,7 @@ import pytest
 from tests.app.test_history_page import HELD, TWICE
 from tests.test_cli import call
 from topicproof.backend.evidence.folder import REPORT
+from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.history.trend import MEASURES, frame, subject
 from topicproof.backend.settings import Settings, read_settings
@@ -35,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Sett
 def judged(home: tuple[Settings, History], kind: str, plan: dict[str, Any], report: Report) -> Run:
     settings, history = home
     run = history.create(kind, kind, plan)
-    history.remember(run.id, TOPICS)
+    history.remember(run.id, Facts(source=TOPICS["source"], sink=TOPICS["sink"]))
     folder = run.folder(settings)
     folder.mkdir(parents=True)
     (folder / REPORT).write_text(replace(report, run=run.id).to_json())

@@ -101,10 +101,8 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
     assert report.verdict is Outcome.HOLDS, report.why
     heard = {witness for check in report.checked for witness in check.witnesses}
     assert heard >= {Witness.READ_COMMITTED, Witness.RAW_LOG, Witness.COORDINATOR, Witness.JOURNAL}
-    assert (
-        inspect_topic(bootstrap, client, run.facts["sink"]).to_json()["topic"] == run.facts["sink"]
-    )
-    assert open_transactions(bootstrap, client, run.facts["sink"]) == ()
+    assert inspect_topic(bootstrap, client, run.facts.sink).to_json()["topic"] == run.facts.sink
+    assert open_transactions(bootstrap, client, run.facts.sink) == ()
 
 
 def test_without_the_password_it_is_said(secured: tuple[str, dict[str, str]]) -> None:

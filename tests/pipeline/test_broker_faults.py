@@ -98,7 +98,7 @@ def test_a_run_outlives_the_broker_that_leads_a_role(
     assert done.report.verdict is Outcome.HOLDS and done.run.error is None, done.report.why
     got = Counter(message.value for message in read_all(three.bootstrap, done.sink))
     assert got == Counter(str(n * n).encode() for n in range(RECORDS))
-    entries = read_journal(three.bootstrap, {}, done.run.facts["journal"])
+    entries = read_journal(three.bootstrap, {}, done.run.facts.journal)
     told = {entry.what: entry.said for entry in entries if isinstance(entry, FaultTold)}
     struck, healed = SAYS[how]
     assert struck in told[Told.DONE]

@@ -259,7 +259,7 @@ def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(
     with ThreadPoolExecutor(1) as pool:
         executing = pool.submit(execute, context)
         wait_until(
-            lambda: history.get(run.id).progress.get("processed", 0) > 0 or executing.done(),
+            lambda: history.get(run.id).progress.processed > 0 or executing.done(),
             180,
             "a row",
         )
@@ -272,10 +272,10 @@ def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(
     assert history.get(run.id).state is State.STOPPED
     report = resume(settings, cluster, history, run.id)
     assert report is not None and report.verdict is Outcome.HOLDS, report and report.why
-    url, table = run.facts["database"], run.facts["sink"]
-    assert numbers_in(url, table) == squares_to(1_500)
+    url, table = run.facts.database, run.facts.sink
+    assert url is not None and numbers_in(url, table) == squares_to(1_500)
     assert (report.not_processed, report.fates["committed"]) == (0, 1_500)
-    journal = read_journal(cluster.bootstrap, {}, run.facts["journal"])
+    journal = read_journal(cluster.bootstrap, {}, run.facts.journal)
     assert {entry.fault for entry in journal if isinstance(entry, FaultFired)} == set(faults)
     (evidence,) = evidence_in(settings.runs / run.id)
     with spark_session(cluster.spark_remote) as spark:

@@ -51,7 +51,7 @@ def test_exactly_once_is_exact_wherever_its_worker_dies(
     done = run(settings, cluster, "exactly_once", faults=[f"crash@transaction=2,step={step}"])
     assert done.report.verdict is Outcome.HOLDS, done.report.why
     assert copies(cluster, done) == (0, 0)
-    assert done.run.progress["faults"] == PARTITIONS
+    assert done.run.progress.faults == PARTITIONS
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def endless(settings: Settings, cluster: Services) -> Iterator[tuple[subprocess.
 
 def await_processed(history: History, run_id: str, least: int) -> int:
     def processed() -> int:
-        return int(history.get(run_id).progress.get("processed", 0))
+        return int(history.get(run_id).progress.processed)
 
     wait_until(lambda: processed() >= least, WAIT_S, f"{least} committed inputs of {run_id}")
     return processed()
@@ -83,9 +83,9 @@ def assert_closed_and_exact(settings: Settings, cluster: Services, run: Run) -> 
     """No transaction is open, and the sink holds exactly what the group's offsets say; gives how
     many."""
     kafka = Cluster(cluster.bootstrap, settings.client)
-    assert all(p.lso == p.hw for p in kafka.bounds(run.facts["sink"]).partitions)
-    committed = sum(kafka.committed(run.facts["group"], run.facts["source"]).values())
-    values = [int(m.value or b"") for m in read_all(cluster.bootstrap, run.facts["sink"])]
+    assert all(p.lso == p.hw for p in kafka.bounds(run.facts.sink).partitions)
+    committed = sum(kafka.committed(run.facts.group, run.facts.source).values())
+    values = [int(m.value or b"") for m in read_all(cluster.bootstrap, run.facts.sink)]
     assert len(values) == len(set(values)) == committed
     return committed
 
@@ -124,7 +124,7 @@ def test_a_killed_run_is_resumed_exactly_once(
     process.kill()
     process.wait()
     assert not history.get(run.id).alive
-    before = int(history.get(run.id).progress["processed"])
+    before = int(history.get(run.id).progress.processed)
 
     resumed = start(settings, "resume", run.id)
     await_processed(history, run.id, before + 1)
@@ -179,20 +179,18 @@ def test_a_run_that_is_killed_in_every_state_is_exact(
         told, _ = process.communicate(timeout=4 * WAIT_S)
     assert process.returncode == 0 and "HOLDS" in told, told
     facts = history.get(run_id).facts
-    assert len(read_all(cluster.bootstrap, facts["source"])) == 900
-    made = [json.loads(m.value or b"") for m in read_all(cluster.bootstrap, facts["sink"])]
+    assert len(read_all(cluster.bootstrap, facts.source)) == 900
+    made = [json.loads(m.value or b"") for m in read_all(cluster.bootstrap, facts.sink)]
     if scenario == "chain":
         assert sorted(int(one["square"]) for one in made) == [n * n for n in range(0, 900, 2)]
     else:
-        assert (
-            sorted(int(one["id"]) for one in made) == list(range(900)) and facts["wrong_by"] == {}
-        )
+        assert sorted(int(one["id"]) for one in made) == list(range(900)) and facts.wrong_by == {}
 
 
 def reached(history: History, run_id: str, state: State, figure: str) -> bool:
     """Whether the run is in this state and has done something."""
     run = history.get(run_id)
-    return run.state is state and bool(run.progress.get(figure))
+    return run.state is state and bool(getattr(run.progress, figure))
 
 
 def test_clean_removes_what_a_killed_run_left(
@@ -206,7 +204,7 @@ def test_clean_removes_what_a_killed_run_left(
     code, told = call(settings, "clean", run.id)
     assert code == 0 and "is gone" in told, told
     left = set(Cluster(cluster.bootstrap).topics())
-    assert not left & {run.facts["source"], run.facts["sink"], run.facts["journal"]}
+    assert not left & {run.facts.source, run.facts.sink, run.facts.journal}
     assert not Path(settings.runs / run.id).exists()
     assert run.id not in {one.id for one in History(settings).list()}
 

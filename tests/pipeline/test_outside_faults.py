@@ -43,7 +43,7 @@ def copies(cluster: Services, done: Finished) -> tuple[int, int]:
 
 
 def told(cluster: Services, done: Finished, what: Told) -> list[str]:
-    entries = read_journal(cluster.bootstrap, {}, str(done.run.facts["journal"]))
+    entries = read_journal(cluster.bootstrap, {}, str(done.run.facts.journal))
     return [entry.said for entry in entries if isinstance(entry, FaultTold) and entry.what is what]
 
 

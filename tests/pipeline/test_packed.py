@@ -125,7 +125,7 @@ def test_a_packed_chain_is_judged_from_end_to_end(
         lineage="packed",
     )
     assert done.report.verdict is Outcome.HOLDS, done.report.why
-    assert {one["verdict"] for one in done.run.facts["verdicts"].values()} == {"HOLDS"}
+    assert {one.verdict for one in done.run.facts.verdicts.values()} == {"HOLDS"}
     spark, folder = spark_sessions(), done.run.folder(settings)
     found = verify(spark, folder / "stages" / "square" / "evidence")
     assert (found.exit_code, found.contradictions) == (0, ())

@@ -56,7 +56,7 @@ class Endless:
         return self.history.get(self.id)
 
     def offsets(self) -> dict[int, int]:
-        return self.cluster.committed(self.run.facts["group"], self.run.facts["source"])
+        return self.cluster.committed(self.run.facts.group, self.run.facts.source)
 
     def committed(self) -> int:
         return sum(self.offsets().values())
@@ -90,7 +90,7 @@ class Endless:
 
     def fenced(self) -> list[str]:
         """Why its workers were fenced that were."""
-        entries = read_journal(self.cluster.bootstrap, {}, self.run.facts["journal"])
+        entries = read_journal(self.cluster.bootstrap, {}, self.run.facts.journal)
         return [
             e.reason
             for e in entries
@@ -101,15 +101,15 @@ class Endless:
         """Every number that the group's offsets cover is in the sink once; no transaction is
         open."""
         facts = self.run.facts
-        assert all(p.lso == p.hw for p in self.cluster.bounds(facts["sink"]).partitions)
+        assert all(p.lso == p.hw for p in self.cluster.bounds(facts.sink).partitions)
         offsets = self.offsets()
         read = [
             m
-            for m in read_all(self.cluster.bootstrap, facts["source"])
+            for m in read_all(self.cluster.bootstrap, facts.source)
             if m.offset < offsets[m.partition]
         ]
         squares = Counter[bytes | None](str(int(m.value or b"") ** 2).encode() for m in read)
-        got = Counter(m.value for m in read_all(self.cluster.bootstrap, facts["sink"]))
+        got = Counter(m.value for m in read_all(self.cluster.bootstrap, facts.sink))
         missing, extra = squares - got, got - squares
         assert not missing and not extra, (
             f"{offsets}: {len(missing)} missing {missing}, {len(extra)} extra {extra}"
@@ -140,7 +140,9 @@ def test_checkpoints_come_and_go_and_partitions_are_added(
 
     shutil.rmtree(checkpoint)
     admin = AdminClient(admin_config(cluster.bootstrap, {}))
-    wanted = [NewPartitions(endless.run.facts[topic], 4) for topic in ("source", "sink")]
+    wanted = [
+        NewPartitions(topic, 4) for topic in (endless.run.facts.source, endless.run.facts.sink)
+    ]
     for added in admin.create_partitions(wanted).values():
         added.result()
     with endless.going(cluster):
@@ -158,13 +160,14 @@ def test_two_runs_that_share_their_transactional_ids_fence_each_other(
     # Spark here runs two tasks at a time: with one partition they are those of the two runs.
     one = Endless(settings, cluster, partitions=1, per_transaction=50)
     topics = {
-        "source": {"topic": one.run.facts["source"]},
-        "sink": {"topic": one.run.facts["sink"]},
+        "source": {"topic": one.run.facts.source},
+        "sink": {"topic": one.run.facts.sink},
     }
     other = Endless(settings, cluster, partitions=1, per_transaction=50, **topics)
-    (own,), (shared,) = other.run.facts["stages"], one.run.facts["stages"]
-    mistaken = {**own, "group": shared["group"], "prefix": shared["prefix"]}
-    other.history.remember(other.id, {"stages": [mistaken], "group": shared["group"]})
+    (own,), (shared,) = other.run.facts.stages, one.run.facts.stages
+    mistaken = replace(own, group=shared.group, prefix=shared.prefix)
+    facts = replace(other.run.facts, stages=(mistaken,), group=shared.group)
+    other.history.remember(other.id, facts)
     fights = (one, other)
     # Who has used up its attempts ends as fenced; else both go on until they are stopped.
     with suppress(Fenced), one.going(cluster), other.going(cluster):
@@ -173,7 +176,7 @@ def test_two_runs_that_share_their_transactional_ids_fence_each_other(
         )
     said = [reason for fight in fights for reason in fight.fenced()]
     assert said and all(
-        reason.startswith(f"{shared['prefix']}-") and "was taken over" in reason for reason in said
+        reason.startswith(f"{shared.prefix}-") and "was taken over" in reason for reason in said
     )
     one.assert_exact()
 

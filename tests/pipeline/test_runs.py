@@ -96,7 +96,7 @@ def test_a_crash_and_aborts_leave_every_square_committed_once(
     assert {finding.outcome for finding in report.findings} <= {Outcome.HOLDS, Outcome.UNKNOWN}
     assert told["identity_change"].count == SMALL["partitions"], "each worker was replaced"
     assert told["aborted_volume"].count >= (report.transactions.aborted or 0) > 0
-    assert finished.run.progress["faults"] == SMALL["partitions"]
+    assert finished.run.progress.faults == SMALL["partitions"]
     delivered = read_all(cluster.bootstrap, finished.sink)
     assert sorted(int(m.value or b"") for m in delivered) == [
         n * n for n in range(SMALL["records"])

@@ -131,7 +131,7 @@ def test_files_become_payments_or_one_dead_letter(settings: Settings, cluster: S
     server heard more requests than there are files."""
     finished = run_to_end(settings, cluster, **FILES)
     assert finished.report.verdict is Outcome.HOLDS, finished.report.to_json()
-    served = finished.run.facts["served"]
+    served = finished.run.facts.served
     made = sorted((m.key, m.value) for m in read_all(cluster.bootstrap, finished.sink))
     good = [n for n in range(200) if bad(n) is None]
     assert made == sorted(
@@ -148,8 +148,8 @@ def test_files_become_payments_or_one_dead_letter(settings: Settings, cluster: S
     phantom = next(f for f in finished.report.findings if f.kind == "phantom")
     assert f"All {len(made) + 10:,} committed" in phantom.why
     progress = finished.run.progress
-    assert progress["downloaded"] == 200 < progress["downloads"]
-    assert progress["attempted"] > progress["kept"] == progress["processed"] == 200
+    assert progress.downloads is not None and progress.downloaded == 200 < progress.downloads
+    assert progress.attempted > progress.kept == progress.processed == 200
 
 
 def test_a_payment_that_the_second_look_misses_is_a_gap(
@@ -201,7 +201,7 @@ def test_a_chain_is_judged_stage_by_stage_and_end_to_end(
     """Story: three stages, one of them a filter. What comes out are the labels of the even numbers'
     squares, once each; every stage holds by itself, and the last sink against the first source."""
     assert chain.report.verdict is Outcome.HOLDS, chain.report.to_json()
-    verdicts = {name: one["verdict"] for name, one in chain.run.facts["verdicts"].items()}
+    verdicts = {name: one.verdict for name, one in chain.run.facts.verdicts.items()}
     assert verdicts == {"keep": "HOLDS", "square": "HOLDS", "label": "HOLDS"}
     assert (chain.run.verdict, exit_code(chain.run, chain.report)) == (Outcome.HOLDS, 0)
     assert (chain.report.source.topic, chain.report.source_records) == (chain.source, 1_200)
@@ -209,7 +209,7 @@ def test_a_chain_is_judged_stage_by_stage_and_end_to_end(
         int(json.loads(m.value or b"")["square"]) for m in read_all(cluster.bootstrap, chain.sink)
     )
     assert made == [n * n for n in range(0, 1_200, 2)]
-    assert len(read_all(cluster.bootstrap, chain.run.facts["topics"]["kept"])) == 600
+    assert len(read_all(cluster.bootstrap, chain.run.facts.topics["kept"])) == 600
 
 
 def test_a_chain_is_proven_by_the_evidence_of_each_stage(
@@ -305,7 +305,7 @@ def test_a_merge_is_torn_by_no_crash(
         faults=["crash@transaction=2"],
     )
     assert finished.report.verdict is Outcome.HOLDS, finished.report.to_json()
-    topics = finished.run.facts["topics"]
+    topics = finished.run.facts.topics
     bookings, audit = (read_all(cluster.bootstrap, topics[one]) for one in ("bookings", "audit"))
     assert sorted(int(m.value or b"") for m in bookings) == sorted([*range(600), *range(600)])
     assert sorted((m.value or b"").decode() for m in audit) == sorted(

@@ -288,7 +288,7 @@ def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Pa
     run = create(settings, cluster, history, plan)
     stop = threading.Event()
     context = make_context(settings, cluster, history, run, stop)
-    journal = run.facts["journal"]
+    journal = run.facts.journal
 
     def crashed() -> bool:
         entries = read_journal(cluster.bootstrap, {}, journal)
@@ -311,11 +311,9 @@ def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Pa
         and (report.fates["aborted"] or 0) > 0
     )
     assert (tmp_path / "durable" / run.id / "total" / "state").exists()
-    assert committed(cluster.bootstrap, run.facts["sink"]) == due(
-        cluster.bootstrap, run.facts["source"]
-    )
+    assert committed(cluster.bootstrap, run.facts.sink) == due(cluster.bootstrap, run.facts.source)
     right = amounts(range(1_000))
-    known = current_totals(Cluster(cluster.bootstrap), run.facts["sink"])
+    known = current_totals(Cluster(cluster.bootstrap), run.facts.sink)
     assert {one.account: one.cents for one in known} == right and {
         one.payments for one in known
     } == {50}
@@ -338,7 +336,7 @@ def test_totals_are_exact_under_every_fault_of_the_worker(
     done = run_to_end(settings, cluster, scenario="totals", **plan)
     assert done.report.verdict is Outcome.HOLDS, done.report.why
     assert committed(cluster.bootstrap, done.sink) == due(cluster.bootstrap, done.source)
-    journal = read_journal(cluster.bootstrap, {}, done.run.facts["journal"])
+    journal = read_journal(cluster.bootstrap, {}, done.run.facts.journal)
     fired = Counter(entry.fault for entry in journal if isinstance(entry, FaultFired))
     assert fired == dict.fromkeys(faults, PARTITIONS)
     fenced = [
@@ -382,7 +380,7 @@ def test_windows_of_event_time_are_counted_anew_and_those_of_the_clock_are_unkno
     }
     done = run_to_end(settings, cluster, scenario="windows", faults=["crash@transaction=2"], **plan)
     assert done.report.verdict is Outcome.HOLDS, done.report.why
-    topics = done.run.facts["topics"]
+    topics = done.run.facts.topics
     by_event, by_clock = (
         read_all(cluster.bootstrap, topics[name]) for name in (BY_EVENT_TIME, BY_CLOCK)
     )
@@ -399,13 +397,13 @@ def test_windows_of_event_time_are_counted_anew_and_those_of_the_clock_are_unkno
         for one in (json.loads(m.value or b"") for m in by_clock)
     }
     assert len(by_clock) == sum(last.values()) == 600
-    assert {name: said["verdict"] for name, said in done.run.facts["values"].items()} == {
+    assert {name: said.verdict for name, said in done.run.facts.values.items()} == {
         BY_EVENT_TIME: "HOLDS",
         BY_CLOCK: "UNKNOWN",
     }
     write_committed(cluster.bootstrap, topics[BY_EVENT_TIME], [replace(by_event[0], value=b"{}")])
     values = check_values(Cluster(cluster.bootstrap), topics)
-    assert values[BY_EVENT_TIME]["why"].startswith("1 of 601 counts differ")
+    assert values[BY_EVENT_TIME].why.startswith("1 of 601 counts differ")
     judged = Judged(done.report, values=values)
     assert (judged.verdict, judged.why[:23]) == (Outcome.VIOLATED, "Values of by-event-time")
 
@@ -452,7 +450,7 @@ def test_a_run_whose_payments_come_twice_says_by_how_much_it_is_wrong(
     assert {one.account: one.cents for one in known} == amounts(
         [*range(300), *(again if wrong else [])]
     )
-    assert finished.run.facts["wrong_by"] == wrong
+    assert finished.run.facts.wrong_by == wrong
     said = balances(finished.run.facts)
     assert said.startswith(
         f"totals: {len(wrong)} of 20 accounts are wrong" if wrong else "totals: all 20 accounts"
