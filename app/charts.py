@@ -157,9 +157,10 @@ class Pointer:
         )
         return (
             '<div aria-hidden="true" style="position:relative;height:0"><div'
-            f' style="position:absolute;z-index:1;pointer-events:none;top:{self.top_px:.1f}px;left:{left};width:{self.size_px}px;height:{self.size_px}px;background:#FFFFFF;border:2.5px'
-            " solid #111111;box-sizing:border-box;transform:translate(-50%,-50%)"
-            ' rotate(45deg)"></div></div>'
+            f' style="position:absolute;z-index:1;pointer-events:none;top:{self.top_px:.1f}px;'
+            f"left:{left};width:{self.size_px}px;height:{self.size_px}px;background:#FFFFFF;"
+            "border:2.5px solid #111111;box-sizing:border-box;"
+            'transform:translate(-50%,-50%) rotate(45deg)"></div></div>'
         )
 
 

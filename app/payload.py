@@ -13,9 +13,9 @@ from topicproof.backend.kafka.browse.records import as_text
 
 DETAIL_CHARACTERS = 4_000
 _BOX = (
-    "margin:0;padding:0.6rem"
-    " 0.8rem;border-radius:0.5rem;background:rgba(128,128,128,0.12);font-size:0.875rem;font-family:'Source"
-    " Code Pro',monospace;white-space:pre-wrap;overflow-wrap:anywhere;user-select:all"
+    "margin:0;padding:0.6rem 0.8rem;border-radius:0.5rem;background:rgba(128,128,128,0.12);"
+    "font-size:0.875rem;font-family:'Source Code Pro',monospace;white-space:pre-wrap;"
+    "overflow-wrap:anywhere;user-select:all"
 )
 
 

@@ -1,30 +1,30 @@
 """Every error a user can meet. Each says what happened, where, and what to do; the command line
 prints it as it is.
 
-TopicproofError                 exit_code 3: could not do, or could not judge ├── ContractError
-a contract that does not say what must hold, or names what is not there; all mistakes ├──
-SelfTestError               what was injected into copies of the readings was not caught, or could
-not be injected ├── UsageError                  64: the request itself is wrong (a bad plan, an
-unknown run) ├── EvidenceError               4: evidence or history could not be written ├──
-SetupError                  the machine lacks something: Java, Python, a free port, disk space, a
-writable home ├── ClusterError                Kafka: not reachable, too old for transactions,
-refused the request │   └── TopicError              a topic that is missing, empty, or in the way
-├── SparkError                  Spark: not reachable, or a query that failed for a reason of its own
-└── SinkError                   the exactly-once sink refused to go on; nothing was lost silently
-    ├── SourceGap               the first row lies above the next offset to be processed
-    ├── OffsetMissing           the group has no committed offset where a floor was committed
-    ├── OffsetsMoved            the group's committed offset is not where the journal says it was left
-    ├── CheckpointMismatch      a stateful stage's checkpoint, which is its state, is not the one that the sink holds
-    ├── ShuffledInput           rows of several source partitions, or falling offsets, within one task
-    ├── AttemptsExhausted       a transaction was aborted as often as the plan allows
-    ├── TransactionAborted      the transaction was aborted and may be replayed (never leaves the sink)
-    │   └── RecordRefused       because the brokers take a record at no time; leaves the sink without dead letters
-    ├── NotAllowed              the brokers do not allow it to this client: a right is missing or was taken away
-    ├── NotDelivered            outside of a transaction, the brokers did not take records or an offset
-    ├── InjectedError           raised on purpose by a fault of the plan; Spark runs the task again
-    ├── OutcomeUnknown          a commit's answer never came; the next attempt settles it from the log
-    ├── ClientStuck             a call of the Kafka client never came back; the next attempt goes on with a new client
-    └── Fenced                  another producer took this transactional id over
+TopicproofError            exit code 3: could not do, or could not judge
+├── ContractError          a contract that does not say what must hold; all its mistakes
+├── SelfTestError          a planted defect was not found, or could not be planted
+├── UsageError             64: the request itself is wrong (a bad plan, an unknown run)
+├── EvidenceError          4: evidence or history could not be written
+├── SetupError             the machine lacks Java, Python, a port, disk space, a writable home
+├── ClusterError           Kafka is not reachable, too old, or refused the request
+│   └── TopicError         a topic that is missing, empty, or in the way
+├── SparkError             Spark is not reachable, or a query failed for a reason of its own
+└── SinkError              the exactly-once sink refused to go on; nothing was lost silently
+    ├── SourceGap          the first row lies above the next offset to be processed
+    ├── OffsetMissing      the group has no committed offset where an initial one was committed
+    ├── OffsetsMoved       the group's committed offset is not where the journal left it
+    ├── CheckpointMismatch a stateful stage's checkpoint is not the one that the sink holds
+    ├── ShuffledInput      rows of several source partitions, or falling offsets, in one task
+    ├── AttemptsExhausted  a transaction was aborted as often as the plan allows
+    ├── TransactionAborted the transaction may be replayed (never leaves the sink)
+    │   └── RecordRefused  the brokers never take a record; leaves the sink without dead letters
+    ├── NotAllowed         the brokers refuse this client: a right is missing or was revoked
+    ├── NotDelivered       outside a transaction, the brokers did not take records or an offset
+    ├── InjectedError      raised on purpose by a fault of the plan; Spark runs the task again
+    ├── OutcomeUnknown     a commit was not answered; the next attempt settles it from the log
+    ├── ClientStuck        a call of the Kafka client hangs; the next attempt has a new client
+    └── Fenced             another producer took this transactional id over
 """
 
 from __future__ import annotations

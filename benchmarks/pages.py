@@ -84,7 +84,8 @@ SEEN = """([sights, whole]) => {
         return false;
     };
     const shows = (root, text) => text ? says(root, text) : root.getClientRects().length > 0;
-    const seen = ([selector, text]) => [...document.querySelectorAll(selector)].some(root => shows(root, text));
+    const seen = ([selector, text]) =>
+      [...document.querySelectorAll(selector)].some(root => shows(root, text));
     return sights.every(seen) && performance.now();
 }"""
 """The milliseconds since the navigation began, once all sights can be seen (`whole`: and the script

@@ -1,11 +1,12 @@
 """How many outputs an input must have, and so which outputs the sink must hold.
 
-one_to_one     each input has exactly one, of index 0. one_to_many    each input has as many as its
-count says: indices 0 to count - 1. A count of 0 is a filtered input. zero_or_one    with a count,
-as one_to_many with 0 or 1.
-               Without one, an input without a record in the sink was filtered out or lost, and nothing in the topics
-               tells which: such inputs are not judged. One whose output was produced and never committed is missing
-               all the same: the pipeline did give it one. A second output is too many.
+- `one_to_one`: each input has exactly one, of index 0.
+- `one_to_many`: each input has as many as its count says, with indices 0 to count - 1. A count of 0
+  is a filtered input.
+- `zero_or_one` with a count: as `one_to_many` with 0 or 1.
+- `zero_or_one` without a count: an input without a record in the sink was filtered out or lost.
+  Nothing in the topics tells which, so such inputs are not judged. An output that was produced and
+  never committed is missing all the same: the pipeline did make it. A second output is too many.
 
 A count that is null, negative or beyond `COUNT_MAX` is a doubt: then nothing is judged.
 """

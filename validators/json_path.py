@@ -28,7 +28,8 @@ _MARK = "\ufdd0"
 _INEXACT = r"[0-9][.eE]|-0|[0-9]{18}"
 """What a document holds if one of its numbers could come out otherwise than it was written."""
 _NUMBER = (
-    r'\G((?:[^"0-9\-]|"(?:[^"\\]|\\.)*+")*+)'  # what comes before a number, with every text that is not a number
+    # what comes before a number, with every text that is not a number
+    r'\G((?:[^"0-9\-]|"(?:[^"\\]|\\.)*+")*+)'
     r"(-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+)"
     r"(?=\s*+(?:[,\]}]|\z))"
 )
@@ -85,16 +86,17 @@ def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
     """The text of the element at `path` of the JSON document that a text column holds, exactly as
     written.
 
-    number            its own characters: `1.10`, `1e5`, `-0`, 30 digits, 1,200 digits text
-    unescaped. A text that holds JSON is a text: no path leads into it true, false       `true`,
-    `false` object, array     JSON without spaces, the names of an object in order; its numbers as
-    they were written null, missing     null: also an index beyond the end, a name in an array, an
-    index into an object, a step into a
-                      scalar
-    no JSON           null: also text after the document, `'single quotes'`, `NaN`, `01`, comments,
-    raw control
-                      characters, half a surrogate pair, nesting beyond 1,000 levels, and more than 16 MB
-    a name twice      null, in any object of the document: readers disagree about which one counts
+    - Number: its own characters, such as `1.10`, `1e5`, `-0`, 30 digits or 1,200 digits.
+    - Text: unescaped. A text that holds JSON is a text: no path leads into it.
+    - `true` and `false`: as they are.
+    - Object or array: JSON without spaces, the names of an object in order, its numbers as they
+      were written.
+    - `null` or missing: null. That includes an index beyond the end, a name in an array, an index
+      into an object, and a step into a scalar.
+    - No JSON: null. That includes text after the document, `'single quotes'`, `NaN`, `01`,
+      comments, raw control characters, half a surrogate pair, nesting beyond 1,000 levels, and more
+      than 16 MB.
+    - The same name twice in any object: null, because readers disagree about which one counts.
 
     Names are case-sensitive. A number and a text of the same characters give the same.
     """

@@ -429,10 +429,8 @@ def _judge_kind(
     unheard: str | None,
 ) -> Finding:
     if found is None or found.error is not None:
-        why = (
-            unheard
-            or f"Not judged: the check itself failed ({found.error if found else 'it was not run'})."
-        )
+        failure = found.error if found else "it was not run"
+        why = unheard or f"Not judged: the check itself failed ({failure})."
         return Finding(validator.NAME, Outcome.UNKNOWN, 0, 0, None, (), why)
     covered = validator.covered(ledger)
     count, primary = sum(found.causes.values()), found.causes.get(None, 0)

@@ -70,11 +70,12 @@ def heat_map(results: Sequence[Result]) -> str:
         for trouble, row in rows
     )
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Guarantees against'
-        f" faults</title><style>{_STYLE}</style></head><body><h1>Guarantees against"
-        f" faults</h1><p>{escape(summary(results))}</p><table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table><p>Each"
-        " cell is a run, judged from its sink. Point at one to see what was expected and what"
-        " proves that its fault fired. Hidden records are no harm: those of aborted"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>Guarantees against faults</title><style>{_STYLE}</style></head>"
+        f"<body><h1>Guarantees against faults</h1><p>{escape(summary(results))}</p>"
+        f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
+        "<p>Each cell is a run, judged from its sink. Point at one to see what was expected and"
+        " what proves that its fault fired. Hidden records are no harm: those of aborted"
         " transactions.</p></body></html>\n"
     )
 
@@ -132,10 +133,12 @@ def _cell(result: Result) -> str:
 
 
 _STYLE = (
-    ":root{color-scheme:light dark}body{font:15px/1.5"
-    " system-ui,sans-serif;margin:2rem;max-width:max-content}table{border-collapse:separate;border-spacing:3px}th{font-weight:600;text-align:left;padding:.4rem"
-    " .6rem}small{display:block;font-weight:400;opacity:.75}td{padding:.4rem"
-    " .6rem;border-radius:4px;white-space:nowrap}"
+    ":root{color-scheme:light dark}"
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem;max-width:max-content}"
+    "table{border-collapse:separate;border-spacing:3px}"
+    "th{font-weight:600;text-align:left;padding:.4rem .6rem}"
+    "small{display:block;font-weight:400;opacity:.75}"
+    "td{padding:.4rem .6rem;border-radius:4px;white-space:nowrap}"
     + "".join(
         f".{name}{{background:{colour}33;border-left:4px solid {colour}}}"
         for name, colour in _COLOURS.items()

@@ -51,7 +51,8 @@ def write_page(path: Path, report: Report, made_at: str) -> None:
         '<meta name="color-scheme" content="light dark">'
         f"<title>{report.verdict}:"
         f" {_text(report.sink.topic)}</title><style>{_STYLE}</style></head><body><main>"
-        f"{_body(report, made_at)}</main><script>{_library()}</script><script>{_charts(report)}</script>"
+        f"{_body(report, made_at)}</main><script>{_library()}</script>"
+        f"<script>{_charts(report)}</script>"
         "</body></html>\n",
         encoding="utf-8",
     )
@@ -183,10 +184,8 @@ def _origin(report: Report) -> list[str]:
     if report.origin is None:
         return []
     rows = [(name, topic_id or "none") for name, topic_id in report.origin.topics.items()]
-    return [
-        "<h3>Cluster"
-        f" {_text(report.origin.cluster or 'without an id')}</h3>{_table(('topic', 'topic id'), rows)}"
-    ]
+    cluster = _text(report.origin.cluster or "without an id")
+    return [f"<h3>Cluster {cluster}</h3>{_table(('topic', 'topic id'), rows)}"]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -343,22 +342,25 @@ def _text(text: str) -> str:
 _STYLE = """
 :root{--ground:#fff;--ink:#1c2530;--soft:#5b6673;--line:#d8dee5;--holds:#0b7a4b;--violated:#b3261e;--unknown:#8a5a00;
 --tint:8%}
-@media (prefers-color-scheme:dark){:root{--ground:#11161c;--ink:#e6ebf0;--soft:#9aa6b2;--line:#2e3842;--holds:#4cc38a;
---violated:#ff8a80;--unknown:#f2b84b;--tint:16%}}
+@media (prefers-color-scheme:dark){:root{--ground:#11161c;--ink:#e6ebf0;--soft:#9aa6b2;
+--line:#2e3842;--holds:#4cc38a;--violated:#ff8a80;--unknown:#f2b84b;--tint:16%}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 main{max-width:1120px;margin:0 auto;padding:28px 24px 64px}
-h1{font-size:1.6rem;margin:.1rem 0 1rem;overflow-wrap:anywhere}h2{font-size:1.15rem;margin:2rem 0 .6rem}
+h1{font-size:1.6rem;margin:.1rem 0 1rem;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:2rem 0 .6rem}
 h3{font-size:1rem;margin:0 0 .3rem}
 p{margin:.2rem 0}.small{color:var(--soft);font-size:.86rem;font-weight:400}
-.verdict{border-left:6px solid var(--c);background:color-mix(in srgb,var(--c) var(--tint),transparent);
-padding:12px 16px;border-radius:4px}
+.verdict{border-left:6px solid var(--c);
+background:color-mix(in srgb,var(--c) var(--tint),transparent);padding:12px 16px;border-radius:4px}
 .word{font-size:1.25rem;font-weight:700;color:var(--c)}
 .holds{--c:var(--holds)}.violated{--c:var(--violated)}.unknown{--c:var(--unknown)}
-.badge{color:var(--c);border:1px solid var(--c);border-radius:4px;padding:1px 7px;font-size:.8rem;font-weight:700}
+.badge{color:var(--c);border:1px solid var(--c);border-radius:4px;padding:1px 7px;font-size:.8rem;
+font-weight:700}
 .doubt{border-left:6px solid var(--unknown);padding:8px 16px;margin:8px 0}
 .figures{display:flex;flex-wrap:wrap;gap:12px;margin:16px 0}
-.figures div{border:1px solid var(--line);border-radius:6px;padding:8px 14px;display:flex;flex-direction:column}
+.figures div{border:1px solid var(--line);border-radius:6px;padding:8px 14px;display:flex;
+flex-direction:column}
 .figures span{color:var(--soft);font-size:.86rem}
 article{border:1px solid var(--line);border-radius:6px;padding:12px 16px;margin:10px 0}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem;margin:.5rem 0}
@@ -375,7 +377,8 @@ function draw() {
   const [ink, line] = ["--ink", "--line"].map((name) => style.getPropertyValue(name).trim());
   for (const [name, figure] of Object.entries(FIGURES)) {
     const axis = {gridcolor: line, zerolinecolor: line, linecolor: line};
-    const layout = {...figure.layout, paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: {color: ink},
+    const clear = "transparent";
+    const layout = {...figure.layout, paper_bgcolor: clear, plot_bgcolor: clear, font: {color: ink},
       xaxis: {...figure.layout.xaxis, ...axis}, yaxis: {...figure.layout.yaxis, ...axis}};
     Plotly.react(name, figure.data, layout, {displayModeBar: false, responsive: true});
   }

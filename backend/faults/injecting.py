@@ -1,9 +1,9 @@
 """The sinks with faults: they take three options more, and their hooks strike as these say.
 
-| option | meaning | default |
-| --- | --- | --- |
-| faults | faults to fire (backend/faults/kinds.py), separated by spaces; they need a journal | none |
-| abortProbability, seed | abort on purpose, drawn from (seed, partition, sequence, attempt) | 0, 0 |
+- `faults` (none): the faults to fire (backend/faults/kinds.py), separated by spaces. They need a
+  journal.
+- `abortProbability` (0) and `seed` (0): abort on purpose, drawn from seed, partition, sequence and
+  attempt.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ REVISION = "0002"
 """The newest step of the migrations."""
 BUSY_S = 10
 """How long a process waits for others that write to the same SQLite file."""
+ID_LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
+"""Those that nobody mistakes for others."""
 LOCK = 0x70697070
 """A number of our own among PostgreSQL's advisory locks."""
 
@@ -132,9 +134,7 @@ class History:
         """A new run owned by this process, with an id nobody else has: two clusters may share a
         history, two laptops a cluster, and a transactional id must never be shared."""
         row = _RunRow(
-            id=(
-                f"{name}-{''.join(secrets.choice('23456789abcdefghjkmnpqrstvwxyz') for _ in range(6))}"
-            ),
+            id=f"{name}-{''.join(secrets.choice(ID_LETTERS) for _ in range(6))}",
             kind=kind,
             created_at=_now(),
             state=State.CREATED,

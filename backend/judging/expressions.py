@@ -22,22 +22,25 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers
 """Of a source record; key and value are text (validators/expected.py, `record`)."""
 
 _FUNCTIONS = """
-abs array array_contains array_distinct array_join array_max array_min array_position array_size array_sort ascii
-base64 bigint bin binary boolean bround btrim cardinality cast ceil ceiling char char_length character_length
-coalesce concat concat_ws contains conv crc32 date date_add date_diff date_format date_from_unix_date date_sub
-date_trunc datediff day dayofmonth dayofweek dayofyear decimal decode double element_at elt encode endswith exists
-exp filter find_in_set float floor forall format_number format_string from_json from_unixtime get get_json_object
-getbit greatest hash hex hour if ifnull initcap instr int isnan isnotnull isnull json_array_length json_object_keys
-lcase least left length levenshtein ln locate log log10 log2 lower lpad ltrim make_date map map_contains_key
-map_keys map_values md5 minute mod month named_struct nanvl negative nullif nvl nvl2 octet_length overlay parse_url
-pmod position positive pow power printf quarter regexp regexp_count regexp_extract regexp_extract_all regexp_instr
-regexp_like regexp_replace regexp_substr repeat replace reverse right rint rlike round rpad rtrim second sequence
-sha sha1 sha2 shiftleft shiftright sign signum size slice smallint soundex space split split_part sqrt startswith
-string struct substr substring substring_index timestamp timestamp_micros timestamp_millis timestamp_seconds tinyint
-to_binary to_char to_date to_json to_number to_timestamp to_unix_timestamp transform translate trim trunc try_add
-try_avg try_cast try_divide try_element_at try_multiply try_subtract try_to_binary try_to_number try_to_timestamp
-typeof ucase unbase64 unhex unix_date unix_micros unix_millis unix_seconds unix_timestamp upper url_decode
-url_encode weekday weekofyear xxhash64 year zip_with
+abs array array_contains array_distinct array_join array_max array_min array_position array_size
+array_sort ascii base64 bigint bin binary boolean bround btrim cardinality cast ceil ceiling char
+char_length character_length coalesce concat concat_ws contains conv crc32 date date_add date_diff
+date_format date_from_unix_date date_sub date_trunc datediff day dayofmonth dayofweek dayofyear
+decimal decode double element_at elt encode endswith exists exp filter find_in_set float floor
+forall format_number format_string from_json from_unixtime get get_json_object getbit greatest hash
+hex hour if ifnull initcap instr int isnan isnotnull isnull json_array_length json_object_keys lcase
+least left length levenshtein ln locate log log10 log2 lower lpad ltrim make_date map
+map_contains_key map_keys map_values md5 minute mod month named_struct nanvl negative nullif nvl
+nvl2 octet_length overlay parse_url pmod position positive pow power printf quarter regexp
+regexp_count regexp_extract regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr
+repeat replace reverse right rint rlike round rpad rtrim second sequence sha sha1 sha2 shiftleft
+shiftright sign signum size slice smallint soundex space split split_part sqrt startswith string
+struct substr substring substring_index timestamp timestamp_micros timestamp_millis
+timestamp_seconds tinyint to_binary to_char to_date to_json to_number to_timestamp to_unix_timestamp
+transform translate trim trunc try_add try_avg try_cast try_divide try_element_at try_multiply
+try_subtract try_to_binary try_to_number try_to_timestamp typeof ucase unbase64 unhex unix_date
+unix_micros unix_millis unix_seconds unix_timestamp upper url_decode url_encode weekday weekofyear
+xxhash64 year zip_with
 """
 FUNCTIONS = frozenset(_FUNCTIONS.split())
 """Deterministic, without effects, of one record alone."""

@@ -74,8 +74,8 @@ TABLES = "tables.db"
 
 
 def create(settings: Settings, services: Services, history: History, plan: RunPlan) -> Run:
-    """Make the run's topics, commit its initial offsets, and enter it in the history. Raises ClusterError,
-    TopicError."""
+    """Make the run's topics, commit its initial offsets, and enter it in the history. Raises
+    ClusterError, TopicError."""
     cluster = Cluster(services.bootstrap, settings.client)
     cluster.check()
     chosen = scenario(plan.scenario)

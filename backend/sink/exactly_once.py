@@ -1,7 +1,9 @@
 """The exactly-once sink: `df.writeStream.format("kafka-transactional")`, a PySpark Python Data
 Source.
 
-Why it is exactly-once ---------------------- Spark may run a task twice, replay a batch, lose an
+Why it is exactly-once
+----------------------
+Spark may run a task twice, replay a batch, lose an
 executor, the driver or the checkpoint. So nothing here relies on Spark to remember what was
 written. Each source partition has a transactional id and a committed offset in a consumer group,
 and each transaction holds the outputs of some inputs *and* the source offset that follows them.
@@ -53,30 +55,37 @@ lost, and SourceGap says so.
 Use
 ---
     spark.dataSource.register(KafkaTransactionalSink)
-    rows.writeStream.format("kafka-transactional").options(**{...}).option("checkpointLocation", ...).start()
+    writer = rows.writeStream.format("kafka-transactional").options(**{...})
+    writer.option("checkpointLocation", ...).start()
 
 Input: one row per *input record*: `topic string, partition int, offset bigint` and either `outputs
 array<struct<key binary, value binary, headers array<struct<key, value>>, topic string>>` (an empty
 array: filtered out; headers and topic optional) or, for one-to-one, `key binary, value binary`.
 
-| option | meaning | default |
-| --- | --- | --- |
-| kafka.bootstrap.servers, kafka.* | the cluster and its client properties | required |
-| topic | where outputs go that name no topic | required unless all do |
-| group | the consumer group whose offsets say what was processed | required |
-| transactionalIdPrefix | `<prefix>-<source topic>-<partition>` is the transactional id | required |
-| sourceIsolation | how the rows were read: read_committed or read_uncommitted | read_committed |
-| guarantee | exactly_once, at_least_once or at_most_once | exactly_once |
-| idempotence | at_least_once: whether the producer is idempotent | true |
-| acks | at_most_once: all, or 0 for a producer that nobody answers | all |
-| lineage | record: headers on each record say its input and transaction; packed: on one for many; off: none | record |
-| recordsPerTransaction, bytesPerTransaction | a transaction ends at the input that reaches either | 1000, 64000000 |
-| transactionTimeoutMs | after this the coordinator aborts an abandoned transaction | 60000 |
-| attemptsMax | how often a transaction is tried before the task gives up | 10 |
-| journal | topic for what the sink declares; without one, a moved offset of the group cannot be told | none |
-| generation | which start of the query this is: a worker of an earlier one ends (position.next_generation) | none |
-| offsetsForced | true: go on where the group stands, although the journal says that it was moved | false |
-| deadLetters | exactly_once: topic for inputs of which the brokers refuse an output; without it the sink stops | none |
+Options, with their defaults:
+
+- `kafka.bootstrap.servers`, `kafka.*` (required): the cluster and its client properties.
+- `topic` (required unless all outputs name one): where outputs go that name no topic.
+- `group` (required): the consumer group whose offsets say what was processed.
+- `transactionalIdPrefix` (required): `<prefix>-<source topic>-<partition>` is the transactional id.
+- `sourceIsolation` (read_committed): how the rows were read, or read_uncommitted.
+- `guarantee` (exactly_once): or at_least_once, or at_most_once.
+- `idempotence` (true): whether the producer of at_least_once is idempotent.
+- `acks` (all): of at_most_once; 0 for a producer that waits for no answer.
+- `lineage` (record): headers on each record say its input and transaction. packed: on one for
+  many. off: none.
+- `recordsPerTransaction` (1000), `bytesPerTransaction` (64000000): a transaction ends at the input
+  that reaches either.
+- `transactionTimeoutMs` (60000): after this the coordinator aborts an abandoned transaction.
+- `attemptsMax` (10): how often a transaction is tried before the task gives up.
+- `journal` (none): the topic for what the sink declares. Without one it cannot tell that the
+  group's offset was moved.
+- `generation` (none): which start of the query this is. A worker of an earlier one ends
+  (position.next_generation).
+- `offsetsForced` (false): go on where the group stands, although the journal says that it was
+  moved.
+- `deadLetters` (none): exactly_once: the topic for inputs whose output the brokers refuse. Without
+  it the sink stops.
 """
 
 from __future__ import annotations

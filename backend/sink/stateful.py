@@ -1,7 +1,9 @@
 """The exactly-once sink behind a stateful stage:
 `df.writeStream.format("kafka-transactional-stateful")`.
 
-Why it is exactly-once ---------------------- A stateful stage shuffles, so a task holds outputs of
+Why it is exactly-once
+----------------------
+A stateful stage shuffles, so a task holds outputs of
 many source partitions, and what it makes of a batch depends on state that lies in the checkpoint.
 Here the checkpoint *is* the truth about what was processed, and the batch is the fence. Each
 shuffle partition has a transactional id and, in the consumer group, a committed offset that counts

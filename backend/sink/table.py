@@ -17,11 +17,10 @@ idempotent upsert), as long as the transformation is deterministic.
 Options: those of backend/sink/exactly_once.py (the brokers are asked about holes in the source, and
 for the journal), and
 
-| option | meaning | default |
-| --- | --- | --- |
-| url | as SQLAlchemy writes it: `sqlite:////var/out.db`, `postgresql+psycopg://user@host/name` | required |
-| topic | the table | required |
-| guarantee | exactly_once or at_least_once | exactly_once |
+- `url` (required): as SQLAlchemy writes it, such as `sqlite:////var/out.db` or
+  `postgresql+psycopg://user@host/name`.
+- `topic` (required): the table.
+- `guarantee` (exactly_once): or at_least_once.
 """
 
 from __future__ import annotations

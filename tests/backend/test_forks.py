@@ -20,7 +20,8 @@ pytestmark = pytest.mark.services
 
 ASKED = """
 import os, sys
-print(sorted(sys.argv[1:]), os.getcwd(), os.environ["FLAVOUR"], "topicproof.backend.sink.exactly_once" in sys.modules)
+sink = "topicproof.backend.sink.exactly_once"
+print(sorted(sys.argv[1:]), os.getcwd(), os.environ["FLAVOUR"], sink in sys.modules)
 """
 
 

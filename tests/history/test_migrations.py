@@ -25,8 +25,10 @@ from topicproof.backend.settings import read_settings
 
 BEFORE = """
 create table runs (
-    id varchar not null primary key, kind varchar not null, created_at {time} not null, ended_at {time},
-    state varchar not null, owner varchar, renewed_at {time}, stop_requested boolean not null, plan text not null,
+    id varchar not null primary key, kind varchar not null, created_at {time} not null,
+    ended_at {time},
+    state varchar not null, owner varchar, renewed_at {time}, stop_requested boolean not null,
+    plan text not null,
     facts text not null, progress text not null, verdict varchar, why text, error text
 )
 """

@@ -16,8 +16,9 @@ from topicproof.backend.history.run_state import (
 )
 from topicproof.validators.finding import Outcome, PartitionBounds
 
-KEPT_BY_0_2_0 = """{"topics": {"numbers": "r-numbers", "squares": "r-squares"}, "source": "r-numbers",
-"sink": "r-squares", "journal": "r-journal", "group": "r-square", "stages": [{"stage": "square",
+KEPT_BY_0_2_0 = """{"topics": {"numbers": "r-numbers", "squares": "r-squares"},
+"source": "r-numbers", "sink": "r-squares", "journal": "r-journal", "group": "r-square",
+"stages": [{"stage": "square",
 "sources": ["r-numbers"], "sinks": ["r-squares"], "journal": "r-journal", "group": "r-square",
 "prefix": "r-square", "database": null}], "made": ["r-journal", "r-numbers", "r-squares"],
 "cluster": {"bootstrap": null, "brokers": 1}, "floor": {"square": {"r-numbers": {"0": 0, "1": 7}}},

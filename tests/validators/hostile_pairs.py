@@ -6,7 +6,7 @@ pair, which also knows its truth. Any part of the list is a story too, so that a
 by leaving operations out.
 
     python -m tests.validators.hostile_pairs --pairs 20000 --seed 1     judges with Spark
-    python -m tests.validators.hostile_pairs --pairs 20000 --rules      holds the oracle's own rules against the truth
+    python -m tests.validators.hostile_pairs --pairs 20000 --rules   checks the oracle's rules alone
 """
 
 from __future__ import annotations

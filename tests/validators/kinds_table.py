@@ -25,12 +25,13 @@ STORIES_MAX = 2
 
 HEAD = """# What is detected, and who else does
 
-Made from the catalogue (`validators/`) and its tests by `make docs`; a test fails when it is out of date.
+Made from the catalogue (`validators/`) and its tests by `make docs`; a test fails when it is out of
+date.
 
 ## Anomalies
 
-One row for each anomaly of the catalogue. The last three columns say who looks for it besides: Jepsen's Kafka workload,
-Apache Kafka's own tests and tools, web interfaces for Kafka.
+One row for each anomaly of the catalogue. The last three columns say who else looks for it:
+Jepsen's Kafka workload, Apache Kafka's own tests and tools, web interfaces for Kafka.
 
 """
 

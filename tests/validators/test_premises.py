@@ -21,6 +21,7 @@ from topicproof.validators.lineage.identity import Identity, Match
 from topicproof.validators.report import Report, judge
 
 Keys = Mapping[tuple[int, int], bytes | None]
+RETAINED = ContractTerms(retained=True)
 BY_KEY: dict[str, Any] = {"identity": Identity.KEY}
 TWO = {"identity": Identity.KEY, "expected": Expected(Expect.ONE_TO_MANY, "2")}
 
@@ -187,13 +188,16 @@ def test_records_without_a_key_are_in_no_order(spark: SparkSession, tmp_path: Pa
 @pytest.mark.parametrize(
     ("sink", "more", "verdict", "rows"),
     [
-        ("1 2 C", {"circumstances": removed(source=1)}, Outcome.UNKNOWN, {"source_removed": (1, 1, None)}),
-        ("1 2 C", {"circumstances": removed(source=1), "agreed": ContractTerms(retained=True)}, Outcome.HOLDS, {
+        ("1 2 C", {"circumstances": removed(source=1)}, Outcome.UNKNOWN, {
+            "source_removed": (1, 1, None),
+        }),
+        ("1 2 C", {"circumstances": removed(source=1), "agreed": RETAINED}, Outcome.HOLDS, {
             "source_removed": (1, 0, "range"),
         }),
         # By key, the second record may be the output of an input that is gone.
         ("1 1 2 C", {"circumstances": removed(source=1), **BY_KEY}, Outcome.UNKNOWN, {
-            "source_removed": (1, 1, None), "duplicate": (1, 0, "source_removed"), "order": (1, 0, "source_removed"),
+            "source_removed": (1, 1, None), "duplicate": (1, 0, "source_removed"),
+            "order": (1, 0, "source_removed"),
         }),
         ("2 C", {"circumstances": removed(sink=1)}, Outcome.UNKNOWN, {
             "sink_removed": (1, 1, None), "gap": (1, 0, "sink_removed"),

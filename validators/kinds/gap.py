@@ -39,7 +39,8 @@ _NOT_THIS_ONE = (
 
 def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.repeats_count and ledger.at_inputs == ledger.outputs_count:
-        return None  # As many as there must be, each an expected output, and none of them twice: none can be missing.
+        # As many as there must be, each expected, and none twice: none can be missing.
+        return None
     many = ledger.expected.kind is Expect.ONE_TO_MANY
     fate = F.col("fate")
     declared = (F.col("outcome") == Fate.ABORTED.value) & (
