@@ -68,13 +68,14 @@ NETWORK = Kind(
     Side.RUN,
     (
         TRANSACTION,
-        Key("request", None, ("produce", "partitions", "offset", "end")),
+        Key("request", None, ("produce", "partitions", "offset", "end", "abort")),
         Key("how", "unanswered", ("unanswered", "lost", "late", "overtaken", "ghost")),
         Key("times", "1"),
         Key("seconds", "2"),
+        Key("defence", "yes", ("yes", "no")),
     ),
     step=Step.BEGUN,
-    transactional_words=("partitions", "end"),
+    transactional_words=("partitions", "end", "abort"),
 )
 ISOLATED = Kind(
     "isolated",

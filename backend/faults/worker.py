@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from topicproof.backend.errors import TransactionAborted
 from topicproof.backend.faults import crash, hijack, offsets, refused, zombie
 from topicproof.backend.faults.fault import Fault, Side
-from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE
+from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, NETWORK, OFFSETS, REFUSED, ZOMBIE
 from topicproof.backend.faults.rendezvous import wait_for_the_run
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.sink.hooks import Step
@@ -62,6 +62,11 @@ class Injector:
         if any(fault.kind == REFUSED for fault in self.faults):
             return {"message_max_bytes": refused.CLIENT_TAKES_BYTES}
         return {}
+
+    def defended(self) -> bool:
+        return not any(
+            fault.kind == NETWORK and fault.word("defence") == "no" for fault in self.faults
+        )
 
     def is_due(self, step: Step, sequence: int) -> bool:
         """Whether a fault is to strike there, be it claimed or not."""

@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import Any
 
 from topicproof.backend.errors import UsageError
+from topicproof.backend.faults.proxy import IN_NEXT
 from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import (
     Declared,
@@ -225,6 +226,15 @@ def _told(what: Told) -> Callable[[Trial], str | None]:
     return proof
 
 
+def _haunted(trial: Trial) -> str | None:
+    """A request was struck, and arrived late; within transactions, in the next one."""
+    struck, arrived = _told(Told.STRUCK)(trial), _told(Told.HEALED)(trial)
+    if struck is None or arrived is None:
+        return None
+    transactional = trial.report.guarantee is Guarantee.EXACTLY_ONCE
+    return f"{struck}; {arrived}" if IN_NEXT in arrived or not transactional else None
+
+
 def _attempted(trial: Trial) -> str | None:
     """The source holds more than its records and one marker for each of the transactions that wrote
     them."""
@@ -280,6 +290,14 @@ def _network(request: str, how: str, *expected: str | None, **plan: Any) -> Trou
     return Trouble(
         f"{request}-{how}", title, {"faults": [fault], **plan}, _told(Told.STRUCK), expected
     )
+
+
+def _ghost(request: str, title: str, *expected: str | None, **plan: Any) -> Trouble:
+    """A request of the second transaction arrives when the third one has written (KAFKA-17754)."""
+    fault = f"network@transaction=2,request={request},how=ghost,seconds=60"
+    plan["faults"] = [fault, *plan.get("faults", ())]
+    # One partition: without transactions nothing else tells what follows in the same producer.
+    return Trouble(f"{request}-ghost", title, {**plan, "partitions": 1}, _haunted, expected)
 
 
 def _broker(role: str, how: str) -> Trouble:
@@ -379,6 +397,31 @@ TABLE: tuple[Trouble, ...] = (
         records=60_000,
         partitions=1,
         per_transaction=30_000,
+    ),
+    _ghost(
+        *("end", "a repeated commit arrives in the next transaction, which then fails"),
+        *("hidden", *_NO_TRANSACTIONS),
+        faults=["error@transaction=3,step=produced"],
+    ),
+    # The seed aborts the second transaction once.
+    _ghost(
+        *("abort", "a repeated abort arrives in the next attempt"),
+        *("hidden", *_NO_TRANSACTIONS),
+        abort_probability=0.3,
+        seed=2,
+    ),
+    _ghost(
+        *("partitions", "a repeated request to add partitions arrives in the next transaction"),
+        *("", *_NO_TRANSACTIONS),
+    ),
+    _ghost(
+        *("offset", "a repeated offset arrives behind the next one, whose worker then fails"),
+        *("", "duplicates", "duplicates", "duplicates", "duplicates"),
+        faults=["error@transaction=3,step=committed"],
+    ),
+    _ghost(
+        *("produce", "a repeated batch arrives in the next transaction"),
+        *("", "", "duplicates", "", "inversions"),
     ),
     Trouble(
         "isolated",

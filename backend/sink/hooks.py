@@ -47,6 +47,9 @@ class Hooks(Protocol):
         """Settings of the transactional producer that the hooks need, in librdkafka's names with
         underscores."""
 
+    def defended(self) -> bool:
+        """Whether the sink defends itself against requests that arrive late (KAFKA-17754)."""
+
     def is_due(self, step: Step, sequence: int) -> bool:
         """Whether the hooks want to act at this step of this transaction."""
 
@@ -88,6 +91,9 @@ class NoHooks:
 
     def client_settings(self) -> Mapping[str, int]:
         return {}
+
+    def defended(self) -> bool:
+        return True
 
     def is_due(self, step: Step, sequence: int) -> bool:  # noqa: ARG002
         return False

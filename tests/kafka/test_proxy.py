@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.conftest import wait_until
 from tests.runs import read_all
-from topicproof.backend.faults.proxy import HOST, Api, How, Proxy, Rule
+from topicproof.backend.faults.proxy import HOST, How, Proxy, Rule
+from topicproof.backend.faults.requests import Api
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.kafka.transaction import TransactionalProducer
