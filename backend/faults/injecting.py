@@ -1,9 +1,10 @@
-"""The sinks with faults: they take three options more, and their hooks strike as these say.
+"""The sinks with faults: their hooks strike as three more options say.
 
 | option | meaning | default |
 | --- | --- | --- |
-| faults | faults to fire (backend/faults/kinds.py), separated by spaces; they need a journal | none |
-| abortProbability, seed | abort on purpose, drawn from (seed, partition, sequence, attempt) | 0, 0 |
+| faults | faults to fire (kinds.py), separated by spaces; they need a journal | none |
+| abortProbability | how likely an attempt is aborted on purpose | 0 |
+| seed | the draw's, together with partition, sequence and attempt | 0 |
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ OPTIONS = frozenset({"faults", "abortprobability", "seed"})
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong on purpose in a query, checked. Makes the hooks of its writers."""
+    """What goes wrong on purpose in a query. Makes the hooks of its writers."""
 
     faults: tuple[Fault, ...] = ()
     abort_probability: float = 0.0
