@@ -19,7 +19,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
@@ -41,14 +41,14 @@ from topicproof.backend.faults.requests import (
 
 HOST = "127.0.0.1"
 SEVERAL_COORDINATORS = 4
-"""From this version on FindCoordinator answers about several at once."""
+"""The first version of FindCoordinator that answers about several at once."""
 START_TIMEOUT_S = 10.0
 ARRIVAL_TIMEOUT_S = 5.0
 _HEADER = struct.Struct(">hhi")
 """api key, version, correlation id"""
 _LENGTH = struct.Struct(">i")
 IN_NEXT = "when the next transaction had written"
-"""What is told of a ghost that arrived in time."""
+"""When most ghosts arrive, as the journal reports it."""
 Answer = TypeVar("Answer")
 
 
@@ -64,8 +64,7 @@ class How(StrEnum):
     OVERTAKEN = "overtaken"
     """The next one of its kind on this connection passes it."""
     GHOST = "ghost"
-    """The connection breaks; the request arrives all the same, when nobody waits for it any
-    more."""
+    """The connection breaks. The request arrives in the next transaction all the same."""
 
 
 @dataclass
@@ -137,8 +136,7 @@ class _Ghost:
 
     def part(self, api: int, version: int, frame: bytes) -> _Part | None:
         """None for a request that does not concern this ghost."""
-        # A late offset replaces a newer one. Every other ghost finds records, and does more harm
-        # while their offset is not in the transaction yet.
+        # A late offset replaces a newer one. Every other ghost finds records without their offset.
         late_offset = self.rule.api in (Api.TXN_OFFSET_COMMIT, Api.OFFSET_COMMIT)
         if self.ended and api == (self.rule.api if late_offset else Api.PRODUCE):
             part = _Part.MEETS
@@ -154,13 +152,12 @@ class _Ghost:
         elsewhere = api == Api.PRODUCE and self.rule.topic not in (None, *topics(request))
         return None if elsewhere else part
 
-    async def hear(self, part: _Part) -> None:
+    def hear(self, part: _Part) -> None:
         """The broker has answered such a request."""
         self.ended = True
         if part is _Part.MEETS:
             self.met = True
             self.rule.released.set()
-            await self.arrived.wait()
 
 
 class Proxy:
@@ -174,7 +171,7 @@ class Proxy:
         ]
         self.rules: list[Rule] = []
         self.failure: Exception | None = None
-        """What this proxy itself could not do; raised on leaving it."""
+        """An error of the proxy itself, raised on leaving it."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._open: asyncio.Event
@@ -183,7 +180,7 @@ class Proxy:
         self._ghosts: list[_Ghost] = []
         self._clients: set[socket.socket] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        """Of all connections that are open, to clients and to brokers."""
+        """Of all open connections, to clients and to brokers."""
 
     def __enter__(self) -> Self:
         """Raises SetupError when it cannot listen."""
@@ -218,11 +215,11 @@ class Proxy:
         return rule
 
     def isolate(self) -> None:
-        """No byte passes in either direction; connections stay open, as behind a broken switch."""
+        """Nothing passes in either direction. Connections stay open, as behind a broken switch."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def heal(self) -> None:
-        """Everything passes again, what was held back first. Comes back when it has arrived."""
+        """Everything passes again, delayed requests first. Returns when the ghosts have arrived."""
         for rule in self.rules:
             rule.released.set()
         self.rules.clear()
@@ -232,8 +229,7 @@ class Proxy:
         self._open.set()
         with contextlib.suppress(TimeoutError):  # A broker that stands still answers no ghost.
             async with asyncio.timeout(ARRIVAL_TIMEOUT_S):
-                for ghost in list(self._ghosts):
-                    await ghost.arrived.wait()
+                await _arrivals(list(self._ghosts))
 
     def _call(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         done: Future[Answer] = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -254,20 +250,19 @@ class Proxy:
             task.cancel()
         writers = list(self._writers)
         for writer in writers:
-            # Closing would wait until a client that reads no more has read the rest.
+            # Closing would wait for clients that no longer read.
             writer.transport.abort()
         await asyncio.gather(
             *tasks, *(writer.wait_closed() for writer in writers), return_exceptions=True
         )
         for client in self._clients:
-            # A task that was cancelled before its first step has not taken its client over.
+            # A task that was cancelled before its first step does not own its client yet.
             client.close()
 
     def _listen(self, broker: tuple[str, int]) -> int:
-        """The port that stands for a broker; made when it is heard of for the first time."""
+        """The port for a broker; made when the broker is first named."""
         if broker not in self._listeners:
-            # Not asyncio's own server, which forgets a connection that it accepted right before it
-            # was closed.
+            # asyncio's own server loses a connection that it accepts while closing.
             listener = self._listeners[broker] = socket.create_server((HOST, 0))
             listener.setblocking(False)
             self._loop.add_reader(listener, self._accept, listener, broker)
@@ -289,7 +284,7 @@ class Proxy:
         return reader, writer
 
     async def _close(self, writer: asyncio.StreamWriter) -> None:
-        """End a connection when what was written to it has been read."""
+        """End a connection once everything written to it has been read."""
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
@@ -302,23 +297,21 @@ class Proxy:
         return task
 
     def _struck(self, api: int, version: int, frame: bytes) -> Rule | None:
-        """The rule that hurts this request, which counts as one of its times."""
+        """The rule that hurts this request; counts the strike."""
         rule = next((rule for rule in self.rules if rule.hits(api, version, frame)), None)
         if rule is not None:
             rule.struck += 1
             rule.heard()
         return rule
 
-    def _ghost_of(self, api: int, version: int, frame: bytes) -> tuple[_Ghost, _Part] | None:
-        """The ghost that a request concerns, and how."""
-        for ghost in self._ghosts:
-            if (part := ghost.part(api, version, frame)) is not None:
-                return ghost, part
-        return None
+    def _concerned(self, api: int, version: int, frame: bytes) -> list[tuple[_Ghost, _Part]]:
+        """The ghosts that a request concerns, and how."""
+        parts = [(ghost, ghost.part(api, version, frame)) for ghost in self._ghosts]
+        return [(ghost, part) for ghost, part in parts if part is not None]
 
     async def _rewritten(self, api: int, version: int, frame: bytes) -> bytes:
-        """An answer with the brokers' addresses replaced by ours. Raises ClusterError for a version
-        unknown to us."""
+        """An answer with our addresses for the brokers'. Raises ClusterError for an unknown
+        version."""
         kind = MetadataResponse if api == METADATA else FindCoordinatorResponse
         if version > kind.max_version:
             raise ClusterError(f"The proxy cannot read version {version} of {kind.name}.")
@@ -334,16 +327,16 @@ class Proxy:
 
 
 class _Connection:
-    """A client's connection and ours to the broker it stands for."""
+    """A client's connection, and ours to its broker."""
 
     def __init__(self, proxy: Proxy, broker: tuple[str, int]) -> None:
         self.proxy = proxy
         self.broker = {"host": broker[0], "port": broker[1]}
         self.awaited: dict[int, tuple[int, int]] = {}
-        """By correlation id, api key and version of requests whose answers must be rewritten."""
+        """By correlation id: api key and version of requests whose answers must be rewritten."""
         self.swallowed: set[int] = set()
-        self.heard: dict[int, tuple[_Ghost, _Part]] = {}
-        """By correlation id, requests whose answers tell how far a ghost's producer is."""
+        self.heard: dict[int, list[tuple[_Ghost, _Part]]] = {}
+        """By correlation id: requests whose answers tell how far a ghost's producer is."""
         self.held: tuple[Rule, asyncio.Task[None]] | None = None
         """A request that waits to be overtaken."""
 
@@ -379,16 +372,17 @@ class _Connection:
                 self.awaited[correlation] = (api, version)
             rule = self.proxy._struck(api, version, frame)
             if rule is None:
-                concerned = self.proxy._ghost_of(api, version, frame)
-                if concerned is not None:
-                    if concerned[1] is _Part.FOLLOWS:
-                        self.proxy._spawn(self._behind(writer, frame, concerned[0]))
-                        continue
+                concerned = self.proxy._concerned(api, version, frame)
+                if any(part is _Part.FOLLOWS for _, part in concerned):
+                    # A ghost does more harm before the offset is in the transaction.
+                    self.proxy._spawn(self._behind(writer, frame, concerned))
+                    continue
+                if concerned:
                     self.heard[correlation] = concerned
                 await _send(writer, frame)
                 if self.held is not None and api == self.held[0].api:
-                    # At once: a broker takes the requests of a connection in their order, and a
-                    # client that wants no answers may end the connection behind its last one.
+                    # At once: a client that wants no answers may close the connection behind its
+                    # last request.
                     self.held[0].released.set()
                     await self.held[1]
                     self.held = None
@@ -414,9 +408,10 @@ class _Connection:
             (correlation,) = _LENGTH.unpack_from(frame)
             if correlation in self.swallowed:
                 return
-            if correlation in self.heard:
-                ghost, part = self.heard.pop(correlation)
-                await ghost.hear(part)
+            heard = self.heard.pop(correlation, [])
+            for ghost, part in heard:
+                ghost.hear(part)
+            await _arrivals(ghost for ghost, part in heard if part is _Part.MEETS)
             known = self.awaited.pop(correlation, None)
             await _send(
                 writer, frame if known is None else await self.proxy._rewritten(*known, frame)
@@ -428,9 +423,11 @@ class _Connection:
             await _send(writer, frame)
         rule.settled += 1
 
-    async def _behind(self, writer: asyncio.StreamWriter, frame: bytes, ghost: _Ghost) -> None:
-        """Let a ghost arrive first. It does more harm before the offset is in the transaction."""
-        await ghost.arrived.wait()
+    async def _behind(
+        self, writer: asyncio.StreamWriter, frame: bytes, concerned: list[tuple[_Ghost, _Part]]
+    ) -> None:
+        """Let ghosts arrive before a request."""
+        await _arrivals(ghost for ghost, _ in concerned)
         with contextlib.suppress(OSError):
             await _send(writer, frame)
 
@@ -450,6 +447,11 @@ class _Connection:
             ghost.arrived.set()
         ghost.rule.settled += 1
         ghost.rule.arrived(f"{IN_NEXT if ghost.met else 'at the end of its time'}: {said}")
+
+
+async def _arrivals(ghosts: Iterable[_Ghost]) -> None:
+    for ghost in ghosts:
+        await ghost.arrived.wait()
 
 
 async def _waited(rule: Rule) -> None:
