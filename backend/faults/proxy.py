@@ -128,6 +128,8 @@ class _Ghost:
     rule: Rule
     writer: str | None
     """Its transactional id."""
+    answered: bool
+    """Whether the broker answers it."""
     ended: bool = False
     """Whether the transaction that it was part of has ended."""
     met: bool = False
@@ -390,7 +392,8 @@ class _Connection:
                 return
             elif rule.how is How.GHOST:
                 request = read_request(api, version, frame)
-                ghost = _Ghost(rule, transactional_id(request))
+                answered = api != Api.PRODUCE or request.acks != 0
+                ghost = _Ghost(rule, transactional_id(request), answered)
                 self.proxy._ghosts.append(ghost)
                 self.proxy._spawn(self._haunt(api, version, frame, ghost))
                 return
@@ -439,7 +442,7 @@ class _Connection:
             with contextlib.suppress(OSError):
                 reader, writer = await self.proxy._connect(**self.broker)
                 await _send(writer, frame)
-                answer = await _frame(reader)
+                answer = await _frame(reader) if ghost.answered else None
                 said = errors(api, version, answer) if answer else "no answer"
                 await self.proxy._close(writer)
         finally:

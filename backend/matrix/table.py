@@ -164,11 +164,7 @@ PROMISES: tuple[Promise, ...] = (
 
 def _quiet(trial: Trial) -> str | None:
     """No fault was planned, and none fired."""
-    loud = [
-        entry
-        for entry in trial.entries
-        if isinstance(entry, FaultFired) or _is(entry, Declared.ABORTED)
-    ]
+    loud = _fired(trial) or any(_is(entry, Declared.ABORTED) for entry in trial.entries)
     return None if loud else "no fault fired and no transaction was aborted"
 
 
@@ -187,25 +183,33 @@ def _taken_over(trial: Trial) -> str | None:
             for later in trial.entries[number:]
         ):
             return None
-    struck = {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
-    if len(struck) < trial.partitions:
+    struck = len(_fired(trial))
+    if struck < trial.partitions:
         return None
-    return f"it fired in {len(struck)} partitions, and another task took each of them over"
+    return f"it fired in {struck} partitions, and another task took each of them over"
 
 
 def _fenced(trial: Trial) -> str | None:
     """As above. With transactions, the journal also declares the replaced worker fenced."""
     taken = _taken_over(trial)
-    ended = [entry for entry in trial.entries if isinstance(entry, TransactionEnded)]
-    fenced = {entry.source_partition for entry in ended if entry.outcome is Declared.FENCED}
     if taken is None or trial.report.guarantee is not Guarantee.EXACTLY_ONCE:
         return taken
+    fenced = {
+        entry.source_partition
+        for entry in trial.entries
+        if isinstance(entry, TransactionEnded) and entry.outcome is Declared.FENCED
+    }
     return f"{taken}; the journal declares it fenced" if len(fenced) == trial.partitions else None
 
 
 def _claimed(trial: Trial) -> str | None:
-    struck = {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
-    return f"it fired in {len(struck)} partitions" if struck else None
+    struck = len(_fired(trial))
+    return f"it fired in {struck} partitions" if struck else None
+
+
+def _fired(trial: Trial) -> set[int]:
+    """The partitions in which a fault fired."""
+    return {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
 
 
 def _told(what: Told) -> Callable[[Trial], str | None]:
