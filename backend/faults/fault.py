@@ -37,7 +37,7 @@ class Key:
     def __str__(self) -> str:
         form = "|".join(self.words) if self.words else "N"
         return f"{self.name}={form}" + (
-            "" if self.default is None else f" ({self.default} unless said)"
+            "" if self.default is None else f" ({self.default} by default)"
         )
 
 

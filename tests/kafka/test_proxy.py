@@ -267,21 +267,33 @@ def test_a_ghost_of_an_abort_aborts_the_next_attempt(
     assert letters(bootstrap, topic, READ_COMMITTED) == "a"
 
 
+@pytest.mark.parametrize(
+    ("acks", "before", "answer", "after"),
+    [("all", "a", "NO_ERROR", "aa"), ("0", "", "no answer", "a")],
+)
 def test_a_ghost_without_a_next_transaction_arrives_when_the_proxy_heals(
-    proxy: Proxy, bootstrap: str, new_topic: NewTopic
+    proxy: Proxy,
+    bootstrap: str,
+    new_topic: NewTopic,
+    acks: str,
+    before: str,
+    answer: str,
+    after: str,
 ) -> None:
     """Story: another producer's writes do not concern the ghost of a plain producer's batch. It
-    arrives at the end, and is a repetition."""
+    arrives at the end. It is a repetition where the producer awaits answers."""
     topic, other, said = new_topic(), new_topic(), list[str]()
     rule = proxy.arm(
         Rule(Api.PRODUCE, How.GHOST, topic=topic, seconds=TIMEOUT_S, arrived=said.append)
     )
-    producer = plain(proxy, topic, **{"enable.idempotence": False})
+    producer = plain(proxy, topic, **{"enable.idempotence": False, "acks": acks})
     send(producer, topic, "a")
-    send(producer, other, "b")
-    assert (rule.struck, rule.settled, letters(bootstrap, topic)) == (1, 0, "a")
+    wait_until(lambda: rule.struck == 1, TIMEOUT_S, "the strike")
+    send(plain(proxy, other), other, "b")
+    assert (rule.settled, letters(bootstrap, topic)) == (0, before)
     proxy.heal()
-    assert (said, letters(bootstrap, topic)) == (["at the end of its time: NO_ERROR"], "aa")
+    assert said == [f"at the end of its time: {answer}"]
+    wait_until(lambda: letters(bootstrap, topic) == after, TIMEOUT_S, "the late batch")
 
 
 def test_who_is_isolated_for_longer_than_a_transaction_may_last_is_fenced(
