@@ -78,7 +78,7 @@ def torture(
     for one in smallest:
         out.print(f"[red]{plain(_line(one))}[/]", highlight=False)
         out.print(f"Replay: topicproof torture --schedule '{one.schedule}'", highlight=False)
-    exact = sum(one.schedule.promise == "exactly_once" for one in tried)
+    exact = sum(one.schedule.name == "exactly_once" for one in tried)
     out.print(
         f"{len(tried):,} runs, {exact:,} of them exactly-once, under"
         f" {sum(len(one.schedule.strikes) for one in tried):,} faults: {len(failures):,} surprises."

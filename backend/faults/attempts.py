@@ -1,6 +1,6 @@
 """Attempts: a source in which every transaction was aborted once before it was committed.
 
-Whoever reads it read_uncommitted processes inputs that were never there.
+A read_uncommitted consumer processes inputs of it that were never committed.
 """
 
 from __future__ import annotations

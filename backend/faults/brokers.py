@@ -1,9 +1,7 @@
-"""Broker: the embedded broker that leads a role's partition is killed and started again, stands
-still for a while, or is cut off from its peers.
+"""Broker: finds the embedded broker that a fault strikes.
 
-Which broker that is, is asked of the cluster's metadata at the moment the fault strikes: the leader
-of partition 0 of the source or the sink, or of the partition of Kafka's own topic that keeps the
-transactional id or the group.
+It leads partition 0 of the source or the sink, or the partition of Kafka's own topic that keeps the
+transactional id or the group. The cluster's metadata names it at the moment of the strike.
 """
 
 from __future__ import annotations
@@ -18,10 +16,9 @@ OWN_TOPICS = {"transactions": "__transaction_state", "offsets": "__consumer_offs
 
 
 def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
-    """The node that leads `topic`, or for the roles of Kafka's own topics what they keep under
-    `key`.
+    """The node that leads `topic`, or `key`'s partition of the role's own topic.
 
-    Raises ClusterError when there is none at this moment, or nobody says.
+    Raises ClusterError when there is no leader, or no answer.
     """
     name = OWN_TOPICS.get(role, topic)
     try:
@@ -37,7 +34,7 @@ def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
 
 
 def how_many(cluster: Cluster) -> int:
-    """Brokers that the cluster has at this moment. Raises ClusterError."""
+    """The number of brokers that are up. Raises ClusterError."""
     try:
         return len(cluster.admin.list_topics(timeout=TIMEOUT_S).brokers)
     except KafkaException as error:
@@ -45,8 +42,7 @@ def how_many(cluster: Cluster) -> int:
 
 
 def own_partition(key: str, partitions: int) -> int:
-    """The partition of Kafka's own topic that keeps a transactional id or a group: by Java's
-    String.hashCode."""
+    """The partition of Kafka's own topic for a transactional id or group (Java's hashCode)."""
     code = 0
     for character in key:
         code = (31 * code + ord(character)) % 2**32

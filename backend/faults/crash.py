@@ -1,5 +1,4 @@
-"""Crash and error: the worker ends in the middle of a transaction, by SIGKILL or by an exception of
-its own."""
+"""Crash and error: the worker ends inside a transaction, by SIGKILL or by an exception."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from topicproof.backend.faults.fault import Fault
 
 
 def crash() -> None:
-    """End this process: nothing is flushed, closed or told to anybody."""
+    """End this process without flushing or closing anything."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,9 +1,7 @@
-"""Faults: `KIND@key=value,key=value`, such as `crash@transaction=3,step=begun`, and what may stand
-there.
+"""Faults and their text: `KIND@key=value,key=value`, such as `crash@transaction=3,step=begun`.
 
-A kind says what goes wrong, its keys say where. The kinds are data (kinds.py): the command line,
-the Run page and the checks of a plan know them from there, and a family's own file knows only how
-to do the damage.
+A kind names what goes wrong, its keys name where. The kinds are data (kinds.py). The command line,
+the Run page and the checks of a plan read them. A family's own module only does the damage.
 """
 
 from __future__ import annotations
@@ -21,10 +19,9 @@ class Side(StrEnum):
     """Who does the damage."""
 
     WORKER = "worker"
-    """The sink, inside a task: in transaction N of every source partition, once, claimed in the
-    journal before."""
+    """The sink, inside a task: once in transaction N of every source partition."""
     RUN = "run"
-    """The run's own process, once, when the journal shows N committed transactions."""
+    """The run's own process: once, while the worker of source partition 0 waits."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +30,20 @@ class Key:
 
     name: str
     default: str | None = None
-    """None: it must be given."""
+    """None: the key is required."""
     words: Sequence[str] = ()
     least: int = 1
 
     def __str__(self) -> str:
         form = "|".join(self.words) if self.words else "N"
         return f"{self.name}={form}" + (
-            "" if self.default is None else f" ({self.default} unless said)"
+            "" if self.default is None else f" ({self.default} by default)"
         )
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What may go wrong on purpose."""
+    """Something that goes wrong on purpose."""
 
     name: str
     says: str
@@ -54,11 +51,11 @@ class Kind:
     side: Side
     keys: tuple[Key, ...]
     step: Step = Step.PRODUCED
-    """Where it strikes when it has no key for that."""
+    """Where it strikes unless a key names another step."""
     needs_transactions: bool = False
-    """What it strikes is there under exactly_once only."""
+    """Whether it strikes something that only exactly_once has."""
     transactional_words: Sequence[str] = ()
-    """Words of its keys with which that is so."""
+    """Words of its keys with which it does."""
 
     def has(self, key: str) -> bool:
         return any(one.name == key for one in self.keys)
@@ -73,8 +70,7 @@ def step_key(*steps: Step, default: Step = Step.PRODUCED) -> Key:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of a plan. `str` gives it back in its shortest form, by which the journal knows
-    it."""
+    """One fault of a plan. `str` is its shortest form, which names it in the journal."""
 
     kind: Kind
     place: Mapping[str, str]
@@ -109,8 +105,7 @@ class Fault:
 
 
 def parse(text: str, kinds: Sequence[Kind]) -> Fault:
-    """Raises UsageError for anything that is not a fault of one of `kinds`, naming what is
-    known."""
+    """Raises UsageError for a text that is not a fault of `kinds`, and names the known ones."""
     name, at, where = text.strip().partition("@")
     kind = next((kind for kind in kinds if kind.name == name), None)
     if kind is None or not at:

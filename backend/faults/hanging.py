@@ -1,8 +1,7 @@
 """Open: a foreign producer leaves a transaction open in every partition of the sink.
 
-Nothing is lost by it, yet no read_committed consumer gets past its first record: the last stable
-offset stands still until the transaction is aborted or expires. Its records bear no lineage of
-ours; aborted, nobody ever receives them.
+It loses nothing, but no read_committed consumer gets past its first record: the last stable offset
+does not move until the transaction is aborted or expires. Its records have no lineage.
 """
 
 from __future__ import annotations
@@ -27,14 +26,13 @@ FOREIGN_TIMEOUT_MS = 60_000
 def leave_open(
     cluster: Cluster, topic: str, expires_after_s: int | None = None
 ) -> Callable[[], str]:
-    """Open the transaction; gives what ends it: an abort, or waiting until it has expired. That
-    says in words how much it withheld when its time was over.
+    """Open the transaction. Returns a function that aborts it, or waits until it has expired, and
+    describes how much it withheld.
 
     Raises ClusterError when a partition does not take the record.
     """
     timeout_ms = FOREIGN_TIMEOUT_MS if expires_after_s is None else expires_after_s * 1000
-    # Where its records lie is told by deliveries that succeed, of which other producers are not
-    # told.
+    # Successful deliveries report the offsets of its records. Other producers turn them off.
     every = {"delivery_report_only_error": False}
     foreign = TransactionalProducer(
         cluster.bootstrap, cluster.client, f"{topic}-foreign", timeout_ms, **every
@@ -61,8 +59,8 @@ def leave_open(
         ) from error
 
     def end() -> str:
-        # From the open record on: what lies before it, somebody else withholds. One that has
-        # expired already has withheld its own records at least.
+        # Only from the open record on: another transaction withholds what lies before it. A
+        # transaction that has expired already has withheld at least its own records.
         stands = [
             p for p in cluster.bounds(topic).partitions if p.lso <= opened.get(p.partition, -1)
         ]
@@ -78,7 +76,7 @@ def leave_open(
 
 
 def _wait_until_released(cluster: Cluster, topic: str, opened: Mapping[int, int]) -> None:
-    """Until the last stable offset is beyond the open transaction's record in every partition."""
+    """Until the last stable offset has passed the open transaction's record everywhere."""
     deadline = time.monotonic() + EXPIRED_WITHIN_S
     while any(p.lso <= opened.get(p.partition, -1) for p in cluster.bounds(topic).partitions):
         if time.monotonic() > deadline:

@@ -1,7 +1,6 @@
-"""Hijack: another process takes the worker's transactional id over, begins a transaction, and
-leaves.
+"""Hijack: another process takes over the worker's transactional id, begins a transaction, and ends.
 
-The broker fences the worker, which ends its task; the task's next attempt takes the id back.
+The broker fences the worker, and its task fails. The task's next attempt takes the id back.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ DONE_WITHIN_S = 60.0
 
 
 def hijack(bootstrap: str, client: Mapping[str, str], transactional_id: str) -> None:
-    """Comes back when the id is somebody else's. Raises InjectedError when that did not work
-    out."""
+    """Returns when another process has the id. Raises InjectedError when it failed."""
     ended = start(
         __name__, bootstrap=bootstrap, client=dict(client), transactional_id=transactional_id
     )

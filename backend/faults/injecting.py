@@ -1,4 +1,4 @@
-"""The sinks with faults: they take three options more, and their hooks strike as these say.
+"""The sinks with faults: their hooks strike as three more options say.
 
 - `faults` (none): the faults to fire (backend/faults/kinds.py), separated by spaces. They need a
   journal.
@@ -28,7 +28,7 @@ OPTIONS = frozenset({"faults", "abortprobability", "seed"})
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong on purpose in a query, checked. Makes the hooks of its writers."""
+    """What goes wrong on purpose in a query. Makes the hooks of its writers."""
 
     faults: tuple[Fault, ...] = ()
     abort_probability: float = 0.0

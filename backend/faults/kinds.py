@@ -1,5 +1,4 @@
-"""The kinds of fault there are. Who adds one adds it here, and a file of its family that does the
-damage."""
+"""The kinds of fault. CONTRIBUTING.md shows how to add one."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ ERROR = Kind(
 )
 ZOMBIE = Kind(
     "zombie",
-    "The worker is cut off from Spark and stopped (SIGSTOP), and goes on when its successor has"
+    "The worker is cut off from Spark and stopped (SIGSTOP), and resumes when its successor has"
     " begun.",
     Side.WORKER,
     (TRANSACTION, _OPEN),
@@ -41,8 +40,8 @@ HIJACK = Kind(
 )
 OFFSETS = Kind(
     "offsets",
-    "The group's committed offset is moved by as much as a transaction, or deleted; then the task"
-    " fails, so that Spark replays its batch, or goes on.",
+    "The group's committed offset is moved by one transaction, or deleted. Then the task fails, so"
+    " that Spark replays its batch, or continues.",
     Side.WORKER,
     (
         TRANSACTION,
@@ -53,8 +52,7 @@ OFFSETS = Kind(
 )
 REFUSED = Kind(
     "refused",
-    "The worker produces a record that the broker refuses, larger than the topic allows, in so many"
-    " tries.",
+    "The worker produces a record that is larger than the topic allows, in so many attempts.",
     Side.WORKER,
     (TRANSACTION, Key("times", "1")),
     step=Step.BEGUN,
@@ -63,19 +61,19 @@ REFUSED = Kind(
 
 NETWORK = Kind(
     "network",
-    "Requests of the workers to the brokers are lost or late on their way, or their answers are;"
-    " every worker reaches the brokers through a proxy.",
+    "Requests of the workers to the brokers, or their answers, are lost or late. Every worker"
+    " reaches the brokers through a proxy.",
     Side.RUN,
     (
         TRANSACTION,
-        Key("request", None, ("produce", "partitions", "offset", "end")),
+        Key("request", None, ("produce", "partitions", "offset", "end", "abort")),
         Key("how", "unanswered", ("unanswered", "lost", "late", "overtaken", "ghost")),
         Key("times", "1"),
         Key("seconds", "2"),
         Key("defence", "yes", ("yes", "no")),
     ),
     step=Step.BEGUN,
-    transactional_words=("partitions", "end"),
+    transactional_words=("partitions", "end", "abort"),
 )
 ISOLATED = Kind(
     "isolated",
@@ -85,8 +83,8 @@ ISOLATED = Kind(
 )
 BROKER = Kind(
     "broker",
-    "The embedded broker that leads a role's partition is killed and started again, stands still,"
-    " or is cut off from its peers, for so many seconds.",
+    "The embedded broker that leads a role's partition is killed and restarted, pauses, or is cut"
+    " off from its peers, for so many seconds.",
     Side.RUN,
     (
         TRANSACTION,
@@ -121,13 +119,13 @@ KINDS: tuple[Kind, ...] = (
 
 @dataclass(frozen=True)
 class Choice:
-    """A kind of fault with every word that it cannot do without."""
+    """A kind of fault with a word for each of its required keys."""
 
     kind: Kind
     words: Mapping[str, str]
 
     def at(self, transaction: int, step: Step) -> str:
-        """The fault's text. A kind without steps strikes where it always does."""
+        """The fault's text. A kind without a key for the step ignores `step`."""
         place = {
             "transaction": transaction,
             **({"step": step} if self.kind.has("step") else {}),
@@ -137,7 +135,7 @@ class Choice:
 
 
 def choices() -> dict[str, Choice]:
-    """What a form offers, by what it shows: `crash`, `offsets rewound`."""
+    """What a form offers, by label: `crash`, `offsets rewound`."""
     found = {}
     for kind in KINDS:
         needed = [key for key in kind.keys if key.words and key.default is None]
@@ -149,5 +147,5 @@ def choices() -> dict[str, Choice]:
 
 
 def parse_fault(text: str) -> Fault:
-    """Raises UsageError for anything that is not a known fault."""
+    """Raises UsageError for an unknown fault."""
     return parse(text, KINDS)

@@ -1,5 +1,4 @@
-"""Offsets: the consumer group's committed offset is moved behind the sink's back, as a reset by
-hand would."""
+"""Offsets: the consumer group's committed offset is moved, as an operator's reset would."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ from topicproof.backend.kafka.cluster import Cluster
 def move(
     fault: Fault, cluster: Cluster, group: str, source: tuple[str, int], first: int, following: int
 ) -> None:
-    """Move the offset that follows a transaction of the inputs from `first` to below `following`:
-    back to `first`, or as far forward again, or delete the whole group. Raises ClusterError."""
+    """After a transaction of the inputs from `first` to below `following`, move the offset back to
+    `first`, or as far forward again, or delete the group. Raises ClusterError."""
     topic, partition = source
     how = fault.word("how")
     if how == "deleted":

@@ -1,7 +1,7 @@
 """Another process, for faults that the worker cannot do to itself.
 
-What it is told goes through its standard input: client properties may hold passwords, which a
-command line shows to everybody on the machine.
+Its arguments go through standard input: client properties may hold passwords, and every user of the
+machine can read a command line.
 """
 
 from __future__ import annotations

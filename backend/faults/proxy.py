@@ -1,14 +1,15 @@
-"""A TCP proxy between a client and its brokers that understands Kafka's requests, and can hurt
-chosen ones.
+"""A TCP proxy between clients and brokers that understands Kafka's requests and hurts chosen ones.
 
-A client that is given the proxy's address stays on it: broker addresses in the answers to Metadata
-and FindCoordinator are rewritten to listeners of the proxy, one a broker, made as they become
-known. Nothing else is changed. Requests are told apart by their header (length, api key, version,
-correlation id); a Produce also by its topic. What a rule strikes is counted, so that a fault can
-prove that it fired.
+A client that is given the proxy's address stays on it: the proxy rewrites broker addresses in
+answers to Metadata and FindCoordinator to listeners of its own, one for each broker. It changes
+nothing else. It counts what each rule strikes, so that a fault can prove that it fired.
 
-Connections must be plaintext: through TLS no proxy can see. Addresses that an answer carries beside
-an error (KIP-951) are left alone, so a client may leave the proxy when a partition's leader moves.
+A *ghost* (KAFKA-17754) is a request whose connection breaks and which arrives all the same. Its
+producer has repeated it meanwhile and gone on. The proxy delivers it when it hurts most: when the
+next transaction of the same transactional id has written, before the producer hears of that.
+
+Connections must be plaintext. The proxy leaves addresses alone that an answer carries beside an
+error (KIP-951), so a client may leave the proxy when a partition's leader moves.
 """
 
 from __future__ import annotations
@@ -18,39 +19,37 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import Enum, StrEnum, auto
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
-from kafka.protocol.producer import ProduceRequest
 
 from topicproof.backend.errors import ClusterError, SetupError
+from topicproof.backend.faults.requests import (
+    FIND_COORDINATOR,
+    METADATA,
+    Api,
+    errors,
+    read_request,
+    topics,
+    transactional_id,
+)
 
 HOST = "127.0.0.1"
-METADATA = int(MetadataResponse.API_KEY)
-FIND_COORDINATOR = int(FindCoordinatorResponse.API_KEY)
 SEVERAL_COORDINATORS = 4
-"""From this version on FindCoordinator answers about several at once."""
+"""The first version of FindCoordinator that answers about several at once."""
 START_TIMEOUT_S = 10.0
+ARRIVAL_TIMEOUT_S = 5.0
 _HEADER = struct.Struct(">hhi")
 """api key, version, correlation id"""
 _LENGTH = struct.Struct(">i")
+IN_NEXT = "when the next transaction had written"
+"""When most ghosts arrive, as the journal reports it."""
 Answer = TypeVar("Answer")
-
-
-class Api(IntEnum):
-    """The requests that can be hurt."""
-
-    PRODUCE = 0
-    OFFSET_COMMIT = 8
-    ADD_PARTITIONS_TO_TXN = 24
-    ADD_OFFSETS_TO_TXN = 25
-    END_TXN = 26
-    TXN_OFFSET_COMMIT = 28
 
 
 class How(StrEnum):
@@ -65,8 +64,7 @@ class How(StrEnum):
     OVERTAKEN = "overtaken"
     """The next one of its kind on this connection passes it."""
     GHOST = "ghost"
-    """The connection breaks; the request arrives all the same, when nobody waits for it any
-    more."""
+    """The connection breaks. The request arrives in the next transaction all the same."""
 
 
 @dataclass
@@ -79,20 +77,89 @@ class Rule:
     topic: str | None = None
     """Produce only: to this topic."""
     seconds: float = 2.0
-    """How long LATE and GHOST wait at most, and OVERTAKEN for somebody to pass it."""
+    """How long LATE and GHOST wait at most, and OVERTAKEN for a request to pass it."""
+    writer: str | None = None
+    """Only requests whose transactional id ends with this."""
+    aborts: bool = False
+    """EndTxn only: those that abort."""
     heard: Callable[[], None] = field(default=lambda: None, repr=False)
     """Called at every strike, in the proxy's thread."""
+    arrived: Callable[[str], None] = field(default=lambda _said: None, repr=False)
+    """Called at every arrival of a ghost, in the proxy's thread, with how it was received."""
     struck: int = 0
-    """How many it has hurt."""
+    """How many requests it has hurt."""
     released: threading.Event = field(default_factory=threading.Event, repr=False)
-    """Ends the waiting of what is late, overtaken or a ghost."""
+    """Ends the waiting of requests that are late, overtaken or ghosts."""
     settled: int = 0
-    """How many of those that it had to wait for have been sent, or need no more."""
+    """How many of these have been sent, or need not be any more."""
 
     def hits(self, api: int, version: int, frame: bytes) -> bool:
         if api != self.api or self.struck >= self.times:
             return False
-        return self.topic is None or self.topic in _topics(version, frame)
+        if self.topic is None and self.writer is None and not self.aborts:
+            return True
+        request = read_request(api, version, frame)
+        return (
+            (self.topic is None or self.topic in topics(request))
+            and (self.writer is None or (transactional_id(request) or "").endswith(self.writer))
+            and not (self.aborts and request.committed)
+        )
+
+
+_ENDS = frozenset({Api.END_TXN, Api.INIT_PRODUCER_ID, Api.OFFSET_COMMIT})
+"""The answer to one of these ends a transaction, or without transactions what stands for one."""
+
+
+class _Part(Enum):
+    """What a request of a ghost's producer is to the ghost."""
+
+    ENDS = auto()
+    """It ends the transaction that the ghost was part of."""
+    MEETS = auto()
+    """It belongs to the next one. Its answer waits until the ghost has arrived."""
+    FOLLOWS = auto()
+    """It waits itself."""
+
+
+@dataclass
+class _Ghost:
+    """A request that is on its way while its producer goes on."""
+
+    rule: Rule
+    writer: str | None
+    """Its transactional id."""
+    answered: bool
+    """Whether the broker answers it."""
+    ended: bool = False
+    """Whether the transaction that it was part of has ended."""
+    met: bool = False
+    """Whether the next one has written."""
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def part(self, api: int, version: int, frame: bytes) -> _Part | None:
+        """None for a request that does not concern this ghost."""
+        # A late offset replaces a newer one. Every other ghost finds records without their offset.
+        late_offset = self.rule.api in (Api.TXN_OFFSET_COMMIT, Api.OFFSET_COMMIT)
+        if self.ended and api == (self.rule.api if late_offset else Api.PRODUCE):
+            part = _Part.MEETS
+        elif self.ended and api == Api.ADD_OFFSETS_TO_TXN and not late_offset:
+            part = _Part.FOLLOWS
+        elif api in _ENDS:
+            part = _Part.ENDS
+        else:
+            return None
+        request = read_request(api, version, frame)
+        if transactional_id(request) != self.writer:
+            return None
+        elsewhere = api == Api.PRODUCE and self.rule.topic not in (None, *topics(request))
+        return None if elsewhere else part
+
+    def hear(self, part: _Part) -> None:
+        """The broker has answered such a request."""
+        self.ended = True
+        if part is _Part.MEETS:
+            self.met = True
+            self.rule.released.set()
 
 
 class Proxy:
@@ -106,15 +173,16 @@ class Proxy:
         ]
         self.rules: list[Rule] = []
         self.failure: Exception | None = None
-        """What this proxy itself could not do; raised on leaving it."""
+        """An error of the proxy itself, raised on leaving it."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._open: asyncio.Event
         self._listeners: dict[tuple[str, int], socket.socket] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ghosts: list[_Ghost] = []
         self._clients: set[socket.socket] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        """Of all connections that are open, to clients and to brokers."""
+        """Of all open connections, to clients and to brokers."""
 
     def __enter__(self) -> Self:
         """Raises SetupError when it cannot listen."""
@@ -144,18 +212,26 @@ class Proxy:
         return ",".join(f"{HOST}:{self._port(broker)}" for broker in self.upstream)
 
     def arm(self, rule: Rule) -> Rule:
-        """Hurt what the rule says, from the next request on."""
+        """Apply the rule from the next request on."""
         self.rules.append(rule)
         return rule
 
     def isolate(self) -> None:
-        """No byte passes in either direction; connections stay open, as behind a broken switch."""
+        """Nothing passes in either direction. Connections stay open, as behind a broken switch."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def heal(self) -> None:
-        """Everything passes again, what was held back first."""
+        """Everything passes again, delayed requests first. Returns when the ghosts have arrived."""
+        for rule in self.rules:
+            rule.released.set()
         self.rules.clear()
-        self._loop.call_soon_threadsafe(self._open.set)
+        self._call(self._heal())
+
+    async def _heal(self) -> None:
+        self._open.set()
+        with contextlib.suppress(TimeoutError):  # A broker that stands still answers no ghost.
+            async with asyncio.timeout(ARRIVAL_TIMEOUT_S):
+                await _arrivals(list(self._ghosts))
 
     def _call(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         done: Future[Answer] = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -176,20 +252,19 @@ class Proxy:
             task.cancel()
         writers = list(self._writers)
         for writer in writers:
-            # Closing would wait until a client that reads no more has read the rest.
+            # Closing would wait for clients that no longer read.
             writer.transport.abort()
         await asyncio.gather(
             *tasks, *(writer.wait_closed() for writer in writers), return_exceptions=True
         )
         for client in self._clients:
-            # A task that was cancelled before its first step has not taken its client over.
+            # A task that was cancelled before its first step does not own its client yet.
             client.close()
 
     def _listen(self, broker: tuple[str, int]) -> int:
-        """The port that stands for a broker; made when it is heard of for the first time."""
+        """The port for a broker; made when the broker is first named."""
         if broker not in self._listeners:
-            # Not asyncio's own server, which forgets a connection that it accepted right before it
-            # was closed.
+            # asyncio's own server loses a connection that it accepts while closing.
             listener = self._listeners[broker] = socket.create_server((HOST, 0))
             listener.setblocking(False)
             self._loop.add_reader(listener, self._accept, listener, broker)
@@ -211,7 +286,7 @@ class Proxy:
         return reader, writer
 
     async def _close(self, writer: asyncio.StreamWriter) -> None:
-        """End a connection when what was written to it has been read."""
+        """End a connection once everything written to it has been read."""
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
@@ -224,16 +299,21 @@ class Proxy:
         return task
 
     def _struck(self, api: int, version: int, frame: bytes) -> Rule | None:
-        """The rule that hurts this request, which counts as one of its times."""
+        """The rule that hurts this request; counts the strike."""
         rule = next((rule for rule in self.rules if rule.hits(api, version, frame)), None)
         if rule is not None:
             rule.struck += 1
             rule.heard()
         return rule
 
+    def _concerned(self, api: int, version: int, frame: bytes) -> list[tuple[_Ghost, _Part]]:
+        """The ghosts that a request concerns, and how."""
+        parts = [(ghost, ghost.part(api, version, frame)) for ghost in self._ghosts]
+        return [(ghost, part) for ghost, part in parts if part is not None]
+
     async def _rewritten(self, api: int, version: int, frame: bytes) -> bytes:
-        """An answer with the brokers' addresses replaced by ours. Raises ClusterError for a version
-        unknown to us."""
+        """An answer with our addresses for the brokers'. Raises ClusterError for an unknown
+        version."""
         kind = MetadataResponse if api == METADATA else FindCoordinatorResponse
         if version > kind.max_version:
             raise ClusterError(f"The proxy cannot read version {version} of {kind.name}.")
@@ -249,14 +329,16 @@ class Proxy:
 
 
 class _Connection:
-    """A client's connection and ours to the broker it stands for."""
+    """A client's connection, and ours to its broker."""
 
     def __init__(self, proxy: Proxy, broker: tuple[str, int]) -> None:
         self.proxy = proxy
         self.broker = {"host": broker[0], "port": broker[1]}
         self.awaited: dict[int, tuple[int, int]] = {}
-        """By correlation id, api key and version of requests whose answers must be rewritten."""
+        """By correlation id: api key and version of requests whose answers must be rewritten."""
         self.swallowed: set[int] = set()
+        self.heard: dict[int, list[tuple[_Ghost, _Part]]] = {}
+        """By correlation id: requests whose answers tell how far a ghost's producer is."""
         self.held: tuple[Rule, asyncio.Task[None]] | None = None
         """A request that waits to be overtaken."""
 
@@ -292,17 +374,28 @@ class _Connection:
                 self.awaited[correlation] = (api, version)
             rule = self.proxy._struck(api, version, frame)
             if rule is None:
+                concerned = self.proxy._concerned(api, version, frame)
+                if any(part is _Part.FOLLOWS for _, part in concerned):
+                    # A ghost does more harm before the offset is in the transaction.
+                    self.proxy._spawn(self._behind(writer, frame, concerned))
+                    continue
+                if concerned:
+                    self.heard[correlation] = concerned
                 await _send(writer, frame)
                 if self.held is not None and api == self.held[0].api:
-                    # At once: a broker takes the requests of a connection in their order, and a
-                    # client that wants no answers may end the connection behind its last one.
+                    # At once: a client that wants no answers may close the connection behind its
+                    # last request.
                     self.held[0].released.set()
                     await self.held[1]
                     self.held = None
             elif rule.how is How.LOST:
                 return
             elif rule.how is How.GHOST:
-                self.proxy._spawn(self._haunt(frame, rule))
+                request = read_request(api, version, frame)
+                answered = api != Api.PRODUCE or request.acks != 0
+                ghost = _Ghost(rule, transactional_id(request), answered)
+                self.proxy._ghosts.append(ghost)
+                self.proxy._spawn(self._haunt(api, version, frame, ghost))
                 return
             elif rule.how is How.UNANSWERED:
                 self.swallowed.add(correlation)
@@ -318,6 +411,10 @@ class _Connection:
             (correlation,) = _LENGTH.unpack_from(frame)
             if correlation in self.swallowed:
                 return
+            heard = self.heard.pop(correlation, [])
+            for ghost, part in heard:
+                ghost.hear(part)
+            await _arrivals(ghost for ghost, part in heard if part is _Part.MEETS)
             known = self.awaited.pop(correlation, None)
             await _send(
                 writer, frame if known is None else await self.proxy._rewritten(*known, frame)
@@ -329,18 +426,35 @@ class _Connection:
             await _send(writer, frame)
         rule.settled += 1
 
-    async def _haunt(self, frame: bytes, rule: Rule) -> None:
-        """Deliver a request on a connection of its own, and wait for the answer that nobody
-        hears."""
-        await _waited(rule)
-        try:
-            reader, writer = await self.proxy._connect(**self.broker)
+    async def _behind(
+        self, writer: asyncio.StreamWriter, frame: bytes, concerned: list[tuple[_Ghost, _Part]]
+    ) -> None:
+        """Let ghosts arrive before a request."""
+        await _arrivals(ghost for ghost, _ in concerned)
+        with contextlib.suppress(OSError):
             await _send(writer, frame)
-            await _frame(reader)
-            await self.proxy._close(writer)
-        except OSError:
-            pass  # The broker is gone, and the ghost with it.
-        rule.settled += 1
+
+    async def _haunt(self, api: int, version: int, frame: bytes, ghost: _Ghost) -> None:
+        """Deliver a request on a connection of its own, and read the answer that nobody awaits."""
+        await _waited(ghost.rule)
+        said = "the broker was gone"
+        try:
+            with contextlib.suppress(OSError):
+                reader, writer = await self.proxy._connect(**self.broker)
+                await _send(writer, frame)
+                answer = await _frame(reader) if ghost.answered else None
+                said = errors(api, version, answer) if answer else "no answer"
+                await self.proxy._close(writer)
+        finally:
+            self.proxy._ghosts.remove(ghost)
+            ghost.arrived.set()
+        ghost.rule.settled += 1
+        ghost.rule.arrived(f"{IN_NEXT if ghost.met else 'at the end of its time'}: {said}")
+
+
+async def _arrivals(ghosts: Iterable[_Ghost]) -> None:
+    for ghost in ghosts:
+        await ghost.arrived.wait()
 
 
 async def _waited(rule: Rule) -> None:
@@ -363,9 +477,3 @@ async def _frame(reader: asyncio.StreamReader) -> bytes | None:
 async def _send(writer: asyncio.StreamWriter, frame: bytes) -> None:
     writer.write(_LENGTH.pack(len(frame)) + frame)
     await writer.drain()
-
-
-def _topics(version: int, frame: bytes) -> set[str]:
-    """The topics that a Produce request names."""
-    request: Any = ProduceRequest.decode(frame, version=version, header=True)
-    return {one.name for one in request.topic_data}

@@ -1,5 +1,4 @@
-"""Refused: the worker produces a record that the broker does not take, larger than the sink topic
-allows."""
+"""Refused: the worker produces a record that is larger than the sink topic allows."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from confluent_kafka.admin._config import ConfigResource
 from topicproof.backend.settings import REQUEST_TIMEOUT_MS, admin_config
 
 CLIENT_TAKES_BYTES = 1_000_000_000
-"""The client's own limit is raised to this, so that it is the broker who refuses."""
+"""The client's own limit, raised so that the broker refuses the record."""
 
 
 def oversized(bootstrap: str, client: Mapping[str, str], topic: str) -> bytes:
-    """A value larger than the topic allows, which no compression makes smaller."""
+    """A random value that is larger than the topic allows, even compressed."""
     asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient(admin_config(bootstrap, client))
     settings = admin.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_MS / 1000)[

@@ -1,9 +1,8 @@
-"""Rendezvous: a worker stands still at a step until the run's own process has done what a fault
-says.
+"""Rendezvous: a worker waits at a step until the run's own process has done what a fault says.
 
-What strikes from outside the worker (a network that is cut, a broker that is killed) has to happen
-at a known place all the same. So the worker claims the fault in the journal as it claims its own,
-and waits there for the answer of the director, which is the proof that the fault fired.
+Damage from outside the worker (a cut network, a killed broker) must happen at a known step too. So
+the worker claims the fault in the journal and waits there for the director's answer, which also
+proves that the fault fired.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ LOOK_S = 0.05
 
 
 def wait_for_the_run(bootstrap: str, client: Mapping[str, str], journal: str, fault: str) -> None:
-    """Come back when the fault is under way. Raises InjectedError when the run's process cannot do
+    """Returns when the fault is under way. Raises InjectedError when the run's process cannot do
     it."""
     reader = JournalReader(bootstrap, client, journal)
     deadline = time.monotonic() + DONE_WITHIN_S

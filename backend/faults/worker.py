@@ -1,19 +1,19 @@
-"""What a worker does to itself on purpose: the faults of a plan, each at its transaction and step,
-and drawn aborts.
+"""The faults that a worker does to itself, each at its transaction and step, and drawn aborts.
 
-Each fault strikes once a source partition, whatever happens to the worker: it is claimed in the
-journal before, and whoever comes next finds the claim there.
+Each fault strikes once in a source partition. It is claimed in the journal first, so the next task
+finds the claim whatever happens to this one.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from topicproof.backend.errors import TransactionAborted
 from topicproof.backend.faults import crash, hijack, offsets, refused, zombie
 from topicproof.backend.faults.fault import Fault, Side
-from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, OFFSETS, REFUSED, ZOMBIE
+from topicproof.backend.faults.kinds import CRASH, ERROR, HIJACK, NETWORK, OFFSETS, REFUSED, ZOMBIE
 from topicproof.backend.faults.rendezvous import wait_for_the_run
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.sink.hooks import Step
@@ -27,34 +27,27 @@ from topicproof.backend.sink.journal import (
 from topicproof.backend.sink.options import SinkOptions
 
 
+@dataclass
 class Injector:
-    """Of one source partition within one task. `name` is what the journal knows the writer by."""
+    """The hooks of one source partition within one task."""
 
-    def __init__(
-        self,
-        faults: tuple[Fault, ...],
-        abort_probability: float,
-        seed: int,
-        sink: SinkOptions,
-        source: tuple[str, int],
-        name: str,
-        task: str,
-    ) -> None:
-        self.faults = faults
-        self.abort_probability = abort_probability
-        self.seed = seed
-        self.sink = sink
-        self.source = source
-        self.name = name
-        self.task = task
-        self.entries: list[Entry] = []
-        """What the journal held when this task began, and what this task has claimed."""
-        self.padding, self.paddings = b"", 0
-        """An oversized value to be added to the first input, and in how many tries."""
+    faults: tuple[Fault, ...]
+    abort_probability: float
+    seed: int
+    sink: SinkOptions
+    source: tuple[str, int]
+    name: str
+    """The writer's name in the journal: the transactional id where there is one."""
+    task: str
+    entries: list[Entry] = field(default_factory=list)
+    """What the journal held when this task began, and what this task has claimed."""
+    padding: bytes = b""
+    """An oversized value to be added to the first input."""
+    paddings: int = 0
+    """In how many attempts."""
 
     def prepare(self) -> None:
-        """Look up what earlier tasks have claimed. Only what injects needs to; it pays with one
-        read of the journal."""
+        """Read what earlier tasks have claimed."""
         if (self.faults or self.abort_probability > 0) and self.sink.journal:
             self.entries = read_journal(self.sink.bootstrap, self.sink.client, self.sink.journal)
 
@@ -63,11 +56,13 @@ class Injector:
             return {"message_max_bytes": refused.CLIENT_TAKES_BYTES}
         return {}
 
-    def defends(self) -> bool:
-        return all(fault.place.get("defence") != "no" for fault in self.faults)
+    def defended(self) -> bool:
+        return not any(
+            fault.kind == NETWORK and fault.word("defence") == "no" for fault in self.faults
+        )
 
     def is_due(self, step: Step, sequence: int) -> bool:
-        """Whether a fault is to strike there, be it claimed or not."""
+        """Whether a fault strikes there, claimed or not."""
         return any((fault.transaction, fault.step) == (sequence, step) for fault in self.faults)
 
     def reach(
@@ -78,11 +73,10 @@ class Injector:
         journal: JournalWriter | None,
         flush: Callable[[], None],
     ) -> None:
-        """Fire the plan's faults of this step. `inputs` of the transaction are from the first to
-        below the second; `flush` sends what is queued. Raises what the fault is."""
+        """Fire the plan's faults of this step. Raises what a fault raises."""
         for fault in self.faults:
             if fault.kind.side is Side.RUN and self.source[1] != 0:
-                continue  # What strikes from outside strikes once: where source partition 0 stands.
+                continue  # Damage from outside happens once: where source partition 0 stands.
             claim = FaultFired(self.task, str(fault), *self.source, sequence)
             if (fault.transaction, fault.step) == (sequence, step) and not self._fired(
                 fault, claim
@@ -101,7 +95,7 @@ class Injector:
             raise TransactionAborted("drawn by the plan's abort probability")
 
     def take_extra_value(self) -> bytes | None:
-        """The oversized value for this try, if it is to have one."""
+        """The oversized value, in as many attempts as the fault says."""
         if self.paddings == 0:
             return None
         self.paddings -= 1
@@ -124,8 +118,7 @@ class Injector:
             hijack.hijack(sink.bootstrap, sink.client, self.name)
         elif fault.kind == REFUSED and sink.topic is not None:
             self.padding = refused.oversized(sink.bootstrap, sink.client, sink.topic)
-            # What a task before this one has tried is counted: the broker refuses the record for
-            # good, not one task's.
+            # Attempts of earlier tasks count.
             self.paddings = max(
                 0,
                 fault.number("times") - last_attempt(self.entries, *self.source, fault.transaction),

@@ -1,14 +1,11 @@
-"""Zombie: the worker is stopped in the middle of a transaction, and goes on when its successor has
-begun.
+"""Zombie: the worker is stopped inside a transaction, and resumes when its successor has begun.
 
-A worker that merely stands still has no successor, because Spark waits for it. So it does what a
-lost network does to it: it shuts down its connection to Spark, which then takes the worker for dead
-and runs the task again. Spark does not kill it: it does not know that there is anything to kill.
-Then the worker stops itself (SIGSTOP), and a watcher, started before, resumes it (SIGCONT) as soon
-as the journal shows that another task has taken the transactional id over, or that the query was
-stopped or started anew: then it has no successor, and it may hold the lock that whoever stops the
-query waits for. The worker goes on where it was, as one that does not know what has happened, and
-the broker must fence it.
+A paused worker alone has no successor, because Spark waits for it. So the worker shuts down its
+connection to Spark, as a lost network would. Spark considers it dead and runs the task again. Then
+the worker stops itself (SIGSTOP). A watcher, started before, resumes it (SIGCONT) when the journal
+shows that another task has taken over the transactional id, or that the query was stopped or
+restarted: the worker may hold the lock that stopping waits for. The resumed worker continues where
+it was, and the broker must fence it.
 """
 
 from __future__ import annotations
@@ -28,15 +25,15 @@ from topicproof.backend.faults.other import start, what_was_told
 from topicproof.backend.sink.journal import Entry, GenerationBegun, JournalReader, TaskStarted
 
 SUCCESSOR_WITHIN_S = 120.0
-"""A worker without a successor is resumed after this long, so that nothing stays stopped for
-ever."""
+"""A worker without a successor is resumed after this long."""
 LOOK_S = 0.1
 
 
 def stop_until_succeeded(
     bootstrap: str, client: Mapping[str, str], journal: str, transactional_id: str, task: str
 ) -> None:
-    """Comes back when the worker's time is over. Raises InjectedError when Spark cannot be left."""
+    """Returns when the watcher has resumed the worker. Raises InjectedError when the worker finds
+    no connection to Spark."""
     connections = _connections_to_spark()
     if not connections:
         raise InjectedError(
@@ -59,8 +56,7 @@ def stop_until_succeeded(
 
 
 def _connections_to_spark() -> list[int]:
-    """Descriptors of the connection through which Spark talks to this worker: its daemon, the
-    parent, accepted it."""
+    """Descriptors of this worker's connection to Spark, which its parent, the daemon, accepted."""
     listening = {
         one.laddr
         for one in psutil.Process(os.getppid()).net_connections("all")
@@ -77,7 +73,7 @@ def _watch(
     task: str,
     stopped: int,
 ) -> None:
-    """Resume the process when it has stopped and its time is over."""
+    """Resume the process once it has stopped and a successor has begun."""
     process = psutil.Process(stopped)
     reader = JournalReader(bootstrap, client, journal)
     deadline = time.monotonic() + SUCCESSOR_WITHIN_S
@@ -94,7 +90,7 @@ def _watch(
 
 
 def _is_over(entries: Iterable[Entry], transactional_id: str, task: str) -> bool:
-    """Whether another task has taken the id over since `task` did, or a new generation has
+    """Whether, since `task` started, another task has taken over the id or a new generation has
     begun."""
     since = dropwhile(lambda one: not (isinstance(one, TaskStarted) and one.task == task), entries)
     return any(

@@ -1,14 +1,11 @@
-"""The matrix: every guarantee against every fault, each cell a real small run, judged from its
-sink.
+"""The matrix: every guarantee against every fault. Each cell is a small real run.
 
-backend/matrix/table.py says what theory expects of each cell. A cell is a surprise when its sink
-shows damage that was not expected, or lacks damage that was; when its verdict is not that of its
-guarantee; or when nothing proves that its fault fired: an experiment in which nothing went wrong
-shows nothing.
+backend/matrix/table.py has the expectation of each cell. A cell is a surprise when its sink shows
+unexpected damage, or lacks expected damage; when its verdict does not follow from the damage; or
+when nothing proves that its fault fired.
 
-The last result of every cell is in the home, in `matrix/results.json`: a list of objects with the
-fields of `Result` (`read_results` gives them). A cell that agrees leaves no run behind; `run` of a
-surprise can still be looked at.
+`matrix/results.json` in the home keeps the last result of every cell: a list of objects with the
+fields of `Result`. Only surprises leave their run behind.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from topicproof.validators.report import Report
 RESULTS = "matrix/results.json"
 """In the home."""
 AT_ONCE = 2
-"""How many cells run at a time: a cell waits about as long as it works."""
+"""How many cells run at a time. A cell waits about as long as it works."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +54,9 @@ class Result:
     """Damage and its count, where there is any."""
     expected: str
     fired: str | None
-    """What proves that the fault fired."""
+    """The proof of it."""
     surprises: tuple[str, ...]
-    """Empty: the cell agrees with the table."""
+    """Empty where the cell agrees with the table."""
     took_s: float
 
     @property
@@ -76,15 +73,14 @@ def run_cells(
     ended: Callable[[Result], None],
     at_once: int = AT_ONCE,
 ) -> None:
-    """Run these cells until `stop`, so many at a time, and keep each result in the home as soon as
-    it is there. Those that strike brokers have them to themselves.
+    """Run these cells until `stop` and keep each result in the home at once. Cells that strike
+    brokers run alone.
 
-    A cell that agrees leaves nothing behind; the run of a surprise stays, to be looked at. Raises
-    UsageError for a cluster with too few brokers.
+    The run of a surprise stays. Raises UsageError for a cluster with too few brokers.
     """
     cells, history = list(wanted), History(settings)
     cluster = Cluster(services.bootstrap, settings.client)
-    needed = max((cell.brokers for cell in cells), default=1)
+    needed = max((cell.trouble.brokers for cell in cells), default=1)
     if needed > 1 and (there := how_many(cluster)) < needed:
         raise UsageError(
             f"The embedded Kafka of {settings.home} runs with {there} of the {needed} brokers that"
@@ -104,8 +100,11 @@ def run_cells(
             _write_results(settings, list(known.values()))
             ended(result)
 
-    alone = [cell for cell in cells if cell.brokers > 1]
-    for together, workers in (([cell for cell in cells if cell.brokers == 1], at_once), (alone, 1)):
+    alone = [cell for cell in cells if cell.trouble.brokers > 1]
+    for together, workers in (
+        ([cell for cell in cells if cell.trouble.brokers == 1], at_once),
+        (alone, 1),
+    ):
         with ThreadPoolExecutor(workers) as pool:
             waiting = [pool.submit(run_one, cell) for cell in together]
             try:
@@ -117,14 +116,14 @@ def run_cells(
 
 
 def kept(settings: Settings, wanted: Iterable[Cell]) -> list[Result]:
-    """The results in the home that answer these cells as they are planned now."""
+    """The results in the home for these cells, where the plan is still the same."""
     results = {(one.guarantee, one.fault): one for one in read_results(settings)}
     found = [(cell, results.get((cell.guarantee, cell.fault))) for cell in wanted]
     return [one for cell, one in found if one is not None and one.plan == cell.plan]
 
 
 def read_results(settings: Settings) -> list[Result]:
-    """What the home knows of earlier cells. Raises UsageError when it cannot be read."""
+    """The results in the home. Raises UsageError when they cannot be read."""
     path = settings.home / RESULTS
     try:
         given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
@@ -143,8 +142,8 @@ def surprises(
     error: str | None,
     fired: str | None,
 ) -> list[str]:
-    """Where a cell differs from what theory expects, one sentence each. `why` is the verdict's
-    sentence, `error` what the run failed with, `fired` what proves the fault."""
+    """How a cell differs from its expectation, one sentence each. `why` explains the verdict,
+    `error` is why the run failed, `fired` proves the fault."""
     said = []
     if fired is None:
         said.append("nothing shows that the fault fired")
@@ -163,8 +162,8 @@ def surprises(
 
 
 def _verdict(cell: Cell, found: Mapping[Damage, int]) -> Outcome:
-    """What the verdict must be when this was found: what the guarantee allows does not break it."""
-    allowed = EXEMPT[cell.promised]
+    """The right verdict on this damage: damage that the guarantee allows does not break it."""
+    allowed = EXEMPT[cell.promise.guarantee]
     broken = any(found.get(damage) for damage, kind in KINDS.items() if kind not in allowed)
     return Outcome.VIOLATED if broken else Outcome.HOLDS
 
@@ -177,10 +176,10 @@ def run_cell(
     cell: Cell,
     stop: threading.Event,
 ) -> Result | None:
-    """None when it was stopped before its end."""
+    """None when it was stopped."""
     began = time.monotonic()
     plan, source = dict(cell.plan), None
-    if cell.attempts:
+    if cell.trouble.attempts:
         source = f"matrix-{secrets.token_hex(3)}"
         cluster.create_topic(source, plan["partitions"])
         fill_with_attempts(cluster, source, plan["records"], plan["per_transaction"])
@@ -196,9 +195,9 @@ def run_cell(
         said = [f"the run failed before it could be judged: {error}"]
     if report is not None and not stop.is_set():
         entries = read_journal(services.bootstrap, settings.client, context.names.journal)
-        fired = cell.proof(Trial(entries, report, len(report.source.partitions)))
+        fired = cell.trouble.proof(Trial(entries, report, len(report.source.partitions)))
         found = _damage(report)
-        if cell.deduplicated:
+        if cell.promise.deduplicated:
             fired = fired and f"{fired}; a reader who keeps everything finds {_says(found)}"
             report = judge_deduplicated(services.spark_remote, context.folder)
             found = {
@@ -244,7 +243,7 @@ def _expected(cell: Cell) -> str:
 
 
 def _write_results(settings: Settings, results: Sequence[Result]) -> None:
-    """All or nothing: a process killed while it writes leaves the file as it was."""
+    """All or nothing: a process that is killed meanwhile leaves the old file."""
     path = settings.home / RESULTS
     fresh = path.with_suffix(".new")
     try:

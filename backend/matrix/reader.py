@@ -1,9 +1,8 @@
-"""A finished run's sink as a reader sees it who drops repeats: the first record of every lineage,
-and no other.
+"""A finished run's sink for a reader that keeps only the first record of every lineage.
 
-Lineage is the header that our sink writes (validators/lineage/headers.py). A record without it is
-kept. The verdict is that of the same validators on what such a reader has, with exactly-once for
-its promise; the raw log is not asked, since it tells of records that the reader has dropped.
+Lineage is the header that our sink writes (validators/lineage/headers.py). Records without it are
+kept. The same validators judge what the reader keeps, by exactly-once. They do not use the raw log,
+which counts the dropped records too.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from topicproof.validators.report import Report, judge
 
 
 def judge_deduplicated(spark_remote: str, folder: Path) -> Report:
-    """The verdict on a judged run, from the evidence in its folder. Raises EvidenceError,
-    SparkError."""
+    """The verdict on a run, from the evidence in its folder. Raises EvidenceError, SparkError."""
     with spark_session(spark_remote) as spark:
         taken = read_capture(spark, folder / EVIDENCE)
         kept = keep(
@@ -48,7 +46,7 @@ def judge_deduplicated(spark_remote: str, folder: Path) -> Report:
 
 
 def first_of_each(reading: DataFrame) -> DataFrame:
-    """The first record of every lineage in each partition, in the order of offsets."""
+    """The first record of every lineage in each partition, by offset."""
     lineage = F.get(F.filter("headers", lambda header: header["key"] == LINEAGE_HEADER), F.lit(0))[
         "value"
     ]

@@ -1,30 +1,29 @@
-"""The matrix as data: what theory expects of every guarantee under every fault, and what shows that
-a fault fired.
+"""The matrix as data: what theory expects of each guarantee under each fault, and the proof that a
+fault fired.
 
 A column is a promise: a guarantee and how its producer keeps it. A row is a trouble: a fault, and
-what it does to each promise. What no guarantee but exactly-once can fence is an expectation of the
-table, never an exception made later.
+its damage to each promise. Damage that only exactly-once can prevent is an expectation of the
+table, never a later exception.
 
-Two columns are at-least-once with something behind it that drops repeats, so that theory expects no
-damage of them where at-least-once has duplicates:
+Two columns are at-least-once followed by something that drops repeats. Theory expects no damage of
+them where at-least-once has duplicates:
 
-- `at_least_once-upsert` writes into a table (SQLite) by lineage: what is written again replaces
-  itself.
-- `at_least_once-deduplicated` is the topic of `at_least_once` as a reader sees it who keeps the
-  first record of every lineage (source topic, partition, offset and output index: the header that
-  the sink writes) and drops the others. Several producers that wrote the same inputs in order leave
-  an order that keeping the first restores, because the offset of an input is committed only after
-  its output is in the log.
+- `at_least_once-upsert` writes into a table (SQLite) by lineage. A repeated row replaces itself.
+- `at_least_once-deduplicated` is the topic of `at_least_once` for a reader that keeps the first
+  record of every lineage (source topic, partition, offset and output index, from the sink's
+  header). This restores the order too, because an input's offset is committed only after its output
+  is in the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from topicproof.backend.errors import UsageError
+from topicproof.backend.faults.proxy import IN_NEXT
 from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import (
     Declared,
@@ -39,15 +38,14 @@ from topicproof.validators.finding import Guarantee
 from topicproof.validators.report import Report
 
 SIZE: Mapping[str, Any] = {"records": 600, "partitions": 2, "per_transaction": 100, "seed": 3}
-"""Of every cell: three transactions or more in each of two partitions, so that one follows whatever
-is struck."""
+"""The plan of every cell: three transactions or more in each of two partitions, so that one follows
+the fault."""
 BROKERS = 3
-"""How many brokers a cluster must have in which one fails and the others go on."""
+"""How many brokers a cluster needs to survive the loss of one."""
 
 
 class Damage(StrEnum):
-    """What a sink can show. `HIDDEN` is no harm: records of aborted transactions, which
-    read_committed withholds."""
+    """What a sink can show. `HIDDEN` (records of aborted transactions) is harmless."""
 
     DUPLICATES = "duplicates"
     GAPS = "gaps"
@@ -65,7 +63,7 @@ KINDS: Mapping[Damage, str] = {
     Damage.PHANTOMS: "phantom",
     Damage.ABORTED_INPUTS: "aborted_input",
 }
-"""Which finding counts which damage; only rows that no other kind explains."""
+"""The kind of finding for each damage; only rows that no other kind explains count."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +73,11 @@ class Promise:
     name: str
     plan: Mapping[str, Any]
     like: str | None = None
-    """Another promise, of which it expects the same without repeats: something behind the sink
-    drops them."""
+    """Another promise with the same expectations, without repeats."""
     under: frozenset[str] = frozenset()
-    """Where `like` is said: the troubles under which it is tried."""
+    """With `like`: the troubles under which it is tried."""
     deduplicated: bool = False
-    """Whether the sink is judged as a reader sees it who drops repeats."""
+    """Whether the sink is judged as a reader that drops repeats sees it."""
 
     @property
     def guarantee(self) -> Guarantee:
@@ -89,13 +86,13 @@ class Promise:
 
 @dataclass(frozen=True)
 class Trial:
-    """What has happened in a cell: the witnesses of its proof."""
+    """What happened in a cell: the witnesses of its proof."""
 
     entries: Sequence[Entry]
     """The run's journal."""
     report: Report
     partitions: int
-    """Of the source: a fault inside the worker fires once in each."""
+    """Of the source. A fault inside the worker fires once in each."""
 
 
 @dataclass(frozen=True)
@@ -106,41 +103,42 @@ class Trouble:
     title: str
     plan: Mapping[str, Any]
     proof: Callable[[Trial], str | None]
-    """How it shows that the fault fired; None where nothing shows it."""
+    """What proves that the fault fired; None without proof."""
     expected: tuple[str | None, ...]
-    """One per promise that is like no other: names of damages, each of which must be found; with a
-    question mark it may be. None: there is nothing to strike. `refused`: the sink must refuse to go
-    on, and leave the rest."""
+    """For each promise without `like`: the damages that must be found; those with a question mark
+    may be. None: there is nothing to strike. `refused`: the sink must refuse to continue."""
     attempts: bool = False
-    """Whether the source is one in which every transaction was aborted once before it was
-    committed."""
+    """Whether every transaction of the source was aborted once before it was committed."""
     brokers: int = 1
-    """How many the cluster must have; more than one: those of the embedded Kafka, since they are to
-    be struck."""
+    """How many the cluster must have. More than one: brokers of the embedded Kafka are struck."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    guarantee: str
-    """The promise's name."""
-    fault: str
+    """A promise under a trouble: the plan of its run, and the damage that theory expects."""
+
+    promise: Promise
+    trouble: Trouble
     plan: Mapping[str, Any]
-    promised: Guarantee
     must: frozenset[Damage]
     may: frozenset[Damage]
     refused: bool
-    proof: Callable[[Trial], str | None] = field(repr=False)
-    attempts: bool = False
-    deduplicated: bool = False
-    brokers: int = 1
     may_refuse: bool = False
+
+    @property
+    def guarantee(self) -> str:
+        return self.promise.name
+
+    @property
+    def fault(self) -> str:
+        return self.trouble.name
 
 
 _LIKE = "at_least_once"
 _REPEATS = frozenset(
     {"abort", "crash-producing", "crash-produced", "crash-offset-sent", "error-produced", "zombie"}
 )
-"""Troubles under which at-least-once repeats inputs, and one under which it may only just not."""
+"""Troubles under which at-least-once repeats inputs."""
 
 PROMISES: tuple[Promise, ...] = (
     Promise("exactly_once", {"guarantee": "exactly_once"}),
@@ -162,16 +160,12 @@ PROMISES: tuple[Promise, ...] = (
         deduplicated=True,
     ),
 )
-"""Those that are like no other first: the order of `expected` below."""
+"""Those without `like` first, in the order of `Trouble.expected`."""
 
 
 def _quiet(trial: Trial) -> str | None:
-    """Nothing was to happen, and nothing did."""
-    loud = [
-        entry
-        for entry in trial.entries
-        if isinstance(entry, FaultFired) or _is(entry, Declared.ABORTED)
-    ]
+    """No fault was planned, and none fired."""
+    loud = _fired(trial) or any(_is(entry, Declared.ABORTED) for entry in trial.entries)
     return None if loud else "no fault fired and no transaction was aborted"
 
 
@@ -181,7 +175,7 @@ def _aborted(trial: Trial) -> str | None:
 
 
 def _taken_over(trial: Trial) -> str | None:
-    """The fault claimed itself in every partition, and another task took each of them over."""
+    """The fault fired in every partition, and another task took each of them over."""
     for number, fired in enumerate(trial.entries):
         if isinstance(fired, FaultFired) and not any(
             isinstance(later, TaskStarted)
@@ -190,29 +184,37 @@ def _taken_over(trial: Trial) -> str | None:
             for later in trial.entries[number:]
         ):
             return None
-    struck = {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
-    if len(struck) < trial.partitions:
+    struck = len(_fired(trial))
+    if struck < trial.partitions:
         return None
-    return f"it fired in {len(struck)} partitions, and another task took each of them over"
+    return f"it fired in {struck} partitions, and another task took each of them over"
 
 
 def _fenced(trial: Trial) -> str | None:
-    """As above; and where there are transactions, who was replaced was told so."""
+    """As above. With transactions, the journal also declares the replaced worker fenced."""
     taken = _taken_over(trial)
-    ended = [entry for entry in trial.entries if isinstance(entry, TransactionEnded)]
-    fenced = {entry.source_partition for entry in ended if entry.outcome is Declared.FENCED}
     if taken is None or trial.report.guarantee is not Guarantee.EXACTLY_ONCE:
         return taken
+    fenced = {
+        entry.source_partition
+        for entry in trial.entries
+        if isinstance(entry, TransactionEnded) and entry.outcome is Declared.FENCED
+    }
     return f"{taken}; the journal declares it fenced" if len(fenced) == trial.partitions else None
 
 
 def _claimed(trial: Trial) -> str | None:
-    struck = {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
-    return f"it fired in {len(struck)} partitions" if struck else None
+    struck = len(_fired(trial))
+    return f"it fired in {struck} partitions" if struck else None
+
+
+def _fired(trial: Trial) -> set[int]:
+    """The partitions in which a fault fired."""
+    return {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
 
 
 def _told(what: Told) -> Callable[[Trial], str | None]:
-    """What the run's own process says it did."""
+    """What the run's own process reports of the fault."""
 
     def proof(trial: Trial) -> str | None:
         said = [
@@ -220,15 +222,23 @@ def _told(what: Told) -> Callable[[Trial], str | None]:
             for entry in trial.entries
             if isinstance(entry, FaultTold) and entry.what is what
         ]
-        # A retry repeats an entry where the journal's own leader was struck.
+        # Retries repeat entries when the journal's own leader was struck.
         return "; ".join(dict.fromkeys(said)) or None
 
     return proof
 
 
+def _haunted(trial: Trial) -> str | None:
+    """A request was struck, and arrived late; within transactions, in the next one."""
+    struck, arrived = _told(Told.STRUCK)(trial), _told(Told.HEALED)(trial)
+    if struck is None or arrived is None:
+        return None
+    transactional = trial.report.guarantee is Guarantee.EXACTLY_ONCE
+    return f"{struck}; {arrived}" if IN_NEXT in arrived or not transactional else None
+
+
 def _attempted(trial: Trial) -> str | None:
-    """The source holds more than its records and one marker for each of the transactions that wrote
-    them."""
+    """The source holds aborted records beside committed ones and markers."""
     held = sum(p.lso - p.start for p in trial.report.source.partitions)
     aborted = held - trial.report.source_records
     return (
@@ -267,15 +277,15 @@ _WORKER_LOST: Mapping[Step, tuple[str, ...]] = {
     Step.OFFSET_SENT: ("hidden", "", "", "gaps", "gaps"),
     Step.COMMITTED: ("", "", "", "", ""),
 }
-"""Exactly-once: the transaction that was under way is aborted, and its records are hidden.
-At-least-once repeats what was in the log before its offset was; at-most-once loses what was not in
-the log after its offset was."""
+"""Exactly-once aborts the open transaction, and its records are hidden. At-least-once repeats
+records that were in the log before their offset was. At-most-once loses records whose offset was in
+the log before they were."""
 
 _NO_TRANSACTIONS = (None, None, None, None)
 
 
 def _network(request: str, how: str, *expected: str | None, **plan: Any) -> Trouble:
-    """A request of the second transaction, hurt on its way."""
+    """A request of the second transaction is hurt on its way."""
     fault = f"network@transaction=2,request={request},how={how}"
     title = f"a request ({request}) is {how}"
     return Trouble(
@@ -283,9 +293,17 @@ def _network(request: str, how: str, *expected: str | None, **plan: Any) -> Trou
     )
 
 
+def _ghost(request: str, title: str, *expected: str | None, **plan: Any) -> Trouble:
+    """A request of the second transaction arrives when the third one has written (KAFKA-17754)."""
+    fault = f"network@transaction=2,request={request},how=ghost,seconds=60"
+    plan["faults"] = [fault, *plan.get("faults", ())]
+    # One partition: without transactions nothing else tells what follows in the same producer.
+    return Trouble(f"ghost-{request}", title, {**plan, "partitions": 1}, _haunted, expected)
+
+
 def _broker(role: str, how: str) -> Trouble:
-    """The broker that leads a role's partition, in the second transaction. Without transactions
-    what died with it may be repeated or lost; whether it is depends on the moment."""
+    """The broker that leads a role's partition is struck in the second transaction. Without
+    transactions, the moment decides whether records are repeated or lost."""
     keeps = {
         "source": "leads the source",
         "sink": "leads the sink",
@@ -296,8 +314,8 @@ def _broker(role: str, how: str) -> Trouble:
         "pause": "stands still for a while",
         "isolate": "is cut off from its peers until they have replaced it",
     }
-    # A controller misses a broker after 9 s without a heartbeat (broker.session.timeout.ms), and
-    # where it was the one that is cut off, another must be elected first: 13 s were seen.
+    # A controller misses a broker after 9 s without a heartbeat (broker.session.timeout.ms).
+    # Electing another controller first took up to 13 s.
     seconds = ",seconds=16" if how == "isolate" else ""
     others = (
         ("duplicates?", None, "gaps?", None)
@@ -334,8 +352,7 @@ TABLE: tuple[Trouble, ...] = (
         "the worker stands still while its successor begins, and goes on",
         {"faults": ["zombie@transaction=2"]},
         _fenced,
-        # Nothing fences a zombie without transactions: it goes on with what it has, beside its
-        # successor.
+        # Without transactions nothing fences a zombie: it writes beside its successor.
         (
             "hidden",
             "duplicates inversions?",
@@ -380,6 +397,31 @@ TABLE: tuple[Trouble, ...] = (
         records=60_000,
         partitions=1,
         per_transaction=30_000,
+    ),
+    _ghost(
+        *("end", "a repeated commit arrives in the next transaction, which then fails"),
+        *("hidden", *_NO_TRANSACTIONS),
+        faults=["error@transaction=3,step=produced"],
+    ),
+    # The seed aborts the second transaction once.
+    _ghost(
+        *("abort", "a repeated abort arrives in the next attempt"),
+        *("hidden", *_NO_TRANSACTIONS),
+        abort_probability=0.3,
+        seed=2,
+    ),
+    _ghost(
+        *("partitions", "a repeated request to add partitions arrives in the next transaction"),
+        *("", *_NO_TRANSACTIONS),
+    ),
+    _ghost(
+        *("offset", "a repeated offset arrives behind the next one, whose worker then fails"),
+        *("", "duplicates", "duplicates", "duplicates", "duplicates"),
+        faults=["error@transaction=3,step=committed"],
+    ),
+    _ghost(
+        *("produce", "a repeated batch arrives in the next transaction"),
+        *("", "", "duplicates", "", "inversions"),
     ),
     Trouble(
         "isolated",
@@ -434,16 +476,14 @@ SMALL = frozenset(
         ("at_most_once", "crash-offset-sent"),
     }
 )
-"""The cells of a first look: the three guarantees, each with what it is known for, and a reader who
-drops repeats."""
+"""A first look: each guarantee's typical damage, and a reader that drops repeats."""
 
 
 def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS) -> list[Cell]:
-    """The cells of the matrix, row by row; of `only` (`guarantee=NAME,fault=NAME`) those that any
-    of them fits.
+    """The cells of the matrix that fit any of `only` (`guarantee=NAME,fault=NAME`).
 
-    A name fits those that begin with it too: `fault=crash` is every crash. What needs more than
-    `brokers` is left out. Raises UsageError for a name that fits none, and when nothing is left.
+    A name also fits those that begin with it: `fault=crash` is every crash. Cells that need more
+    than `brokers` are left out. Raises UsageError for an unknown name, and when no cell is left.
     """
     found = [
         _cell(promise, trouble, expected)
@@ -454,7 +494,7 @@ def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS)
     ]
     wanted = [_filter(text) for text in only]
     chosen = [cell for cell in found if not wanted or any(_fits(cell, one) for one in wanted)]
-    possible = [cell for cell in chosen if cell.brokers <= brokers]
+    possible = [cell for cell in chosen if cell.trouble.brokers <= brokers]
     if chosen and not possible:
         raise UsageError(
             f"These cells strike brokers, and need {BROKERS} of the embedded Kafka. Add --brokers"
@@ -464,7 +504,7 @@ def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS)
 
 
 def _expected_of(promise: Promise, trouble: Trouble) -> str | None:
-    """What theory expects, in the words of `Trouble.expected`; None: nothing to try."""
+    """The expectation in the words of `Trouble.expected`. None: nothing to try."""
     own = [one.name for one in PROMISES if one.like is None]
     if promise.like is None:
         return trouble.expected[own.index(promise.name)]
@@ -476,21 +516,14 @@ def _expected_of(promise: Promise, trouble: Trouble) -> str | None:
 
 
 def _cell(promise: Promise, trouble: Trouble, expected: str) -> Cell:
-    words = set(expected.split())
-    refused = "refused" in words
-    words -= {"refused"}
+    words = set(expected.split()) - {"refused"}
     return Cell(
-        promise.name,
-        trouble.name,
+        promise,
+        trouble,
         {**SIZE, **promise.plan, **trouble.plan},
-        promise.guarantee,
         frozenset(Damage(word) for word in words if not word.endswith("?")),
         frozenset(Damage(word[:-1]) for word in words if word.endswith("?")),
-        refused,
-        trouble.proof,
-        trouble.attempts,
-        promise.deduplicated,
-        trouble.brokers,
+        "refused" in expected,
     )
 
 

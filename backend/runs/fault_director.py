@@ -21,7 +21,8 @@ from topicproof.backend.faults.brokers import leader
 from topicproof.backend.faults.fault import Fault, Side
 from topicproof.backend.faults.hanging import leave_open
 from topicproof.backend.faults.kinds import BROKER, ISOLATED, NETWORK, OPEN, parse_fault
-from topicproof.backend.faults.proxy import Api, How, Proxy, Rule
+from topicproof.backend.faults.proxy import How, Proxy, Rule
+from topicproof.backend.faults.requests import Api
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import brokers
@@ -41,6 +42,7 @@ REQUESTS = {
     "partitions": (Api.ADD_PARTITIONS_TO_TXN, None),
     "offset": (Api.TXN_OFFSET_COMMIT, Api.OFFSET_COMMIT),
     "end": (Api.END_TXN, None),
+    "abort": (Api.END_TXN, None),
 }
 """What a fault calls a request: which one it is inside of transactions, and without them."""
 
@@ -112,46 +114,50 @@ class Director(threading.Thread):
         done: set[str] = set()
         while not self.ended.wait(LOOK_S):
             try:
-                claimed = [
-                    entry.fault for entry in self.reader.news() if isinstance(entry, FaultFired)
-                ]
+                claims = [entry for entry in self.reader.news() if isinstance(entry, FaultFired)]
             except ClusterError:
                 continue  # The brokers may be the ones that are struck.
-            for name in claimed:
+            for claim in claims:
+                name = claim.fault
                 if name in self.faults and name not in done:
                     done.add(name)
-                    self._strike(name, self.faults[name])
+                    self._strike(name, self.faults[name], claim)
 
-    def _strike(self, name: str, fault: Fault) -> None:
+    def _strike(self, name: str, fault: Fault, claim: FaultFired) -> None:
         try:
-            said = self._do(name, fault)
+            said = self._do(name, fault, claim)
         except TopicproofError as error:
             self._tell(name, Told.FAILED, str(error))
         else:
             self._tell(name, Told.DONE, said)
 
-    def _do(self, name: str, fault: Fault) -> str:
+    def _do(self, name: str, fault: Fault, claim: FaultFired) -> str:
         """Gives what was done, in words."""
         if fault.kind == NETWORK:
-            return self._arm(name, fault)
+            return self._arm(name, fault, claim)
         if fault.kind == OPEN:
             return self._leave_open(name, fault)
         if fault.kind == BROKER:
             return self._strike_broker(name, fault)
         return self._isolate(name, fault)
 
-    def _arm(self, name: str, fault: Fault) -> str:
+    def _arm(self, name: str, fault: Fault, claim: FaultFired) -> str:
         assert self.proxy is not None
-        inside, outside = REQUESTS[fault.word("request")]
+        request = fault.word("request")
+        inside, outside = REQUESTS[request]
         api = inside if self.struck.transactional else outside
         if api is None:
             raise ClusterError(
                 "there is no such request without transactions. Choose exactly_once, or another"
-                f" request than {fault.word('request')}."
+                f" request than {request}."
             )
         topic = self.struck.names.sink if api is Api.PRODUCE else None
         times, seconds = fault.number("times"), float(fault.number("seconds"))
-        rule = Rule(api, How(fault.word("how")), times, topic, seconds)
+        rule = Rule(api, How(fault.word("how")), times, topic, seconds, aborts=request == "abort")
+        if self.struck.transactional:
+            # Of the worker that waits, whatever other workers do meanwhile.
+            rule.writer = f"-{claim.source_topic}-{claim.source_partition}"
+        rule.arrived = lambda said: self._tell(name, Told.HEALED, f"{api.name} arrived {said}")
         rule.heard = lambda: self._tell(
             name, Told.STRUCK, f"{api.name} {rule.how}, {rule.struck} of {times}"
         )

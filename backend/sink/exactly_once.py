@@ -560,7 +560,7 @@ class PartitionWriter:
     def _renew_if_unsure(self) -> None:
         """Close the path of late requests: see step 3 of the module's argument. Raises Fenced."""
         producer = self.producer
-        if not isinstance(producer, TransactionalProducer) or not self.hooks.defends():
+        if not isinstance(producer, TransactionalProducer) or not self.hooks.defended():
             return
         if producer.renew_if_unsure():
             self._require_position()

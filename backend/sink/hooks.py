@@ -47,9 +47,8 @@ class Hooks(Protocol):
         """Settings of the transactional producer that the hooks need, in librdkafka's names with
         underscores."""
 
-    def defends(self) -> bool:
-        """Whether the sink takes a new epoch after a connection has failed. Always so, unless the
-        hooks are to show what happens without."""
+    def defended(self) -> bool:
+        """Whether the sink defends itself against requests that arrive late (KAFKA-17754)."""
 
     def is_due(self, step: Step, sequence: int) -> bool:
         """Whether the hooks want to act at this step of this transaction."""
@@ -93,7 +92,7 @@ class NoHooks:
     def client_settings(self) -> Mapping[str, int]:
         return {}
 
-    def defends(self) -> bool:
+    def defended(self) -> bool:
         return True
 
     def is_due(self, step: Step, sequence: int) -> bool:  # noqa: ARG002

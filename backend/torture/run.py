@@ -13,7 +13,7 @@ from topicproof.backend.faults.brokers import how_many
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.cells import Result, run_cell
-from topicproof.backend.matrix.table import Cell, Trial
+from topicproof.backend.matrix.table import Cell, Trial, Trouble
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import FaultFired, FaultTold
@@ -116,17 +116,22 @@ def _cell(schedule: Schedule) -> Cell:
         entries = [one for one in trial.entries if isinstance(one, FaultFired | FaultTold)]
         return f"{len(entries)} entries of {struck} faults"
 
+    trouble = Trouble(
+        name=str(schedule),
+        title="several troubles at once",
+        plan={},
+        proof=proof,
+        expected=(),
+        attempts=schedule.attempts,
+        brokers=schedule.brokers,
+    )
     return Cell(
-        guarantee=schedule.promise,
-        fault=str(schedule),
+        promise=schedule.promise,
+        trouble=trouble,
         plan=schedule.plan(),
-        promised=schedule.guarantee,
         must=frozenset(),
         may=schedule.may,
         refused=False,
-        proof=proof,
-        attempts=schedule.attempts,
-        brokers=schedule.brokers,
         may_refuse=schedule.may_refuse,
     )
 

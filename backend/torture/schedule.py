@@ -40,7 +40,8 @@ _FORM = (
 class Schedule:
     """What is tried. `str` gives its text; `parse` reads it."""
 
-    promise: str
+    name: str
+    """The promise's."""
     records: int
     partitions: int
     per_transaction: int
@@ -53,7 +54,7 @@ class Schedule:
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={getattr(self, name)}" for name in _SIZES)
         strikes = " ".join(f"{name}@{transaction}" for name, transaction in self.strikes)
-        return f"{self.promise} {sizes} lineage={self.lineage} seed={self.seed}: {strikes}".rstrip()
+        return f"{self.name} {sizes} lineage={self.lineage} seed={self.seed}: {strikes}".rstrip()
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
@@ -70,8 +71,8 @@ class Schedule:
         return any(trouble.attempts for trouble in self.troubles)
 
     @property
-    def guarantee(self) -> Guarantee:
-        return _PROMISES[self.promise].guarantee
+    def promise(self) -> Promise:
+        return _PROMISES[self.name]
 
     @property
     def may(self) -> frozenset[Damage]:
@@ -87,7 +88,7 @@ class Schedule:
     def plan(self) -> dict[str, Any]:
         """The fields of a RunPlan (backend/runs/plan.py)."""
         plan: dict[str, Any] = {name: getattr(self, name) for name in _SIZES}
-        plan |= {"lineage": self.lineage, "seed": self.seed, **_PROMISES[self.promise].plan}
+        plan |= {"lineage": self.lineage, "seed": self.seed, **self.promise.plan}
         faults = []
         for name, transaction in self.strikes:
             given = dict(_TROUBLES[name].plan)
@@ -99,7 +100,7 @@ class Schedule:
         return {**plan, "faults": faults}
 
     def _words(self) -> set[str]:
-        number = list(_PROMISES).index(self.promise)
+        number = list(_PROMISES).index(self.name)
         return {word for one in self.troubles for word in (one.expected[number] or "").split()}
 
 

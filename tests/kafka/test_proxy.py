@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.conftest import wait_until
 from tests.runs import read_all
-from topicproof.backend.faults.proxy import HOST, Api, How, Proxy, Rule
+from topicproof.backend.faults.proxy import HOST, IN_NEXT, How, Proxy, Rule
+from topicproof.backend.faults.requests import Api
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.kafka.transaction import TransactionalProducer
@@ -194,28 +195,105 @@ def test_a_late_commit_is_late_and_nothing_else(
     assert letters(bootstrap, topic, READ_COMMITTED) == "a"
 
 
-def test_a_ghost_of_a_commit_ends_the_next_transaction(
-    proxy: Proxy, bootstrap: str, new_topic: NewTopic
+REPEATED = {
+    # What read_committed shows while the second transaction is open, and the offset after it.
+    Api.END_TXN: ("ab", 2),
+    Api.ADD_PARTITIONS_TO_TXN: ("a", 2),
+    Api.TXN_OFFSET_COMMIT: ("a", 1),
+    Api.PRODUCE: ("a", 2),
+}
+
+
+@pytest.mark.parametrize("new_epoch", [False, True])
+@pytest.mark.parametrize("api", REPEATED)
+def test_a_ghost_arrives_in_the_next_transaction(
+    proxy: Proxy, bootstrap: str, new_topic: NewTopic, api: Api, new_epoch: bool
 ) -> None:
-    """Story (KAFKA-17754): a commit is delayed, the producer gives up its connection and commits
-    anew. Then the delayed one arrives in the middle of the next transaction and commits half of it;
-    the producer aborts that one in vain."""
-    topic = new_topic()
+    """Story (KAFKA-17754): a request of the first transaction is delayed, its producer repeats it
+    and goes on. The first copy arrives in the second transaction. A late commit ends it, a late
+    offset replaces the newer one, and a late batch is dropped by its sequence. A new epoch makes
+    the broker refuse all of them."""
+    topic, source, said = new_topic(), new_topic(), list[str]()
+    visible, offset = ("a", 2) if new_epoch else REPEATED[api]
+    consumer = Consumer(consumer_config(proxy.bootstrap, {}, f"{topic}-group", READ_COMMITTED))
+    group = consumer.consumer_group_metadata()
     producer = transactional(proxy, topic)
+    rule = proxy.arm(Rule(api, How.GHOST, seconds=TIMEOUT_S, arrived=said.append))
     producer.begin_transaction()
     send(producer, topic, "a")
-    rule = proxy.arm(Rule(Api.END_TXN, How.GHOST, seconds=TIMEOUT_S))
+    producer.send_offsets_to_transaction([TopicPartition(source, 0, 1)], group, TIMEOUT_S)
     producer.commit_transaction(TIMEOUT_S)
     assert (rule.struck, rule.settled) == (1, 0)
+    if new_epoch:
+        producer = transactional(proxy, topic)
     producer.begin_transaction()
     send(producer, topic, "b")
-    rule.released.set()
-    wait_until(lambda: rule.settled == 1, TIMEOUT_S, "the ghost's arrival")
     wait_until(
-        lambda: letters(bootstrap, topic, READ_COMMITTED) == "ab",
+        lambda: letters(bootstrap, topic, READ_COMMITTED) == visible,
         TIMEOUT_S,
-        "half a transaction in sight",
+        "what a reader sees meanwhile",
     )
+    producer.send_offsets_to_transaction([TopicPartition(source, 0, 2)], group, TIMEOUT_S)
+    assert said == [f"{IN_NEXT}: {'INVALID_PRODUCER_EPOCH' if new_epoch else 'NO_ERROR'}"]
+    producer.commit_transaction(TIMEOUT_S)
+    consumer.close()
+    assert letters(bootstrap, topic, READ_UNCOMMITTED) == "ab"
+    wait_until(
+        lambda: Cluster(bootstrap).committed(f"{topic}-group", source) == {0: offset},
+        TIMEOUT_S,
+        f"the group's offset {offset}",
+    )
+
+
+def test_a_ghost_of_an_abort_aborts_the_next_attempt(
+    proxy: Proxy, bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Story: commits pass, an abort is delayed and repeated. Its first copy aborts the attempt
+    after it."""
+    topic = new_topic()
+    producer = transactional(proxy, topic)
+    rule = proxy.arm(Rule(Api.END_TXN, How.GHOST, seconds=TIMEOUT_S, aborts=True))
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        assert rule.struck == 0
+        producer.begin_transaction()
+        send(producer, topic, "a")
+        end(TIMEOUT_S)
+    producer.begin_transaction()
+    send(producer, topic, "b")
+    assert (rule.struck, rule.settled) == (1, 1)
+    wait_until(
+        lambda: fetch_bounds(bootstrap, {}, topic).partitions[0].lso == 6, TIMEOUT_S, "the abort"
+    )
+    assert letters(bootstrap, topic, READ_COMMITTED) == "a"
+
+
+@pytest.mark.parametrize(
+    ("acks", "before", "answer", "after"),
+    [("all", "a", "NO_ERROR", "aa"), ("0", "", "no answer", "a")],
+)
+def test_a_ghost_without_a_next_transaction_arrives_when_the_proxy_heals(
+    proxy: Proxy,
+    bootstrap: str,
+    new_topic: NewTopic,
+    acks: str,
+    before: str,
+    answer: str,
+    after: str,
+) -> None:
+    """Story: another producer's writes do not concern the ghost of a plain producer's batch. It
+    arrives at the end. It is a repetition where the producer awaits answers."""
+    topic, other, said = new_topic(), new_topic(), list[str]()
+    rule = proxy.arm(
+        Rule(Api.PRODUCE, How.GHOST, topic=topic, seconds=TIMEOUT_S, arrived=said.append)
+    )
+    producer = plain(proxy, topic, **{"enable.idempotence": False, "acks": acks})
+    send(producer, topic, "a")
+    wait_until(lambda: rule.struck == 1, TIMEOUT_S, "the strike")
+    send(plain(proxy, other), other, "b")
+    assert (rule.settled, letters(bootstrap, topic)) == (0, before)
+    proxy.heal()
+    assert said == [f"at the end of its time: {answer}"]
+    wait_until(lambda: letters(bootstrap, topic) == after, TIMEOUT_S, "the late batch")
 
 
 def test_who_is_isolated_for_longer_than_a_transaction_may_last_is_fenced(

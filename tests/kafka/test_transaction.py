@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.conftest import wait_until
 from tests.runs import read_all
 from topicproof.backend.errors import InjectedError, RecordRefused
-from topicproof.backend.faults.proxy import Api, How, Proxy, Rule
+from topicproof.backend.faults.proxy import How, Proxy, Rule
+from topicproof.backend.faults.requests import Api
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import Record, TransactionalProducer
 from topicproof.backend.settings import READ_COMMITTED, consumer_config

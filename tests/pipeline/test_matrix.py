@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
 from topicproof.backend.errors import UsageError
+from topicproof.backend.faults.proxy import IN_NEXT
 from topicproof.backend.history.store import History
 from topicproof.backend.matrix.cells import (
     RESULTS,
@@ -25,13 +28,15 @@ from topicproof.backend.matrix.cells import (
     surprises,
 )
 from topicproof.backend.matrix.reader import first_of_each
-from topicproof.backend.matrix.table import BROKERS, PROMISES, TABLE, Cell, Damage, cells
+from topicproof.backend.matrix.table import BROKERS, PROMISES, TABLE, Cell, Damage, Trial, cells
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
-from topicproof.validators.finding import Outcome
+from topicproof.backend.sink.journal import FaultTold, Told
+from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 from topicproof.validators.readings import COLUMNS
+from topicproof.validators.report import Report
 
 HARM = {Damage.DUPLICATES, Damage.GAPS, Damage.INVERSIONS, Damage.PHANTOMS}
 
@@ -182,6 +187,19 @@ def test_a_refusal_must_come_where_it_is_expected() -> None:
     assert surprises(moved, repeated, Outcome.VIOLATED, "", "somebody moved it", "it fired") == [
         "1 duplicates, where none were expected"
     ]
+
+
+def test_a_ghost_proves_itself_only_in_the_next_transaction() -> None:
+    """Story: a ghost was struck and arrived when its time was over. Under exactly-once, that shows
+    nothing."""
+    ghost = cell("exactly_once", "ghost-end")
+    (name, _) = make_plan(dict(ghost.plan)).faults
+    report = cast(Report, SimpleNamespace(guarantee=Guarantee.EXACTLY_ONCE))
+    struck = FaultTold(name, Told.STRUCK, "END_TXN ghost, 1 of 1")
+    for when, proves in (("at the end of its time", False), (IN_NEXT, True)):
+        arrived = FaultTold(name, Told.HEALED, f"END_TXN arrived {when}: NO_ERROR")
+        assert ghost.trouble.proof(Trial([struck], report, 1)) is None
+        assert bool(ghost.trouble.proof(Trial([struck, arrived], report, 1))) is proves
 
 
 def test_results_answer_only_the_cells_they_were_made_for(tmp_path: Path) -> None:

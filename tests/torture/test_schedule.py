@@ -19,7 +19,7 @@ def test_every_schedule_is_a_plan_and_its_text_gives_it_back() -> None:
         schedule = draw(seed, brokers=3)
         assert parse(str(schedule)) == schedule
         plan = make_plan(schedule.plan())
-        assert plan.guarantee == schedule.guarantee
+        assert plan.guarantee == schedule.promise.guarantee
         faults = {
             fault for trouble in schedule.troubles for fault in trouble.plan.get("faults", ())
         }
@@ -41,7 +41,7 @@ def test_exactly_once_may_only_hide_what_was_aborted() -> None:
     repeat what a crash interrupts, and nothing else."""
     for seed in SEEDS:
         schedule = draw(seed, brokers=3)
-        if schedule.promise == "exactly_once":
+        if schedule.name == "exactly_once":
             assert schedule.may <= {Damage.HIDDEN, Damage.ABORTED_INPUTS}
             attempted = any(trouble.attempts for trouble in schedule.troubles)
             assert (Damage.ABORTED_INPUTS in schedule.may) == attempted

@@ -1,0 +1,72 @@
+"""What the proxy reads in Kafka's requests and answers: who sends them, and with which errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import Any
+
+from kafka.errors import for_code
+from kafka.protocol import consumer, producer
+from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
+
+METADATA = int(MetadataResponse.API_KEY)
+FIND_COORDINATOR = int(FindCoordinatorResponse.API_KEY)
+
+
+class Api(IntEnum):
+    """Requests of producers, and of the consumers that commit their offsets."""
+
+    PRODUCE = 0
+    OFFSET_COMMIT = 8
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+
+
+_KINDS: Mapping[int, tuple[Any, Any]] = {
+    Api.PRODUCE: (producer.ProduceRequest, producer.ProduceResponse),
+    Api.OFFSET_COMMIT: (consumer.OffsetCommitRequest, consumer.OffsetCommitResponse),
+    Api.INIT_PRODUCER_ID: (producer.InitProducerIdRequest, producer.InitProducerIdResponse),
+    Api.ADD_PARTITIONS_TO_TXN: (
+        producer.AddPartitionsToTxnRequest,
+        producer.AddPartitionsToTxnResponse,
+    ),
+    Api.ADD_OFFSETS_TO_TXN: (producer.AddOffsetsToTxnRequest, producer.AddOffsetsToTxnResponse),
+    Api.END_TXN: (producer.EndTxnRequest, producer.EndTxnResponse),
+    Api.TXN_OFFSET_COMMIT: (producer.TxnOffsetCommitRequest, producer.TxnOffsetCommitResponse),
+}
+
+
+def read_request(api: int, version: int, frame: bytes) -> Any:
+    return _KINDS[api][0].decode(frame, version=version, header=True)
+
+
+def transactional_id(request: Any) -> str | None:
+    """The sender's; None where the request is not part of a transaction."""
+    for name in ("transactional_id", "v3_and_below_transactional_id"):
+        if getattr(request, name, None):
+            return str(getattr(request, name))
+    return None
+
+
+def topics(request: Any) -> set[str]:
+    """The topics that a Produce request names."""
+    return {one.name for one in request.topic_data}
+
+
+def errors(api: int, version: int, frame: bytes) -> str:
+    """The error codes in an answer by name, or NO_ERROR."""
+    codes = set(_codes(_KINDS[api][1].decode(frame, version=version, header=True).to_dict()))
+    return ", ".join(sorted(for_code(code).message for code in codes - {0})) or "NO_ERROR"
+
+
+def _codes(answer: Any) -> Iterator[int]:
+    for name, value in answer.items():
+        if name.endswith("error_code"):
+            yield value
+        for part in value if isinstance(value, list) else ():
+            if isinstance(part, dict):
+                yield from _codes(part)
