@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from topicproof.app import session, wording
+from topicproof.backend.address import Address
 from topicproof.backend.commands.show import balances
 from topicproof.backend.history.store import Run
 from topicproof.backend.kafka.cluster import Cluster
@@ -58,4 +59,4 @@ def totals(settings: Settings, run: Run) -> None:
 
 @st.cache_data(ttl=READ_AGAIN_S, max_entries=4, show_spinner="Reading the totals…")
 def _read(bootstrap: str, sink: str, _settings: Settings) -> list[Balance]:
-    return current_totals(Cluster(bootstrap, _settings.client), sink)
+    return current_totals(Cluster(Address(bootstrap, _settings.client)), sink)

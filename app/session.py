@@ -19,6 +19,7 @@ import streamlit as st
 from topicproof.app.place import Look
 from topicproof.app.snapshot import Snapshot, Watch, fingerprint, same_place
 from topicproof.app.wording import plain
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
 from topicproof.backend.evidence.copy import zip_evidence
 from topicproof.backend.evidence.folder import REPORT, evidence_hash
@@ -139,7 +140,7 @@ def topics(found: Settings, kafka: Services, wanted: str | None) -> list[str]:
 
 @st.cache_data(ttl=5, max_entries=4, show_spinner="Asking Kafka for its topics…")
 def _topics(bootstrap: str, _found: Settings) -> list[str]:
-    return Cluster(bootstrap, _found.client).topics()
+    return Cluster(Address(bootstrap, _found.client)).topics()
 
 
 def snapshot(found: Settings, kafka: Services, topic: str, live: bool) -> Snapshot:
@@ -151,7 +152,7 @@ def snapshot(found: Settings, kafka: Services, topic: str, live: bool) -> Snapsh
         age_max_s = 0.0
     watch = _watch(kafka.bootstrap, topic)
     with nullcontext() if live else st.spinner(f"Reading the batch headers of {plain(topic)}…"):
-        taken = watch.get(kafka.bootstrap, found.client, age_max_s)
+        taken = watch.get(Address(kafka.bootstrap, found.client), age_max_s)
     st.session_state["snapshot_of"] = topic
     return taken
 
@@ -188,7 +189,7 @@ def _window(
     _seen: Snapshot,
 ) -> tuple[Record, ...]:
     found = _seen.bounds, _seen.ranges, _seen.batches
-    return tuple(read_window(bootstrap, _client, topic, partition, first, count, *found))
+    return tuple(read_window(Address(bootstrap, _client), topic, partition, first, count, *found))
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ def _coordination(
     _seen: Snapshot,
 ) -> Coordination:
     try:
-        with connect(bootstrap, _client) as kafka:
+        with connect(Address(bootstrap, _client)) as kafka:
             opened = ask_open_transactions(kafka, topic, _seen.bounds, _seen.ranges)
             producers = ask_producers(kafka, topic)
     except ClusterError as error:
@@ -250,8 +251,10 @@ def _told_by_log(
     has ended does not change. Raises ClusterError."""
     # The log of an id is in one partition; where a name is not known, all of them must be read.
     known = set(_ended["producer_id"]) <= _names.keys()
-    bounds = fetch_bounds(bootstrap, _client, STATE_TOPIC)
-    states = read_states(bootstrap, _client, bounds, set(_names.values()) if known else None)
+    bounds = fetch_bounds(Address(bootstrap, _client), STATE_TOPIC)
+    states = read_states(
+        Address(bootstrap, _client), bounds, set(_names.values()) if known else None
+    )
     places = zip(_ended["partition"], _ended["first_offset"], strict=True)
     found = zip(places, abort_reasons(within.topic, _ended, states), strict=True)
     return {place: reason for place, reason in found if reason is not None}, transactional_ids(
@@ -278,13 +281,12 @@ def searched(
         first = look.offset
         if first is None and look.time_ms is not None:
             first = offset_at(
-                kafka.bootstrap, found.client, seen.bounds, look.partition, look.time_ms
+                Address(kafka.bootstrap, found.client), seen.bounds, look.partition, look.time_ms
             )
         if first is None:
             first = seen.partition(look.partition).start
         answer = search(
-            kafka.bootstrap,
-            found.client,
+            Address(kafka.bootstrap, found.client),
             seen.bounds,
             seen.ranges,
             look.partition,
@@ -298,14 +300,14 @@ def searched(
 
 @st.cache_data(ttl=30, max_entries=4, show_spinner="Asking for brokers and topics…")
 def cluster_view(bootstrap: str, _client: Mapping[str, str]) -> ClusterView:
-    return describe_cluster(bootstrap, _client)
+    return describe_cluster(Address(bootstrap, _client))
 
 
 @st.cache_data(ttl=30, max_entries=16, show_spinner="Asking for the topic’s settings…")
 def topic_view(
     bootstrap: str, topic: str, _client: Mapping[str, str]
 ) -> tuple[tuple[Placement, ...], tuple[Setting, ...]]:
-    return describe_topic(bootstrap, _client, topic)
+    return describe_topic(Address(bootstrap, _client), topic)
 
 
 @st.cache_data(
@@ -321,7 +323,7 @@ def lags(
     _seen: Snapshot,
 ) -> tuple[GroupLag, ...]:
     opened = _coordination(bootstrap, topic, taken_at, _client, _seen).opened
-    return group_lags(bootstrap, _client, topic, _seen.bounds, _seen.ranges, opened)
+    return group_lags(Address(bootstrap, _client), topic, _seen.bounds, _seen.ranges, opened)
 
 
 def committed_instead(

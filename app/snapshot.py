@@ -14,6 +14,7 @@ from functools import cached_property
 import pandas as pd
 import pyarrow as pa
 
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.log import fates, rawlog
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
@@ -94,22 +95,20 @@ class Watch:
     looked_at: float = 0.0
     """On the monotonic clock."""
 
-    def get(self, bootstrap: str, client: Mapping[str, str], age_max_s: float) -> Snapshot:
+    def get(self, address: Address, age_max_s: float) -> Snapshot:
         """The newest snapshot, taken anew when it is older than that. Raises ClusterError,
         TopicError."""
         with self.lock:
             if self.newest is None or time.monotonic() - self.looked_at > age_max_s:
-                self.newest = take(bootstrap, client, self.topic, self.newest)
+                self.newest = take(address, self.topic, self.newest)
                 self.looked_at = time.monotonic()
             return self.newest
 
 
-def take(
-    bootstrap: str, client: Mapping[str, str], topic: str, before: Snapshot | None = None
-) -> Snapshot:
+def take(address: Address, topic: str, before: Snapshot | None = None) -> Snapshot:
     """The topic now. Of `before`, the batches that are still in the log are kept."""
     began = time.monotonic()
-    with rawlog.connect(bootstrap, client) as kafka:
+    with rawlog.connect(address) as kafka:
         bounds = _settled(kafka, topic, before)
         taken_at = datetime.now(UTC)
         known = before.batches if before is not None and _grown(before.bounds, bounds) else None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -171,24 +172,22 @@ def read_properties(path: Path) -> dict[str, str]:
     return found
 
 
-def admin_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
+def admin_config(address: Address) -> dict[str, Any]:
     return {
         **_ALWAYS,
-        **client,
-        "bootstrap.servers": bootstrap,
+        **address.client,
+        "bootstrap.servers": address.bootstrap,
         "socket.timeout.ms": REQUEST_TIMEOUT_MS,
     }
 
 
-def consumer_config(
-    bootstrap: str, client: Mapping[str, str], group: str, isolation: str
-) -> dict[str, Any]:
+def consumer_config(address: Address, group: str, isolation: str) -> dict[str, Any]:
     """A consumer that never commits by itself and fails, instead of jumping, when its offset is
     gone."""
     return {
         **_ALWAYS,
-        **client,
-        "bootstrap.servers": bootstrap,
+        **address.client,
+        "bootstrap.servers": address.bootstrap,
         "group.id": group,
         "isolation.level": isolation,
         "auto.offset.reset": "error",
@@ -198,11 +197,11 @@ def consumer_config(
     }
 
 
-def idempotent_producer_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
+def idempotent_producer_config(address: Address) -> dict[str, Any]:
     return {
         **_ALWAYS,
-        **client,
-        "bootstrap.servers": bootstrap,
+        **address.client,
+        "bootstrap.servers": address.bootstrap,
         "enable.idempotence": True,
         "acks": "all",
         "linger.ms": 20,
@@ -212,13 +211,13 @@ def idempotent_producer_config(bootstrap: str, client: Mapping[str, str]) -> dic
     }
 
 
-def journal_producer_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
+def journal_producer_config(address: Address) -> dict[str, Any]:
     """Acknowledged by all replicas and in order, but not idempotent: asking for a producer id first
     took 0.5 s a task, and an entry that a retry repeats says nothing new."""
     return {
         **_ALWAYS,
-        **client,
-        "bootstrap.servers": bootstrap,
+        **address.client,
+        "bootstrap.servers": address.bootstrap,
         "acks": "all",
         "max.in.flight.requests.per.connection": 1,
         # An entry a transaction: of some hundred a second each would be a request.
@@ -227,13 +226,12 @@ def journal_producer_config(bootstrap: str, client: Mapping[str, str]) -> dict[s
 
 
 def transactional_producer_config(
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     transactional_id: str,
     timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> dict[str, Any]:
     return {
-        **idempotent_producer_config(bootstrap, client),
+        **idempotent_producer_config(address),
         "linger.ms": 50,
         "batch.size": 1_000_000,
         # Right after a transaction the coordinator answers "still completing"
@@ -252,11 +250,9 @@ def transactional_producer_config(
     }
 
 
-def plain_producer_config(
-    bootstrap: str, client: Mapping[str, str], idempotence: bool, acks: str
-) -> dict[str, Any]:
+def plain_producer_config(address: Address, idempotence: bool, acks: str) -> dict[str, Any]:
     return {
-        **idempotent_producer_config(bootstrap, client),
+        **idempotent_producer_config(address),
         "linger.ms": 50,
         "batch.size": 1_000_000,
         "delivery.report.only.error": True,
@@ -266,7 +262,7 @@ def plain_producer_config(
     }
 
 
-def kafka_python_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
+def kafka_python_config(address: Address) -> dict[str, Any]:
     """kafka-python's keyword arguments for the same cluster, translated from librdkafka's names."""
     names = {
         "security.protocol": "security_protocol",
@@ -280,13 +276,13 @@ def kafka_python_config(bootstrap: str, client: Mapping[str, str]) -> dict[str, 
         "ssl.key.password": "ssl_password",
     }
     return {
-        "bootstrap_servers": bootstrap.split(","),
+        "bootstrap_servers": address.bootstrap.split(","),
         "request_timeout_ms": REQUEST_TIMEOUT_MS,
         "bootstrap_timeout_ms": REQUEST_TIMEOUT_MS,
         "reconnect_backoff_max_ms": 1_000,
         # One record batch may be as large as the protocol's length field allows.
         "receive_message_max_bytes": 2**31 - 1,
-        **{names[name]: value for name, value in client.items() if name in names},
+        **{names[name]: value for name, value in address.client.items() if name in names},
     }
 
 
@@ -347,25 +343,22 @@ def _read(path: str) -> str:
         ) from error
 
 
-def clients_of_spark_options(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Address and client properties out of the options of a Spark data source, where each begins
-    with `kafka.`.
+def address_of_spark_options(options: Mapping[str, str]) -> Address:
+    """The address in the options of a Spark data source, where each name begins with `kafka.`.
 
-    Raises UsageError when the address is missing.
+    Raises UsageError when it is missing.
     """
     client = {name[6:]: value for name, value in options.items() if name.startswith("kafka.")}
     if not client.get("bootstrap.servers"):
         raise UsageError("The option kafka.bootstrap.servers is missing.")
-    return client.pop("bootstrap.servers"), client
+    return Address(client.pop("bootstrap.servers"), client)
 
 
-def spark_source_options(
-    bootstrap: str, client: Mapping[str, str], isolation: str
-) -> dict[str, str]:
+def spark_source_options(address: Address, isolation: str) -> dict[str, str]:
     """Options of Spark's Kafka source, with fetch sizes that were measured to double its speed."""
     return {
-        **{f"kafka.{name}": value for name, value in java_client(client).items()},
-        "kafka.bootstrap.servers": bootstrap,
+        **{f"kafka.{name}": value for name, value in java_client(address.client).items()},
+        "kafka.bootstrap.servers": address.bootstrap,
         "kafka.isolation.level": isolation,
         "kafka.max.poll.records": "50000",
         "kafka.max.partition.fetch.bytes": "8000000",

@@ -37,6 +37,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from rich.console import Console
 from rich.table import Table
 
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.kafka.plain import PlainProducer
@@ -77,7 +78,7 @@ def main() -> None:
         errors.print("starting Apache Kafka")
         kafka.start()
         try:
-            cluster = Cluster(kafka.bootstrap, {})
+            cluster = Cluster(Address(kafka.bootstrap))
             for topic in (SINK, SOURCE):
                 cluster.create_topic(topic, PARTITIONS)
             console.print(table(measured(kafka, asked.transactions, asked.times, errors.print)))
@@ -107,10 +108,10 @@ def librdkafka(bootstrap: str, records: int, transactions: bool) -> Iterator[Sen
     """The sink's producers."""
     group = uuid.uuid4().hex
     rows = [(SINK, key, value, ()) for key, value in pairs(records)]
-    with closing(Consumer(consumer_config(bootstrap, {}, group, READ_COMMITTED))) as consumer:
+    with closing(Consumer(consumer_config(Address(bootstrap), group, READ_COMMITTED))) as consumer:
         if transactions:
             named = consumer.consumer_group_metadata()
-            with TransactionalProducer(bootstrap, {}, group) as producer:
+            with TransactionalProducer(Address(bootstrap), group) as producer:
 
                 def send(number: int) -> None:
                     with producer.transaction():
@@ -119,7 +120,7 @@ def librdkafka(bootstrap: str, records: int, transactions: bool) -> Iterator[Sen
 
                 yield send
         else:
-            with PlainProducer(bootstrap, {}, True, "all") as plain:
+            with PlainProducer(Address(bootstrap), True, "all") as plain:
 
                 def send_plainly(number: int) -> None:
                     plain.produce(rows)
@@ -134,7 +135,7 @@ def librdkafka(bootstrap: str, records: int, transactions: bool) -> Iterator[Sen
 def second_version(bootstrap: str, records: int, transactions: bool) -> Iterator[Send]:
     """One request for all partitions; the broker adds them, and the group, to the transaction by
     itself."""
-    with connect(bootstrap, {}) as kafka:
+    with connect(Address(bootstrap)) as kafka:
         yield SecondVersion(kafka, records, transactions).send
 
 

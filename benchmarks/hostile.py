@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scan import peak_bytes
+from topicproof.backend.address import Address
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
@@ -166,7 +167,7 @@ def main() -> None:
 
 
 def measure(bootstrap: str, spark_remote: str, case: Case, folder: Path) -> Figures:
-    cluster = Cluster(bootstrap, {})
+    cluster = Cluster(Address(bootstrap))
     name = f"hostile-{uuid.uuid4().hex[:6]}"
     topics = (f"{name}-source", f"{name}-sink")
     for topic in topics:
@@ -204,11 +205,13 @@ def measure(bootstrap: str, spark_remote: str, case: Case, folder: Path) -> Figu
 def fill(bootstrap: str, case: Case, source: str, sink: str) -> None:
     """The source as it is, the sink in transactions, with what is wrong with it."""
     large = {"message.max.bytes": 2 * case.bytes_max, "queue.buffering.max.kbytes": 200_000}
-    plain = Producer({**idempotent_producer_config(bootstrap, {}), **large})
+    plain = Producer({**idempotent_producer_config(Address(bootstrap)), **large})
     for number in range(case.records):
         _produce(plain, source, case, number)
     _require(plain.flush(300) == 0, source)
-    producer = Producer({**transactional_producer_config(bootstrap, {}, f"{sink}-writer"), **large})
+    producer = Producer(
+        {**transactional_producer_config(Address(bootstrap), f"{sink}-writer"), **large}
+    )
     producer.list_topics()
     producer.init_transactions(30)
     outputs = [number for number in range(case.records) if number not in NEVER]
@@ -251,10 +254,10 @@ def judge_alone(
     """In a process that has done nothing else."""
     began = time.monotonic()
     question = Question(
-        fetch_bounds(bootstrap, {}, source), sink, identity=Identity.KEY, order=Order.NONE
+        fetch_bounds(Address(bootstrap), source), sink, identity=Identity.KEY, order=Order.NONE
     )
     with spark_session(spark_remote) as spark:
-        report = judge_topics(spark, bootstrap, {}, question, folder)
+        report = judge_topics(spark, Address(bootstrap), question, folder)
     uncounted = {one.kind for one in report.not_checked}
     return {
         "verdict": report.verdict.value,

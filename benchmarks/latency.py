@@ -88,7 +88,7 @@ class _Heard(threading.Thread):
 
     def __init__(self, bench: Bench, sink: str, total: int, level: str) -> None:
         super().__init__(daemon=True)
-        config = consumer_config(bench.services.bootstrap, bench.settings.client, "latency", level)
+        config = consumer_config(bench.services.address, "latency", level)
         self.consumer = Consumer({**config, "fetch.wait.max.ms": 10})
         self.consumer.assign(
             [TopicPartition(sink, partition, 0) for partition in range(PARTITIONS)]
@@ -111,7 +111,7 @@ def _feed(bench: Bench, source: str, sent: list[float], rate: int) -> None:
     """One record after the other, each at its time."""
     producer = Producer(
         {
-            **idempotent_producer_config(bench.services.bootstrap, bench.settings.client),
+            **idempotent_producer_config(bench.services.address),
             "linger.ms": 0,
         }
     )

@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.click import CHROMIUM, FLAGS, PATIENCE_MS
+from topicproof.backend.address import Address
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.cells import RESULTS, Result
@@ -255,14 +256,14 @@ def seen(page: Page, *sights: Sight, whole: bool = False) -> float:
 
 def fill(bootstrap: str, records: int) -> None:
     """The large topic."""
-    cluster = Cluster(bootstrap, {})
+    cluster = Cluster(Address(bootstrap))
     cluster.create_topic(TOPIC, PARTITIONS)
     config = {
         "batch.num.messages": BATCH,
         "linger.ms": 50,
         "queue.buffering.max.messages": 10 * AT_ONCE,
     }
-    producer = Producer({**transactional_producer_config(bootstrap, {}, TOPIC), **config})
+    producer = Producer({**transactional_producer_config(Address(bootstrap), TOPIC), **config})
     producer.init_transactions(30)
     for number in range(records // AT_ONCE):
         producer.begin_transaction()

@@ -27,6 +27,7 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
 
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.services.jars import BROKER, jar_files
@@ -82,7 +83,7 @@ def main() -> None:
 def filled_topic(bootstrap: str, batch: int, errors: Console) -> Iterator[str]:
     """A topic of RECORDS records in batches of `batch`, deleted at the end of the block."""
     topic = f"bench-scan-{batch}-{uuid.uuid4().hex[:6]}"
-    cluster = Cluster(bootstrap, {})
+    cluster = Cluster(Address(bootstrap))
     cluster.create_topic(topic, PARTITIONS)
     try:
         began = time.monotonic()
@@ -97,7 +98,7 @@ def fill(bootstrap: str, topic: str, batch: int) -> None:
     producer = Producer(
         # A long linger, so that a batch is sent when it is full and not before.
         {
-            **idempotent_producer_config(bootstrap, {}),
+            **idempotent_producer_config(Address(bootstrap)),
             "batch.num.messages": batch,
             "linger.ms": 1_000,
         }
@@ -118,7 +119,7 @@ def scan_alone(bootstrap: str, topic: str, records: int) -> Figures:
 
 
 def scan_once(bootstrap: str, topic: str, records: int) -> Figures:
-    whole = fetch_bounds(bootstrap, {}, topic)
+    whole = fetch_bounds(Address(bootstrap), topic)
     end = records // PARTITIONS
     bounds = Bounds(
         topic, tuple(PartitionBounds(p.partition, 0, end, end) for p in whole.partitions)
@@ -126,14 +127,13 @@ def scan_once(bootstrap: str, topic: str, records: int) -> Figures:
     # Imports, connections and Arrow's own pools are there after a first small scan, and no part of
     # the growth.
     scan(
-        bootstrap,
-        {},
+        Address(bootstrap),
         topic,
         Bounds(topic, tuple(PartitionBounds(p.partition, 0, 1, 1) for p in whole.partitions)),
     )
     before = psutil.Process().memory_info().rss
     began, cpu_began = time.perf_counter(), time.process_time()
-    table = scan(bootstrap, {}, topic, bounds)
+    table = scan(Address(bootstrap), topic, bounds)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
     growth = peak_bytes() - before
     counted = pc.sum(table["count"]).as_py()

@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.store import History, Run
@@ -92,7 +93,7 @@ class Bench:
 
     @property
     def cluster(self) -> Cluster:
-        return Cluster(self.services.bootstrap, self.settings.client)
+        return Cluster(Address(self.services.bootstrap, self.settings.client))
 
     @property
     def history(self) -> History:
@@ -126,7 +127,7 @@ def three_brokers(bench: Bench) -> Iterator[Bench]:
 
 
 def fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
-    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
     for first in range(0, records, FILL_AT_ONCE):
         while len(producer) > 10 * FILL_AT_ONCE:
             producer.poll(0.01)
@@ -179,9 +180,7 @@ def kept(bench: Bench, source: str, records: int, **plan: Any) -> Iterator[tuple
 def journal_times(bench: Bench, run: Run) -> tuple[float, list[float], int]:
     """By a run's journal: when its first task was about to write, when each transaction was
     committed, and of how many inputs all of these were."""
-    consumer = Consumer(
-        consumer_config(bench.services.bootstrap, bench.settings.client, "speed", READ_COMMITTED)
-    )
+    consumer = Consumer(consumer_config(bench.services.address, "speed", READ_COMMITTED))
     place = TopicPartition(run.facts.journal, 0)
     start, end = consumer.get_watermark_offsets(place, 10)
     consumer.assign([TopicPartition(place.topic, 0, start)])
@@ -309,13 +308,11 @@ def streams_sized(
     bench: Bench, source: str, records: int, guarantee: str, commit_ms: int
 ) -> tuple[float, float]:
     """As `streams`, and beside it how many records its transactions had, by the raw log."""
-    bootstrap, client, sink = bench.services.bootstrap, bench.settings.client, f"{source}-streams"
+    address, sink = bench.services.address, f"{source}-streams"
     with streaming(bench, source, records, guarantee, commit_ms) as process:
         said, _ = process.communicate(timeout=PEER_TIMEOUT_S)
-        bounds = fetch_bounds(bootstrap, client, sink)
-        sizes = over_partitions(transactions(scan(bootstrap, client, sink, bounds), bounds))[
-            "records"
-        ]
+        bounds = fetch_bounds(address, sink)
+        sizes = over_partitions(transactions(scan(address, sink, bounds), bounds))["records"]
     found = re.search(r"(\d+) records/s", said)
     if process.returncode or found is None:
         raise SetupError("Kafka Streams did not end well.")
@@ -355,7 +352,7 @@ def streaming(
 
 def python_loop(bench: Bench, source: str, per_transaction: int) -> float:
     """Records per second of the hand-written loop, as it prints them."""
-    bounds = fetch_bounds(bench.services.bootstrap, bench.settings.client, source)
+    bounds = fetch_bounds(bench.services.address, source)
     records = sum(p.lso - p.start for p in bounds.partitions)
     found = re.search(
         r"(\d+) records/s",
@@ -387,12 +384,11 @@ def verdict(bench: Bench, run: Run, folder: Path, payloads: Payloads = Payloads.
     """Seconds of the full verdict on a run's topics, with its evidence."""
     began = time.monotonic()
     with spark_session(bench.services.spark_remote) as spark:
-        source = fetch_bounds(bench.services.bootstrap, bench.settings.client, run.facts.source)
+        source = fetch_bounds(bench.services.address, run.facts.source)
         question = Question(source, run.facts.sink)
         report = judge_topics(
             spark,
-            bench.services.bootstrap,
-            bench.settings.client,
+            bench.services.address,
             question,
             folder,
             payloads=payloads,
@@ -406,14 +402,14 @@ def plain_counts(bench: Bench, run: Run) -> float:
     """Seconds of three plain Spark counts: the source, and the sink at both levels, which is what a
     verdict reads."""
     began = time.monotonic()
-    bootstrap, client = bench.services.bootstrap, bench.settings.client
-    options = spark_source_options(bootstrap, client, READ_COMMITTED)
+    address = bench.services.address
+    options = spark_source_options(address, READ_COMMITTED)
     levels = (Witness.READ_COMMITTED, Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED)
     with spark_session(bench.services.spark_remote) as spark:
         for topic, level in zip(
             (run.facts.source, run.facts.sink, run.facts.sink), levels, strict=True
         ):
-            read(spark, options, fetch_bounds(bootstrap, client, topic), level).count()
+            read(spark, options, fetch_bounds(address, topic), level).count()
     return time.monotonic() - began
 
 

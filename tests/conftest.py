@@ -15,6 +15,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
 from tests.runs import SMALL, Finished, run_to_end
+from topicproof.backend.address import Address
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import connect
 from topicproof.backend.settings import Settings, admin_config, read_settings
@@ -89,7 +90,7 @@ def spark(spark_sessions: Callable[[], SparkSession]) -> SparkSession:
 @pytest.fixture
 def new_topic(bootstrap: str, request: pytest.FixtureRequest) -> Callable[..., str]:
     """Makes an empty topic named after the test: `new_topic(partitions=1, **topic_config)`."""
-    admin = AdminClient(admin_config(bootstrap, {}))
+    admin = AdminClient(admin_config(Address(bootstrap)))
 
     def make(partitions: int = 1, **config: str) -> str:
         name = f"{request.node.name.split('[')[0].replace('_', '-')}-{uuid.uuid4().hex[:6]}"

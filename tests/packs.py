@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from confluent_kafka import Producer
 
+from topicproof.backend.address import Address
 from topicproof.backend.settings import transactional_producer_config
 from topicproof.validators.lineage.headers import (
     LINEAGE_HEADER,
@@ -34,7 +35,7 @@ class Sink:
 
     def begin(self, who: str) -> None:
         if who not in self.producers:
-            config = transactional_producer_config(self.bootstrap, {}, f"{self.topic}-{who}")
+            config = transactional_producer_config(Address(self.bootstrap), f"{self.topic}-{who}")
             self.producers[who] = Producer(config)
             self.producers[who].list_topics()
             self.producers[who].init_transactions(10)

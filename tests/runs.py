@@ -9,6 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from topicproof.backend.address import Address
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.runs.lifecycle import create, execute, make_context
 from topicproof.backend.runs.plan import make_plan
@@ -73,7 +74,7 @@ def read_all(
 ) -> list[Message]:
     """Everything a plain client delivers, in offset order per partition. `client`: properties that
     open the cluster."""
-    consumer = Consumer(consumer_config(bootstrap, client or {}, "tests", isolation))
+    consumer = Consumer(consumer_config(Address(bootstrap, client or {}), "tests", isolation))
     partitions = list(consumer.list_topics(topic, 10).topics[topic].partitions)
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
     found: list[Message] = []
@@ -104,7 +105,7 @@ def read_all(
 def write_committed(bootstrap: str, topic: str, messages: Sequence[Message]) -> None:
     """Append copies of messages to their partitions, in one transaction of a producer of its
     own."""
-    producer = Producer(transactional_producer_config(bootstrap, {}, f"tests-{topic}"))
+    producer = Producer(transactional_producer_config(Address(bootstrap), f"tests-{topic}"))
     producer.init_transactions(10)
     producer.begin_transaction()
     for message in messages:

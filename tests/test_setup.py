@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from topicproof.backend import settings as settings_module
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, SetupError, UsageError
 from topicproof.backend.kafka.cluster import TXN_OFFSET_COMMIT, Cluster, require_transactions
 from topicproof.backend.services import kafka as broker
@@ -111,14 +112,14 @@ def test_a_broker_too_old_for_transactions_is_named() -> None:
     """Story: the cluster runs Kafka 2.4, which does not know KIP-447. The sentence says what is
     needed."""
     with pytest.raises(ClusterError, match=r"too old for transactions.*2\.5 or later"):
-        require_transactions("old:9092", {TXN_OFFSET_COMMIT: (0, 2)})
+        require_transactions(Address("old:9092"), {TXN_OFFSET_COMMIT: (0, 2)})
     with pytest.raises(ClusterError, match="too old"):
-        require_transactions("ancient:9092", {})
+        require_transactions(Address("ancient:9092"), {})
 
 
 def test_our_broker_is_new_enough(bootstrap: str) -> None:
     """Story: the embedded broker is asked. It speaks what our transactions need."""
-    Cluster(bootstrap).check()
+    Cluster(Address(bootstrap)).check()
 
 
 def test_client_properties_are_read_and_a_bad_line_is_named(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_client_properties_are_read_and_a_bad_line_is_named(tmp_path: Path) -> N
     path.write_text("# ours\nbootstrap.servers = a:1,b:2\n\nsasl.password=x=y\n")
     assert read_properties(path) == {"bootstrap.servers": "a:1,b:2", "sasl.password": "x=y"}
     found = read_settings(config=path, home=tmp_path)
-    assert found.bootstrap == "a:1,b:2" and "x=y" not in repr(Cluster("a:1", found.client))
+    assert found.bootstrap == "a:1,b:2" and "x=y" not in repr(Cluster(Address("a:1", found.client)))
     path.write_text("words\n")
     with pytest.raises(UsageError, match="line 1: expected name=value"):
         read_properties(path)

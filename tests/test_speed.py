@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.sides import Bench
 from benchmarks.speed import Line, measure, write
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
@@ -20,14 +21,14 @@ def test_the_benchmark_measures_and_writes_what_it_found(
 ) -> None:
     """Story: somebody runs the benchmark without peers. The row that needs one stands alone, and
     nothing but the filled sources stays in Kafka."""
-    there = set(Cluster(cluster.bootstrap, {}).topics())
+    there = set(Cluster(Address(cluster.bootstrap)).topics())
     bench = Bench(settings, cluster)
     said: list[str] = []
     found = measure(bench, ("streams",), RECORDS, 1, said.append)
     assert [(line.row, line.against) for line in found] == [("streams", "")] * 2
     assert not any("left out" in text for text in said), said
     assert all(rate > 0 for line in found for rate in (*line.ours, *line.theirs))
-    assert set(Cluster(cluster.bootstrap, {}).topics()) - there == set(bench.filled.values())
+    assert set(Cluster(Address(cluster.bootstrap)).topics()) - there == set(bench.filled.values())
     write(found, tmp_path, RECORDS)
     lines = json.loads((tmp_path / "speed.json").read_text())["lines"]
     assert [line["what"] for line in lines] == [line.what for line in found]

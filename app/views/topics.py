@@ -338,8 +338,7 @@ def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
         with session.said():
             seen = session.snapshot(settings, kafka, name, live=True)
             rows = browse.latest(
-                kafka.bootstrap,
-                settings.client,
+                kafka.address,
                 seen.bounds,
                 seen.ranges,
                 ISOLATION[level],

@@ -57,7 +57,7 @@ def contract(
         raise UsageError(f"{file} is there already. Choose another name, or remove it.")
     settings = settings_of(bootstrap, config)
     with services(settings, spark=False, say=say) as running:
-        found = draft(running.bootstrap, settings.client, source, sink)
+        found = draft(running.address, source, sink)
     if not found.found:
         emit(json_, {"contract": None, "why": found.why, "tried": found.text, "file": None})
         out.print(found.text, end="", highlight=False, markup=False)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from topicproof.backend.address import Address
 from topicproof.backend.commands.options import Config, Json, Out, PayloadsKept, RunId, settings_of
 from topicproof.backend.commands.show import plain
 from topicproof.backend.commands.terminal import emit, out, print_report, say
@@ -94,6 +95,7 @@ def verify(
     if bootstrap is not None and not judged:
         raise UsageError("--bootstrap compares what is judged again. Remove it, or --hashes-only.")
     settings = settings_of(bootstrap, config)
+    address = None if bootstrap is None else Address(bootstrap, settings.client)
     places = evidence_in(folder.absolute())
     found = [unchanged(place) for place in places]
     if judged and not any(one.differences for one in found):
@@ -101,7 +103,7 @@ def verify(
             services(settings, kafka=False, say=say) as up,
             spark_session(up.spark_remote) as spark,
         ):
-            found = [verify_evidence(spark, place, bootstrap, settings.client) for place in places]
+            found = [verify_evidence(spark, place, address) for place in places]
     emit(
         json_,
         [_verified_json(one) for one in found] if len(found) > 1 else _verified_json(found[0]),

@@ -262,7 +262,7 @@ def check(
         require_room(folder)
     history = History(settings)
     with services(settings, say=say) as found:
-        cluster = Cluster(found.bootstrap, settings.client)
+        cluster = Cluster(found.address)
         cluster.check()
         attachments = (
             {"contract.yaml": contract.read_text(encoding="utf-8")} if contract is not None else {}

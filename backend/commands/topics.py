@@ -51,7 +51,7 @@ def fill(
     """
     settings = settings_of(bootstrap, config, brokers)
     with stopping() as stop, services(settings, spark=False, say=say) as found:
-        cluster = Cluster(found.bootstrap, settings.client)
+        cluster = Cluster(found.address)
         cluster.create_topic(topic, partitions or 3, exists_ok=True)
         held = cluster.bounds(topic)
         if held.offsets:
@@ -84,7 +84,7 @@ def floor(
     """
     settings = settings_of(bootstrap, config, brokers)
     with services(settings, spark=False, say=say) as found:
-        offsets = commit_floor(Cluster(found.bootstrap, settings.client), group, topic, latest)
+        offsets = commit_floor(Cluster(found.address), group, topic, latest)
     emit(json_, {"group": group, "topic": topic, "offsets": offsets})
     begins = ", ".join(
         f"{topic}-{partition} at {offset:,}" for partition, offset in offsets.items()
@@ -109,7 +109,7 @@ def inspect(
     """
     settings = settings_of(bootstrap, config, brokers)
     with services(settings, spark=False, say=say) as found:
-        view = inspect_topic(found.bootstrap, settings.client, topic, check_crc)
+        view = inspect_topic(found.address, topic, check_crc)
     emit(json_, view.to_json())
     if json_ is None:
         print_topic(out, view)
@@ -125,7 +125,7 @@ def transactions(
     """
     settings = settings_of(bootstrap, config, brokers)
     with services(settings, spark=False, say=say) as found:
-        view = cluster_transactions(found.bootstrap, settings.client)
+        view = cluster_transactions(found.address)
     emit(json_, view.to_json())
     if json_ is None:
         print_transactions(out, view)
@@ -159,10 +159,8 @@ def abort(
     """
     settings = settings_of(bootstrap, config, brokers)
     with services(settings, spark=False, say=say) as found:
-        plan = plan_abort(
-            found.bootstrap, settings.client, topic, partition, offset, producer_id, open_too
-        )
-        after = abort_transaction(found.bootstrap, settings.client, plan) if yes else None
+        plan = plan_abort(found.address, topic, partition, offset, producer_id, open_too)
+        after = abort_transaction(found.address, plan) if yes else None
     emit(json_, plan.to_json() | {"done": yes, "after": asdict(after) if after else None})
     for sentence in (plan.found.why, plan.lost, plan.gained, plan.means):
         out.print(sentence, highlight=False, markup=False)

@@ -31,7 +31,7 @@ def totals(
         raise UsageError(f"{run_id} is no run of the scenario totals, so it has no totals.")
     settings = where_it_ran(settings, found)
     with services(settings, spark=False, say=say) as running:
-        known = current_totals(Cluster(running.bootstrap, settings.client), found.facts.sink)
+        known = current_totals(Cluster(running.address), found.facts.sink)
     emit(json_, [{**asdict(one), "difference_cents": one.difference_cents} for one in known])
     if json_ is not None:
         return

@@ -15,7 +15,7 @@ def fill_with_attempts(cluster: Cluster, topic: str, records: int, per_transacti
     """Append the integers below `records`, as text for key and value. Raises ClusterError,
     SinkError."""
     try:
-        with TransactionalProducer(cluster.bootstrap, cluster.client, f"{topic}-fill") as producer:
+        with TransactionalProducer(cluster.address, f"{topic}-fill") as producer:
             for first in range(0, records, per_transaction):
                 numbers = range(first, min(first + per_transaction, records))
                 producer.producer.begin_transaction()
@@ -25,7 +25,7 @@ def fill_with_attempts(cluster: Cluster, topic: str, records: int, per_transacti
                 with producer.transaction():
                     _produce(producer, topic, numbers)
     except KafkaException as error:
-        raise cluster_error(error, cluster.bootstrap, f"filling {topic}") from error
+        raise cluster_error(error, cluster.address, f"filling {topic}") from error
 
 
 def _produce(producer: TransactionalProducer, topic: str, numbers: range) -> None:

@@ -24,7 +24,7 @@ def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
     try:
         found = cluster.admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
     except KafkaException as error:
-        raise cluster_error(error, cluster.bootstrap, f"asking who leads {name}") from error
+        raise cluster_error(error, cluster.address, f"asking who leads {name}") from error
     if not found:
         raise ClusterError(f"There is no topic {name} yet, so no broker leads it.")
     partition = own_partition(key, len(found)) if role in OWN_TOPICS else 0
@@ -38,7 +38,7 @@ def how_many(cluster: Cluster) -> int:
     try:
         return len(cluster.admin.list_topics(timeout=TIMEOUT_S).brokers)
     except KafkaException as error:
-        raise cluster_error(error, cluster.bootstrap, "counting its brokers") from error
+        raise cluster_error(error, cluster.address, "counting its brokers") from error
 
 
 def own_partition(key: str, partitions: int) -> int:

@@ -34,9 +34,7 @@ def leave_open(
     timeout_ms = FOREIGN_TIMEOUT_MS if expires_after_s is None else expires_after_s * 1000
     # Successful deliveries report the offsets of its records. Other producers turn them off.
     every = {"delivery_report_only_error": False}
-    foreign = TransactionalProducer(
-        cluster.bootstrap, cluster.client, f"{topic}-foreign", timeout_ms, **every
-    )
+    foreign = TransactionalProducer(cluster.address, f"{topic}-foreign", timeout_ms, **every)
     opened: dict[int, int] = {}
     """Offset of the open transaction's record, by partition."""
 
@@ -55,7 +53,7 @@ def leave_open(
         foreign.flush()
     except KafkaException as error:
         raise cluster_error(
-            error, cluster.bootstrap, f"leaving a transaction open in {topic}"
+            error, cluster.address, f"leaving a transaction open in {topic}"
         ) from error
 
     def end() -> str:

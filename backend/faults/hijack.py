@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import InjectedError
 from topicproof.backend.faults.other import start, what_was_told
 from topicproof.backend.kafka.transaction import TransactionalProducer
@@ -14,10 +15,13 @@ from topicproof.backend.kafka.transaction import TransactionalProducer
 DONE_WITHIN_S = 60.0
 
 
-def hijack(bootstrap: str, client: Mapping[str, str], transactional_id: str) -> None:
+def hijack(address: Address, transactional_id: str) -> None:
     """Returns when another process has the id. Raises InjectedError when it failed."""
     ended = start(
-        __name__, bootstrap=bootstrap, client=dict(client), transactional_id=transactional_id
+        __name__,
+        bootstrap=address.bootstrap,
+        client=dict(address.client),
+        transactional_id=transactional_id,
     )
     if ended.wait(DONE_WITHIN_S) != 0:
         raise InjectedError(
@@ -27,7 +31,7 @@ def hijack(bootstrap: str, client: Mapping[str, str], transactional_id: str) -> 
 
 
 def _take_over(bootstrap: str, client: Mapping[str, str], transactional_id: str) -> None:
-    with TransactionalProducer(bootstrap, client, transactional_id) as taken:
+    with TransactionalProducer(Address(bootstrap, client), transactional_id) as taken:
         taken.producer.begin_transaction()
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
+from topicproof.backend.address import Address
 from topicproof.backend.settings import REQUEST_TIMEOUT_MS, admin_config
 
 CLIENT_TAKES_BYTES = 1_000_000_000
 """The client's own limit, raised so that the broker refuses the record."""
 
 
-def oversized(bootstrap: str, client: Mapping[str, str], topic: str) -> bytes:
+def oversized(address: Address, topic: str) -> bytes:
     """A random value that is larger than the topic allows, even compressed."""
     asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    admin = AdminClient(admin_config(bootstrap, client))
+    admin = AdminClient(admin_config(address))
     settings = admin.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_MS / 1000)[
         asked
     ].result()

@@ -8,9 +8,9 @@ proves that the fault fired.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, InjectedError
 from topicproof.backend.sink.journal import FaultTold, JournalReader, Told
 
@@ -18,10 +18,10 @@ DONE_WITHIN_S = 120.0
 LOOK_S = 0.05
 
 
-def wait_for_the_run(bootstrap: str, client: Mapping[str, str], journal: str, fault: str) -> None:
+def wait_for_the_run(address: Address, journal: str, fault: str) -> None:
     """Returns when the fault is under way. Raises InjectedError when the run's process cannot do
     it."""
-    reader = JournalReader(bootstrap, client, journal)
+    reader = JournalReader(address, journal)
     deadline = time.monotonic() + DONE_WITHIN_S
     try:
         while time.monotonic() < deadline:

@@ -49,7 +49,7 @@ class Injector:
     def prepare(self) -> None:
         """Read what earlier tasks have claimed."""
         if (self.faults or self.abort_probability > 0) and self.sink.journal:
-            self.entries = read_journal(self.sink.bootstrap, self.sink.client, self.sink.journal)
+            self.entries = read_journal(self.sink.address, self.sink.journal)
 
     def client_settings(self) -> Mapping[str, int]:
         if any(fault.kind == REFUSED for fault in self.faults):
@@ -111,24 +111,22 @@ class Injector:
         elif fault.kind == ERROR:
             crash.error(fault, self._where)
         elif fault.kind == ZOMBIE and sink.journal is not None:
-            zombie.stop_until_succeeded(
-                sink.bootstrap, sink.client, sink.journal, self.name, self.task
-            )
+            zombie.stop_until_succeeded(sink.address, sink.journal, self.name, self.task)
         elif fault.kind == HIJACK:
-            hijack.hijack(sink.bootstrap, sink.client, self.name)
+            hijack.hijack(sink.address, self.name)
         elif fault.kind == REFUSED and sink.topic is not None:
-            self.padding = refused.oversized(sink.bootstrap, sink.client, sink.topic)
+            self.padding = refused.oversized(sink.address, sink.topic)
             # Attempts of earlier tasks count.
             self.paddings = max(
                 0,
                 fault.number("times") - last_attempt(self.entries, *self.source, fault.transaction),
             )
         elif fault.kind.side is Side.RUN and sink.journal is not None:
-            wait_for_the_run(sink.bootstrap, sink.client, sink.journal, str(fault))
+            wait_for_the_run(sink.address, sink.journal, str(fault))
         elif fault.kind == OFFSETS:
             offsets.move(
                 fault,
-                Cluster(sink.bootstrap, sink.client),
+                Cluster(sink.address),
                 sink.group,
                 self.source,
                 first,

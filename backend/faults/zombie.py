@@ -20,6 +20,7 @@ from itertools import dropwhile
 
 import psutil
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, InjectedError
 from topicproof.backend.faults.other import start, what_was_told
 from topicproof.backend.sink.journal import Entry, GenerationBegun, JournalReader, TaskStarted
@@ -29,9 +30,7 @@ SUCCESSOR_WITHIN_S = 120.0
 LOOK_S = 0.1
 
 
-def stop_until_succeeded(
-    bootstrap: str, client: Mapping[str, str], journal: str, transactional_id: str, task: str
-) -> None:
+def stop_until_succeeded(address: Address, journal: str, transactional_id: str, task: str) -> None:
     """Returns when the watcher has resumed the worker. Raises InjectedError when the worker finds
     no connection to Spark."""
     connections = _connections_to_spark()
@@ -42,8 +41,8 @@ def stop_until_succeeded(
         )
     start(
         __name__,
-        bootstrap=bootstrap,
-        client=dict(client),
+        bootstrap=address.bootstrap,
+        client=dict(address.client),
         journal=journal,
         transactional_id=transactional_id,
         task=task,
@@ -75,7 +74,7 @@ def _watch(
 ) -> None:
     """Resume the process once it has stopped and a successor has begun."""
     process = psutil.Process(stopped)
-    reader = JournalReader(bootstrap, client, journal)
+    reader = JournalReader(Address(bootstrap, client), journal)
     deadline = time.monotonic() + SUCCESSOR_WITHIN_S
     seen: list[Entry] = []
     with suppress(psutil.NoSuchProcess):

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, EvidenceError, SparkError
 from topicproof.backend.judging.capture_store import (
     ABORTED,
@@ -74,28 +75,26 @@ class TimestampsBeyond(Exception):
 
 def take(
     spark: SparkSession,
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     question: Question,
     evidence: Path,
 ) -> Capture:
     """Bounds first, then everything within them. The readings are kept in the folder `evidence`."""
-    asked, sink = question, _sink_bounds(bootstrap, client, question)
+    asked, sink = question, _sink_bounds(address, question)
     question, group = (
-        _again(bootstrap, client, question),
-        _group_offsets(bootstrap, client, question),
+        _again(address, question),
+        _group_offsets(address, question),
     )
     try:
-        taken = _take(spark, bootstrap, client, question, sink, evidence)
+        taken = _take(spark, address, question, sink, evidence)
     except TimestampsBeyond as beyond:
-        taken = _take(spark, bootstrap, client, question, sink, evidence, beyond.topics)
-    return _with_circumstances(bootstrap, client, taken, asked.source, group)
+        taken = _take(spark, address, question, sink, evidence, beyond.topics)
+    return _with_circumstances(address, taken, asked.source, group)
 
 
 def _take(
     spark: SparkSession,
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     question: Question,
     sink: Bounds,
     evidence: Path,
@@ -104,7 +103,7 @@ def _take(
     """`clamped`: topics that are read with timestamps that Spark can hold. Raises TimestampsBeyond
     where one more topic needs that."""
     source = question.source
-    reader = _reader(spark, bootstrap, client, clamped)
+    reader = _reader(spark, address, clamped)
     offsets = sink.offsets + source.offsets
 
     def reading(bounds: Bounds, level: Witness, name: str) -> DataFrame:
@@ -116,10 +115,10 @@ def _take(
         committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
         uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
         inputs = pool.submit(reading, source, Witness.READ_COMMITTED, INPUTS)
-        batches = pool.submit(_scan, bootstrap, client, sink)
-        source_batches = pool.submit(_scan, bootstrap, client, source)
-        coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, source)
-        origin = pool.submit(fetch_origin, bootstrap, client, topic_names(source, sink))
+        batches = pool.submit(_scan, address, sink)
+        source_batches = pool.submit(_scan, address, source)
+        coordinator = pool.submit(_ask_coordinator, address, sink, source)
+        origin = pool.submit(fetch_origin, address, topic_names(source, sink))
     try:
         taken = Capture(
             *(question, sink, Readings(committed.result(), uncommitted.result(), inputs.result())),
@@ -142,16 +141,14 @@ def _take(
         raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
 
 
-def _reader(
-    spark: SparkSession, bootstrap: str, client: Mapping[str, str], clamped: frozenset[str]
-) -> Reader:
-    options = spark_source_options(bootstrap, client, READ_COMMITTED)
+def _reader(spark: SparkSession, address: Address, clamped: frozenset[str]) -> Reader:
+    options = spark_source_options(address, READ_COMMITTED)
     if clamped:
         register(spark)
 
     def reader(bounds: Bounds, level: Witness) -> DataFrame:
         if bounds.topic in clamped:
-            return read_clamped(spark, bootstrap, client, bounds, level)
+            return read_clamped(spark, address, bounds, level)
         return read(spark, options, bounds, level)
 
     return reader
@@ -172,17 +169,15 @@ def _clamped_note(topic: str) -> str:
     )
 
 
-def take_folded(
-    spark: SparkSession, bootstrap: str, client: Mapping[str, str], question: Question
-) -> Capture:
+def take_folded(spark: SparkSession, address: Address, question: Question) -> Capture:
     """As `take`, but nothing is kept: Spark folds the records as they come. Raises ReadingsNeeded
     where that will not do, and as `take`."""
-    asked, sink = question, _sink_bounds(bootstrap, client, question)
+    asked, sink = question, _sink_bounds(address, question)
     question, group = (
-        _again(bootstrap, client, question),
-        _group_offsets(bootstrap, client, question),
+        _again(address, question),
+        _group_offsets(address, question),
     )
-    options = spark_source_options(bootstrap, client, READ_COMMITTED)
+    options = spark_source_options(address, READ_COMMITTED)
     offsets = sink.offsets + question.source.offsets
     source = read(spark, options, question.source, Witness.READ_COMMITTED)
     committed, uncommitted = (
@@ -191,10 +186,10 @@ def take_folded(
     )
     tune(spark, offsets, folding=True)
     with ThreadPoolExecutor(4) as pool:
-        batches = pool.submit(_scan, bootstrap, client, sink)
-        source_batches = pool.submit(_scan, bootstrap, client, question.source)
-        coordinator = pool.submit(_ask_coordinator, bootstrap, client, sink, question.source)
-        origin = pool.submit(fetch_origin, bootstrap, client, topic_names(question.source, sink))
+        batches = pool.submit(_scan, address, sink)
+        source_batches = pool.submit(_scan, address, question.source)
+        coordinator = pool.submit(_ask_coordinator, address, sink, question.source)
+        origin = pool.submit(fetch_origin, address, topic_names(question.source, sink))
         try:
             # One job after the other: each has a task for every partition, and side by side they
             # only contend.
@@ -213,17 +208,15 @@ def take_folded(
     folded = Folded(seen, pieces, inputs)
     logs = batches.result(), coordinator.result(), source_batches.result()
     taken = Capture(question, sink, folded, *logs, origin=origin.result())
-    return _with_circumstances(bootstrap, client, taken, asked.source, group)
+    return _with_circumstances(address, taken, asked.source, group)
 
 
-def _sink_bounds(bootstrap: str, client: Mapping[str, str], question: Question) -> Bounds:
+def _sink_bounds(address: Address, question: Question) -> Bounds:
     topics = (question.sink, *question.also)
-    return _from(
-        join([settled_bounds(bootstrap, client, topic) for topic in topics]), question.sink_from
-    )
+    return _from(join([settled_bounds(address, topic) for topic in topics]), question.sink_from)
 
 
-def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bounds:
+def settled_bounds(address: Address, topic: str) -> Bounds:
     """The topic's bounds, as soon as all is settled that was there at the first look.
 
     A commit is answered before its markers are in the partitions, so bounds taken right after it
@@ -232,7 +225,7 @@ def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bou
     always open: what came after the first look is not waited for.
     """
     deadline = time.monotonic() + SETTLE_S
-    bounds = rawlog.fetch_bounds(bootstrap, client, topic)
+    bounds = rawlog.fetch_bounds(address, topic)
     first = {p.partition: p.hw for p in bounds.partitions}
     while True:
         if (
@@ -241,26 +234,24 @@ def settled_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bou
         ):
             return bounds
         time.sleep(SETTLE_STEP_S)
-        bounds = rawlog.fetch_bounds(bootstrap, client, topic)
+        bounds = rawlog.fetch_bounds(address, topic)
 
 
-def _again(bootstrap: str, client: Mapping[str, str], question: Question) -> Question:
+def _again(address: Address, question: Question) -> Question:
     """The question with the source's bounds of this moment: after the sink's, so that each output
     finds its input."""
     if not question.foreign:
         return question
-    now = [rawlog.fetch_bounds(bootstrap, client, own.topic) for own, _ in split(question.source)]
+    now = [rawlog.fetch_bounds(address, own.topic) for own, _ in split(question.source)]
     return replace(question, source=join(now))
 
 
-def _group_offsets(
-    bootstrap: str, client: Mapping[str, str], question: Question
-) -> Mapping[int, int] | None:
+def _group_offsets(address: Address, question: Question) -> Mapping[int, int] | None:
     """The group's committed offsets of this moment, after the sink's bounds; None without a
     group."""
     if question.group is None:
         return None
-    return committed_offsets(Cluster(bootstrap, client), question.group, question.source)
+    return committed_offsets(Cluster(address), question.group, question.source)
 
 
 def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int, int]:
@@ -274,8 +265,7 @@ def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int,
 
 
 def _with_circumstances(
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     taken: Capture,
     before: Bounds,
     group: Mapping[int, int] | None,
@@ -297,7 +287,7 @@ def _with_circumstances(
         )
         return replace(taken, circumstances=seen)
     topics = [[own.topic for own, _ in split(bounds)] for bounds in (question.source, sink)]
-    with rawlog.connect(bootstrap, client) as kafka:
+    with rawlog.connect(address) as kafka:
         ends = [join([kafka.bounds(topic) for topic in side]) for side in topics]
         policies = {topic: cleanup_policy(kafka, topic) for side in topics for topic in side}
     growth = [*_growth("source", before, ends[0]), *_growth("sink", sink, ends[1])]
@@ -368,13 +358,11 @@ def _from(bounds: Bounds, first: Mapping[int, int]) -> Bounds:
     )
 
 
-def _ask_coordinator(
-    bootstrap: str, client: Mapping[str, str], sink: Bounds, source: Bounds
-) -> Coordinator | None:
+def _ask_coordinator(address: Address, sink: Bounds, source: Bounds) -> Coordinator | None:
     """None where it is not heard: a client may read topics without the right to describe
     transactions and groups."""
     try:
-        with rawlog.connect(bootstrap, client) as kafka:
+        with rawlog.connect(address) as kafka:
             opened = tuple(
                 replace(one, partition=first + one.partition)
                 for own, first in split(sink)
@@ -390,11 +378,11 @@ def _ask_coordinator(
     return Coordinator(len(sink.partitions), opened, sum(offsets for offsets, _ in asked), unstable)
 
 
-def _scan(bootstrap: str, client: Mapping[str, str], sink: Bounds) -> pa.Table:
+def _scan(address: Address, sink: Bounds) -> pa.Table:
     """The raw log within the bounds."""
     found = []
     for own, first in split(sink):
-        table = rawlog.scan(bootstrap, client, own.topic, own)
+        table = rawlog.scan(address, own.topic, own)
         place = table.schema.get_field_index("partition")
         numbered = pc.add(table.column("partition"), first).cast(table.schema.field(place).type)
         found.append(

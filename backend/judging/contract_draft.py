@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.judging.candidates import SCORE_MIN, Fit, candidates, document, fits
 from topicproof.backend.judging.expectation_seen import Seen, see
@@ -49,11 +50,11 @@ class Draft:
     found: bool
 
 
-def draft(bootstrap: str, client: Mapping[str, str], source: str, sink: str) -> Draft:
+def draft(address: Address, source: str, sink: str) -> Draft:
     """Raises ClusterError, TopicError."""
     inputs, outputs = (
-        _newest(bootstrap, client, source, INPUTS),
-        _newest(bootstrap, client, sink, OUTPUTS),
+        _newest(address, source, INPUTS),
+        _newest(address, sink, OUTPUTS),
     )
     there = candidates(inputs.rows, inputs.documents)
     here = candidates(outputs.rows, outputs.documents)
@@ -78,10 +79,10 @@ def draft(bootstrap: str, client: Mapping[str, str], source: str, sink: str) -> 
     return _contract(source, sink, best, seen)
 
 
-def _newest(bootstrap: str, client: Mapping[str, str], topic: str, count: int) -> Sample:
-    bounds = rawlog.fetch_bounds(bootstrap, client, topic)
-    ranges = fates.fate_ranges(rawlog.scan(bootstrap, client, topic, bounds), bounds)
-    rows = latest(bootstrap, client, bounds, ranges, READ_COMMITTED, count, KEPT_BYTES, SECONDS_MAX)
+def _newest(address: Address, topic: str, count: int) -> Sample:
+    bounds = rawlog.fetch_bounds(address, topic)
+    ranges = fates.fate_ranges(rawlog.scan(address, topic, bounds), bounds)
+    rows = latest(address, bounds, ranges, READ_COMMITTED, count, KEPT_BYTES, SECONDS_MAX)
     if not rows:
         raise TopicError(f"Topic {topic} holds no committed record to look at. Fill it first.")
     whole = len(rows) < count and all(partition.start == 0 for partition in bounds.partitions)

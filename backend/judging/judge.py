@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import SparkError
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
@@ -66,8 +67,7 @@ VERSIONS = (
 
 def judge_topics(
     spark: SparkSession,
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     question: Question,
     folder: Path,
     attachments: Mapping[str, Any] | None = None,
@@ -87,22 +87,20 @@ def judge_topics(
         try:
             return conclude(
                 spark,
-                take_folded(spark, bootstrap, client, question),
+                take_folded(spark, address, question),
                 folder,
                 attachments,
                 payloads,
             )
         except ReadingsNeeded:
             empty(evidence)
-    report = conclude(
-        spark, take(spark, bootstrap, client, question, evidence), folder, attachments
-    )
+    report = conclude(spark, take(spark, address, question, evidence), folder, attachments)
     if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
         # In order, everything below the last committed output was due when that one was read. What
         # is still missing at a second look will not come.
         due = {one.partition: one.lso for one in report.source.partitions}
         empty(evidence)
-        second = take(spark, bootstrap, client, replace(question, due=due), evidence)
+        second = take(spark, address, replace(question, due=due), evidence)
         report = conclude(spark, second, folder, attachments)
     return report
 

@@ -73,7 +73,7 @@ def judge_table(
     committed, uncommitted = (
         keep(reading, (evidence / name).as_uri(), offsets) for name in (COMMITTED, UNCOMMITTED)
     )
-    options = spark_source_options(cluster.bootstrap, cluster.client, READ_COMMITTED)
+    options = spark_source_options(cluster.address, READ_COMMITTED)
     inputs = keep(
         read(spark, options, source, Witness.READ_COMMITTED), (evidence / INPUTS).as_uri(), offsets
     )
@@ -85,7 +85,7 @@ def judge_table(
         run=run,
         not_processed=not_processed,
     )
-    origin = fetch_origin(cluster.bootstrap, cluster.client, topic_names(source))
+    origin = fetch_origin(cluster.address, topic_names(source))
     readings = Readings(committed, uncommitted, inputs)
     taken = Capture(question, sink, readings, batches=None, coordinator=None, origin=origin)
     return conclude(spark, taken, folder, attachments)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, cast
 
@@ -24,6 +24,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
 from topicproof.backend.kafka.transaction import TransactionalProducer
@@ -59,11 +60,10 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 class Cluster:
     """One cluster and the admin client on it."""
 
-    bootstrap: str
-    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    address: Address
 
     def __post_init__(self) -> None:
-        self.admin = AdminClient(admin_config(self.bootstrap, self.client))
+        self.admin = AdminClient(admin_config(self.address))
         self.asking: dict[str, Consumer] = {}
         """By group."""
 
@@ -72,9 +72,9 @@ class Cluster:
         transactions."""
         from topicproof.backend.kafka.log import rawlog  # late: the sink needs no kafka-python
 
-        with rawlog.connect(self.bootstrap, self.client) as kafka:
+        with rawlog.connect(self.address) as kafka:
             spoken = {int(key): versions for key, versions in kafka.admin.api_versions().items()}
-        require_transactions(self.bootstrap, spoken)
+        require_transactions(self.address, spoken)
 
     def topics(self) -> list[str]:
         """Names of all topics that are not Kafka's own, sorted."""
@@ -87,7 +87,7 @@ class Cluster:
             found = self.admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
         if found is None or not found.partitions:
             raise TopicError(
-                f"There is no topic {topic} at {self.bootstrap}. Check its name; capital letters"
+                f"There is no topic {topic} at {self.address}. Check its name; capital letters"
                 " count."
             )
         return sorted(found.partitions)
@@ -189,9 +189,7 @@ class Cluster:
         # coordinator that was only new.
         def once() -> list[TopicPartition]:
             if group not in self.asking:
-                self.asking[group] = Consumer(
-                    consumer_config(self.bootstrap, self.client, group, READ_COMMITTED)
-                )
+                self.asking[group] = Consumer(consumer_config(self.address, group, READ_COMMITTED))
             try:
                 return _without_errors(bounded(partial(ask, self.asking[group])))
             except TimeoutError as error:
@@ -214,7 +212,7 @@ class Cluster:
         offset waits for it."""
 
         def settle_one(transactional_id: str) -> None:
-            with TransactionalProducer(self.bootstrap, self.client, transactional_id):
+            with TransactionalProducer(self.address, transactional_id):
                 pass  # init_transactions on entering is what settles
 
         with ThreadPoolExecutor(8) as pool:
@@ -265,10 +263,10 @@ class Cluster:
         try:
             yield
         except KafkaException as error:
-            raise cluster_error(error, self.bootstrap, doing) from error
+            raise cluster_error(error, self.address, doing) from error
 
 
-def require_transactions(bootstrap: str, spoken: Mapping[int, tuple[int, int]]) -> None:
+def require_transactions(address: Address, spoken: Mapping[int, tuple[int, int]]) -> None:
     """Raises ClusterError unless the brokers take consumer offsets with the group's metadata into a
     transaction.
 
@@ -277,22 +275,22 @@ def require_transactions(bootstrap: str, spoken: Mapping[int, tuple[int, int]]) 
     """
     if spoken.get(TXN_OFFSET_COMMIT, (0, -1))[1] < TXN_OFFSET_COMMIT_VERSION_MIN:
         raise ClusterError(
-            f"The brokers at {bootstrap} are too old for transactions that carry consumer offsets "
+            f"The brokers at {address} are too old for transactions that carry consumer offsets "
             "(KIP-447): Apache Kafka 2.5 or later is needed."
         )
 
 
-def cluster_error(error: KafkaException, bootstrap: str, doing: str) -> ClusterError:
+def cluster_error(error: KafkaException, address: Address, doing: str) -> ClusterError:
     """A sentence for what a client raised: unreachable, too old, or refused with the broker's own
     words."""
     cause: KafkaError = error.args[0]
     if _silent(error):
         return ClusterError(
-            f"No Kafka broker answers at {bootstrap} (while {doing}). Check the address and that"
+            f"No Kafka broker answers at {address} (while {doing}). Check the address and that"
             " Kafka runs."
         )
     return ClusterError(
-        f"Kafka at {bootstrap} refused while {doing}: {cause.str()} ({cause.name()})."
+        f"Kafka at {address} refused while {doing}: {cause.str()} ({cause.name()})."
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from kafka.errors import for_code
 from kafka.protocol.metadata import MetadataRequest
 
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.log.rawlog import METADATA_VERSION_MIN, Connection, connect
 from topicproof.validators.finding import Bounds, Origin
 from topicproof.validators.merged_topics import split
@@ -20,9 +21,9 @@ def topic_names(*bounds: Bounds) -> tuple[str, ...]:
     return tuple(dict.fromkeys(own.topic for each in bounds for own, _ in split(each)))
 
 
-def fetch_origin(bootstrap: str, client: Mapping[str, str], topics: Iterable[str]) -> Origin:
+def fetch_origin(address: Address, topics: Iterable[str]) -> Origin:
     """Raises TopicError for a topic that does not exist, ClusterError when no broker answers."""
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         return kafka.with_retries(lambda: _ask(kafka, tuple(topics)))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import TracebackType
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import NotDelivered
 from topicproof.backend.kafka.bounded import TIMEOUT_S
 from topicproof.backend.kafka.transaction import Record, enqueue
@@ -17,10 +18,8 @@ class PlainProducer:
     """`idempotence`: a retry after a lost acknowledgement appends no second copy. `acks` "0":
     nobody acknowledges, and nothing is tried again."""
 
-    def __init__(
-        self, bootstrap: str, client: Mapping[str, str], idempotence: bool, acks: str
-    ) -> None:
-        config = plain_producer_config(bootstrap, client, idempotence, acks)
+    def __init__(self, address: Address, idempotence: bool, acks: str) -> None:
+        config = plain_producer_config(address, idempotence, acks)
         self.producer = Producer({**config, "on_delivery": self._delivered})
         self.failed: KafkaError | None = None
 

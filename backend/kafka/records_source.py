@@ -29,6 +29,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.settings import consumer_config
 from topicproof.validators.finding import Bounds, Witness
@@ -74,11 +75,15 @@ def register(spark: SparkSession) -> None:
 
 
 def read_clamped(
-    spark: SparkSession, bootstrap: str, client: Mapping[str, str], bounds: Bounds, level: Witness
+    spark: SparkSession, address: Address, bounds: Bounds, level: Witness
 ) -> DataFrame:
     """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use.
     The session must know the source: `register`."""
-    options = {"bootstrap": bootstrap, "client": json.dumps(dict(client)), "level": level.value}
+    options = {
+        "bootstrap": address.bootstrap,
+        "client": json.dumps(dict(address.client)),
+        "level": level.value,
+    }
     frames = []
     for own, first in split(bounds):
         spans = {p.partition: (p.start, end_of(p, level)) for p in own.partitions}
@@ -116,12 +121,8 @@ class KafkaRecords(DataSource):
 
 class RecordsReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
-        self.bootstrap, self.topic, self.level = (
-            options["bootstrap"],
-            options["topic"],
-            options["level"],
-        )
-        self.client: dict[str, str] = json.loads(options["client"])
+        self.address = Address(options["bootstrap"], json.loads(options["client"]))
+        self.topic, self.level = options["topic"], options["level"]
         self.spans: dict[str, tuple[int, int]] = json.loads(options["spans"])
 
     def partitions(self) -> list[InputPartition]:
@@ -135,7 +136,7 @@ class RecordsReader(DataSourceReader):
         # Without a span Spark still asks for the one partition that it takes every source to have.
         if not isinstance(partition, Span):
             return
-        consumer = Consumer(consumer_config(self.bootstrap, self.client, GROUP, self.level))
+        consumer = Consumer(consumer_config(self.address, GROUP, self.level))
         try:
             consumer.assign([TopicPartition(self.topic, partition.partition, partition.first)])
             waiting: list[Message] = []

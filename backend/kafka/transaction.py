@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from types import TracebackType
@@ -26,6 +26,7 @@ from tenacity import (
 )
 from tenacity.stop import stop_base
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import (
     ClientStuck,
     Fenced,
@@ -121,8 +122,7 @@ class TransactionalProducer:
 
     def __init__(
         self,
-        bootstrap: str,
-        client: Mapping[str, str],
+        address: Address,
         transactional_id: str,
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         **special: int,
@@ -130,7 +130,7 @@ class TransactionalProducer:
         """`special`: further settings of the client, with underscores for dots."""
         self.transactional_id = transactional_id
         more = {name.replace("_", "."): value for name, value in special.items()}
-        config = transactional_producer_config(bootstrap, client, transactional_id, timeout_ms)
+        config = transactional_producer_config(address, transactional_id, timeout_ms)
         debug = ",".join({*str(config.get("debug", "")).split(","), ConnectionLog.DEBUG} - {""})
         self.config = {**config, **more, "on_delivery": self.heard, "debug": debug}
         self.connections = ConnectionLog()

@@ -79,7 +79,7 @@ def run_cells(
     The run of a surprise stays. Raises UsageError for a cluster with too few brokers.
     """
     cells, history = list(wanted), History(settings)
-    cluster = Cluster(services.bootstrap, settings.client)
+    cluster = Cluster(services.address)
     needed = max((cell.trouble.brokers for cell in cells), default=1)
     if needed > 1 and (there := how_many(cluster)) < needed:
         raise UsageError(
@@ -194,7 +194,7 @@ def run_cell(
     except TopicproofError as error:
         said = [f"the run failed before it could be judged: {error}"]
     if report is not None and not stop.is_set():
-        entries = read_journal(services.bootstrap, settings.client, context.names.journal)
+        entries = read_journal(services.address, context.names.journal)
         fired = cell.trouble.proof(Trial(entries, report, len(report.source.partitions)))
         found = _damage(report)
         if cell.promise.deduplicated:

@@ -146,9 +146,7 @@ def _posted(port: int, body: bytes) -> bool:
 @contextmanager
 def _ingest_server(cluster: Cluster, topic: str) -> Iterator[int]:
     """Appends what is posted, and answers when the brokers have it; gives its port."""
-    producer = Producer(
-        idempotent_producer_config(cluster.bootstrap, cluster.client) | {"linger.ms": 0}
-    )
+    producer = Producer(idempotent_producer_config(cluster.address) | {"linger.ms": 0})
     count = 0
 
     class Ingest(BaseHTTPRequestHandler):

@@ -74,12 +74,12 @@ class Director(threading.Thread):
         self.heals: dict[str, Callable[[], str]] = {}
         self.lock = threading.Lock()
         if any(fault.kind in (NETWORK, ISOLATED) for fault in self.faults.values()):
-            self.proxy = Proxy(struck.cluster.bootstrap)
+            self.proxy = Proxy(struck.cluster.address.bootstrap)
 
     @property
     def bootstrap(self) -> str:
         """Where the sink finds the brokers: through the proxy when a fault needs one."""
-        return self.struck.cluster.bootstrap if self.proxy is None else self.proxy.bootstrap
+        return self.struck.cluster.address.bootstrap if self.proxy is None else self.proxy.bootstrap
 
     def __enter__(self) -> Self:
         """Raises SetupError when the proxy cannot listen, UsageError when the brokers are not ours
@@ -92,9 +92,9 @@ class Director(threading.Thread):
                 stack.enter_context(self.proxy)
             if any(fault.kind == BROKER for fault in self.faults.values()):
                 self.handle = stack.enter_context(brokers(self.struck.settings))
-            self.writer = JournalWriter(cluster.bootstrap, cluster.client, journal)
+            self.writer = JournalWriter(cluster.address, journal)
             stack.callback(self.writer.close)
-            self.reader = JournalReader(cluster.bootstrap, cluster.client, journal)
+            self.reader = JournalReader(cluster.address, journal)
             stack.callback(self.reader.close)
             stack.callback(self._heal_all)
             stack.callback(self._end)

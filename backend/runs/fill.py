@@ -53,7 +53,7 @@ def fill(
         if error is not None:
             failed.append(error)
 
-    producer = Producer(idempotent_producer_config(cluster.bootstrap, cluster.client))
+    producer = Producer(idempotent_producer_config(cluster.address))
     _connect(producer, topic)
     count, sent, started = len(there), 0, time.monotonic()
     for number in numbers:
@@ -74,7 +74,7 @@ def fill(
     if failed or left:
         why = failed[0].str() if failed else f"{left} were not acknowledged in time"
         raise ClusterError(
-            f"Filling {topic} at {cluster.bootstrap} failed: {why}. The rest may be there or not."
+            f"Filling {topic} at {cluster.address} failed: {why}. The rest may be there or not."
         )
     filled(count)
     return count
@@ -91,9 +91,7 @@ def numbers_in(
     """
     bounds = cluster.bounds(topic)
     ends = {p.partition: p.hw for p in bounds.partitions if p.hw > p.start}
-    consumer = Consumer(
-        consumer_config(cluster.bootstrap, cluster.client, f"{topic}-fill", READ_UNCOMMITTED)
-    )
+    consumer = Consumer(consumer_config(cluster.address, f"{topic}-fill", READ_UNCOMMITTED))
     consumer.assign(
         [
             TopicPartition(topic, p.partition, p.start)

@@ -76,7 +76,7 @@ TABLES = "tables.db"
 def create(settings: Settings, services: Services, history: History, plan: RunPlan) -> Run:
     """Make the run's topics, commit its initial offsets, and enter it in the history. Raises
     ClusterError, TopicError."""
-    cluster = Cluster(services.bootstrap, settings.client)
+    cluster = Cluster(services.address)
     cluster.check()
     chosen = scenario(plan.scenario)
     if plan.source.topic is not None and not plan.until_stopped:
@@ -420,9 +420,7 @@ def check(
         with spark_session(services.spark_remote) as spark:
             judged = replace(question, run=entry.id)
             every = {"plan.json": entry.plan, **(attachments or {})}
-            report = judge_topics(
-                spark, services.bootstrap, settings.client, judged, folder, every, payloads
-            )
+            report = judge_topics(spark, services.address, judged, folder, every, payloads)
         if payloads is Payloads.NONE:
             without_payloads(folder / EVIDENCE)
             report = without_values(report)
@@ -443,7 +441,7 @@ def make_context(
     run: Run,
     stop: threading.Event | None = None,
 ) -> Context:
-    cluster = Cluster(services.bootstrap, settings.client)
+    cluster = Cluster(services.address)
     plan = RunPlan.model_validate(run.plan)
     return Context(settings, services, history, cluster, run, plan, stop or threading.Event())
 
@@ -531,7 +529,7 @@ def clean(settings: Settings, services: Services, history: History, run_id: str)
     deleted, by name."""
     run = history.take(run_id)
     stop_orphan(services, run)
-    cluster = Cluster(services.bootstrap, settings.client)
+    cluster = Cluster(services.address)
     deleted = cluster.delete_topics(run.facts.made)
     for names in run.facts.stages:
         cluster.delete_group(names.group)

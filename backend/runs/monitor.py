@@ -91,9 +91,7 @@ class Monitor(threading.Thread):
         super().__init__(name="monitor", daemon=True)
         self.context = context
         self.ended = threading.Event()
-        self.journal = JournalReader(
-            context.cluster.bootstrap, context.settings.client, context.names.journal
-        )
+        self.journal = JournalReader(context.cluster.address, context.names.journal)
         self.seen = Progress(stage=State.CREATED)
         self.window: deque[tuple[float, int]] = deque()
         self.error: TopicproofError | None = None

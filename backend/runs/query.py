@@ -154,9 +154,7 @@ def begin_generation(cluster: Cluster, names: Names) -> int:
     if generation > 1:
         # Before any lock is asked for: who stands still on purpose may hold it, and goes on when
         # this is said.
-        append_to_journal(
-            cluster.bootstrap, cluster.client, names.journal, GenerationBegun(generation)
-        )
+        append_to_journal(cluster.address, names.journal, GenerationBegun(generation))
     if names.database is not None:
         set_generation(names.database, names.group, generation)
     return generation
@@ -182,7 +180,7 @@ def read_source(
     offsets: Mapping[str, Mapping[int, int]],
 ) -> DataFrame:
     options = {
-        **spark_source_options(cluster.bootstrap, cluster.client, plan.source.isolation),
+        **spark_source_options(cluster.address, plan.source.isolation),
         "includeHeaders": str(stage.headers).lower(),
         # There a batch is a transaction of each shuffle partition, of which there are as many as of
         # the source.
@@ -215,8 +213,8 @@ def start_query(
 ) -> StreamingQuery:
     names = prepared.names
     options = {
-        **{f"kafka.{name}": value for name, value in cluster.client.items()},
-        "kafka.bootstrap.servers": prepared.bootstrap or cluster.bootstrap,
+        **{f"kafka.{name}": value for name, value in cluster.address.client.items()},
+        "kafka.bootstrap.servers": prepared.bootstrap or cluster.address.bootstrap,
         "topic": names.sink,
         "group": names.group,
         "transactionalIdPrefix": names.prefix,
@@ -256,7 +254,7 @@ def require_offsets(
     anything is written. `forced`: an absent one is where the journal says, and one that was moved
     is right.
     """
-    entries = read_journal(cluster.bootstrap, cluster.client, names.journal)
+    entries = read_journal(cluster.address, names.journal)
     found = {}
     for source in names.sources:
         bounds = cluster.bounds(source)

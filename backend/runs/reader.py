@@ -98,9 +98,7 @@ class Reader:
         session, not the run: what was received until then is its account."""
         self.folder.mkdir(parents=True, exist_ok=True)
         group = f"{self.session}-reader"
-        consumer = Consumer(
-            consumer_config(self.cluster.bootstrap, self.cluster.client, group, READ_COMMITTED)
-        )
+        consumer = Consumer(consumer_config(self.cluster.address, group, READ_COMMITTED))
         try:
             self._read(consumer, stop)
         except (KafkaException, TopicproofError):

@@ -240,12 +240,12 @@ def _with_lineage(
 ) -> DataFrame:
     """What a topic between two stages holds for read_committed, or a `part` of it, which may begin
     inside a pack."""
-    bootstrap, client = context.cluster.bootstrap, context.settings.client
-    options = spark_source_options(bootstrap, client, READ_COMMITTED)
+    address = context.cluster.address
+    options = spark_source_options(address, READ_COMMITTED)
     if context.plan.lineage != PACKED:
         return read(spark, options, part or bounds, Witness.READ_COMMITTED)
     whole, folder = read(spark, options, bounds, Witness.READ_COMMITTED), scratch / bounds.topic
-    if keep_packs(whole, rawlog.scan(bootstrap, client, bounds.topic, bounds), folder):
+    if keep_packs(whole, rawlog.scan(address, bounds.topic, bounds), folder):
         whole = unpacked(whole, folder)
     return whole.where(F.col("offset") >= bound("partition", part or bounds, "start"))
 
@@ -277,7 +277,7 @@ def judge_stage(
         identity=Identity.KEY if context.plan.lineage == OFF else Identity.LINEAGE,
         expected=_expected(context, spark, stage, source),
         order=stage.order,
-        journal=read_journal(context.cluster.bootstrap, context.settings.client, names.journal),
+        journal=read_journal(context.cluster.address, names.journal),
         polled=read_account(context.folder / FOLDER, sinks),
         sink_from={
             first + int(partition): offset
@@ -289,8 +289,7 @@ def judge_stage(
     )
     return judge_topics(
         spark,
-        context.services.bootstrap,
-        context.settings.client,
+        context.services.address,
         question,
         folder,
         _attachments(context),
@@ -321,7 +320,7 @@ def _reached(context: Context, names: Names, source: Bounds, until: Until) -> Ma
     of these bounds."""
     if until is Until.COMMITTED:
         return committed_of(context.cluster, names, source.topic)
-    entries = read_journal(context.cluster.bootstrap, context.settings.client, names.journal)
+    entries = read_journal(context.cluster.address, names.journal)
     known = {
         p: journalled(entries, f"{names.prefix}-{source.topic}-{p.partition}")
         for p in source.partitions
@@ -335,9 +334,7 @@ def _reached(context: Context, names: Names, source: Bounds, until: Until) -> Ma
 def _expected(context: Context, spark: SparkSession, stage: Stage, source: Bounds) -> Expected:
     if stage.count is None or isinstance(stage.count, str):
         return Expected(stage.expect, stage.count)
-    options = spark_source_options(
-        context.cluster.bootstrap, context.settings.client, READ_COMMITTED
-    )
+    options = spark_source_options(context.cluster.address, READ_COMMITTED)
     reading = read(spark, options, source, Witness.READ_COMMITTED)
     counted = stage.count(reading, context.work)
     return Expected() if counted is None else Expected(stage.expect, counted)

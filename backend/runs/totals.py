@@ -137,9 +137,7 @@ def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
     Raises ClusterError, TopicError.
     """
     left = {p.partition for p in cluster.bounds(sink).partitions}
-    consumer = Consumer(
-        consumer_config(cluster.bootstrap, cluster.client, f"{sink}-totals", READ_COMMITTED)
-    )
+    consumer = Consumer(consumer_config(cluster.address, f"{sink}-totals", READ_COMMITTED))
     consumer.assign([TopicPartition(sink, partition, OFFSET_BEGINNING) for partition in left])
     found: dict[str, Balance] = {}
     seen: set[tuple[str, str]] = set()

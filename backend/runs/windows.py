@@ -140,9 +140,7 @@ def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, Stage
 def _read(cluster: Cluster, topic: str) -> Iterator[Message]:
     """What a topic holds, partition by partition in the order of offsets."""
     for partition in [p.partition for p in cluster.bounds(topic).partitions]:
-        consumer = Consumer(
-            consumer_config(cluster.bootstrap, cluster.client, f"{topic}-values", READ_COMMITTED)
-        )
+        consumer = Consumer(consumer_config(cluster.address, f"{topic}-values", READ_COMMITTED))
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         try:
             while True:

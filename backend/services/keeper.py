@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from typing import Any
 
 import psutil
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import SetupError, TopicproofError, UsageError
 from topicproof.backend.services.jars import BROKER, SPARK, ensure_jars, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
@@ -55,6 +56,12 @@ class Services:
     bootstrap: str
     spark_remote: str
     """Empty when Spark was not asked for."""
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Client properties of the given Kafka."""
+
+    @property
+    def address(self) -> Address:
+        return Address(self.bootstrap, self.client)
 
 
 @contextmanager
@@ -72,14 +79,16 @@ def services(
     want_kafka = kafka and settings.bootstrap is None
     want_spark = spark and settings.spark_remote is None
     if not want_kafka and not want_spark:
-        yield Services(settings.bootstrap or "", settings.spark_remote or "")
+        yield Services(settings.bootstrap or "", settings.spark_remote or "", settings.client)
         return
     ensure_jars(settings)
     connection = _connect(settings, say)
     try:
         found = _ask(connection, {"kafka": want_kafka, "spark": want_spark}, settings, say)
         yield Services(
-            settings.bootstrap or found["bootstrap"], settings.spark_remote or found["spark_remote"]
+            settings.bootstrap or found["bootstrap"],
+            settings.spark_remote or found["spark_remote"],
+            settings.client,
         )
     finally:
         connection.close()

@@ -272,10 +272,8 @@ class PartitionWriter:
         if sink.guarantee is Guarantee.EXACTLY_ONCE:
             self.producer = self._transactional()
         else:
-            self.producer = PlainProducer(sink.bootstrap, sink.client, sink.idempotence, sink.acks)
-        self.consumer = Consumer(
-            consumer_config(sink.bootstrap, sink.client, sink.group, READ_COMMITTED)
-        )
+            self.producer = PlainProducer(sink.address, sink.idempotence, sink.acks)
+        self.consumer = Consumer(consumer_config(sink.address, sink.group, READ_COMMITTED))
         self.next_offset = self.sequence = self.expected = 0
         self.places_begin = f"{source_topic}/{source_partition}/".encode()
         self.refused: set[int] = set()
@@ -377,8 +375,7 @@ class PartitionWriter:
         if sink.journal is None:
             return None
         return journalled(
-            self.hooks.entries
-            or read_journal(sink.bootstrap, sink.client, sink.journal, JOURNAL_TAIL),
+            self.hooks.entries or read_journal(sink.address, sink.journal, JOURNAL_TAIL),
             self.name,
         )
 
@@ -440,9 +437,7 @@ class PartitionWriter:
         sink = self.sink
         if sink.source_isolation == READ_COMMITTED:
             return self.consumer
-        reader = Consumer(
-            consumer_config(sink.bootstrap, sink.client, sink.group, sink.source_isolation)
-        )
+        reader = Consumer(consumer_config(sink.address, sink.group, sink.source_isolation))
         self.opened.callback(reader.close)
         return reader
 
@@ -519,7 +514,7 @@ class PartitionWriter:
     def _open_journal(self, sequence: int) -> None:
         """Say that this task is about to write; once."""
         if self.journal is None and self.sink.journal is not None:
-            self.journal = JournalWriter(self.sink.bootstrap, self.sink.client, self.sink.journal)
+            self.journal = JournalWriter(self.sink.address, self.sink.journal)
             self.opened.callback(self.journal.close)
             self.journal.append_acknowledged(
                 TaskStarted(self.task, self.name, *self.source, sequence, self.next_offset)
@@ -554,7 +549,7 @@ class PartitionWriter:
             # was refused.
             special |= {"batch_num_messages": 1, "max_in_flight_requests_per_connection": 1}
         return TransactionalProducer(
-            sink.bootstrap, sink.client, self.name, sink.transaction_timeout_ms, **special
+            sink.address, self.name, sink.transaction_timeout_ms, **special
         )
 
     def _renew_if_unsure(self) -> None:

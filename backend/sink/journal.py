@@ -11,13 +11,14 @@ remembered.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.settings import (
     READ_UNCOMMITTED,
@@ -137,9 +138,9 @@ class JournalWriter:
     """Appends to a run's journal. Raises ClusterError when an entry that must be acknowledged is
     not."""
 
-    def __init__(self, bootstrap: str, client: Mapping[str, str], topic: str) -> None:
+    def __init__(self, address: Address, topic: str) -> None:
         self.topic = topic
-        self.producer = Producer(journal_producer_config(bootstrap, client))
+        self.producer = Producer(journal_producer_config(address))
         self._failed: KafkaError | None = None
 
     def append(self, entry: Entry) -> None:
@@ -166,9 +167,9 @@ class JournalWriter:
         self._failed = self._failed or error
 
 
-def append_to_journal(bootstrap: str, client: Mapping[str, str], topic: str, entry: Entry) -> None:
+def append_to_journal(address: Address, topic: str, entry: Entry) -> None:
     """One acknowledged entry. Raises ClusterError."""
-    writer = JournalWriter(bootstrap, client, topic)
+    writer = JournalWriter(address, topic)
     try:
         writer.append_acknowledged(entry)
     finally:
@@ -179,14 +180,10 @@ class JournalReader:
     """Reads a run's journal from its beginning, or from its last `tail` entries; `news` gives what
     has come since the last call."""
 
-    def __init__(
-        self, bootstrap: str, client: Mapping[str, str], topic: str, tail: int | None = None
-    ) -> None:
+    def __init__(self, address: Address, topic: str, tail: int | None = None) -> None:
         self.topic = topic
         self.tail = tail
-        self.consumer = Consumer(
-            consumer_config(bootstrap, client, f"{topic}-reader", READ_UNCOMMITTED)
-        )
+        self.consumer = Consumer(consumer_config(address, f"{topic}-reader", READ_UNCOMMITTED))
         self.place = TopicPartition(topic, 0)
         self.next_offset: int | None = None
 
@@ -225,11 +222,9 @@ class JournalReader:
         self.consumer.close()
 
 
-def read_journal(
-    bootstrap: str, client: Mapping[str, str], topic: str, tail: int | None = None
-) -> list[Entry]:
+def read_journal(address: Address, topic: str, tail: int | None = None) -> list[Entry]:
     """Everything in the journal now, or its last `tail` entries."""
-    reader = JournalReader(bootstrap, client, topic, tail)
+    reader = JournalReader(address, topic, tail)
     try:
         return list(reader.news())
     finally:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, TRANSACTION_TIMEOUT_MS
 from topicproof.validators.finding import Guarantee
@@ -39,6 +40,10 @@ class SinkOptions:
     """0 where nobody counts."""
     offsets_forced: bool
     dead_letters: str | None
+
+    @property
+    def address(self) -> Address:
+        return Address(self.bootstrap, self.client)
 
     def refuse_packed(self, what: str) -> None:
         """For sinks that cannot. Raises UsageError."""

@@ -155,7 +155,7 @@ class KafkaStatefulWriter(DataSourceStreamArrowWriter):
                 known = reached.setdefault(topic, {})
                 known.update({p: max(offset, known.get(p, 0)) for p, offset in offsets.items()})
         if reached:
-            cluster = Cluster(self.sink.bootstrap, self.sink.client)
+            cluster = Cluster(self.sink.address)
             for topic, offsets in reached.items():
                 cluster.commit_offsets(self.sink.group, topic, offsets)
 

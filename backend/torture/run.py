@@ -44,7 +44,7 @@ class Torture:
         self.services = services
         self.stop = stop
         self.history = History(settings)
-        self.cluster = Cluster(services.bootstrap, settings.client)
+        self.cluster = Cluster(services.address)
 
     def require_brokers(self, brokers: int) -> None:
         """Raises UsageError for a cluster with fewer."""

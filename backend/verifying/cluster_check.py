@@ -8,13 +8,14 @@ hold the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.judging.capture_store import BATCHES, SOURCE_BATCHES, TAKEN, Capture
 from topicproof.backend.kafka.log import rawlog
@@ -35,7 +36,7 @@ LASTING = (
 
 
 def compare_with_cluster(
-    bootstrap: str, client: Mapping[str, str], taken: Capture
+    address: Address, taken: Capture
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the cluster contradicts, and what cannot be compared with it, in sentences. Raises
     ClusterError."""
@@ -46,7 +47,7 @@ def compare_with_cluster(
     origin = taken.origin or Origin(None, {})
     for topic, topic_id in origin.topics.items():
         try:
-            now = fetch_origin(bootstrap, client, [topic])
+            now = fetch_origin(address, [topic])
         except TopicError as error:
             unsettled.append(str(error))
             continue
@@ -55,20 +56,19 @@ def compare_with_cluster(
             if kept is None or there is None:
                 unsettled.append(f"{TAKEN}: {what} is not known on both sides.")
             elif kept != there:
-                contradicted.append(f"{TAKEN}: {what} is {kept}; at {bootstrap} it is {there}.")
+                contradicted.append(f"{TAKEN}: {what} is {kept}; at {address} it is {there}.")
     for name, bounds, batches in (
         (BATCHES, taken.sink, taken.batches),
         (SOURCE_BATCHES, taken.question.source, taken.source_batches),
     ):
         if batches is not None:
-            for wrong, sentence in _logs(bootstrap, client, bounds, batches, taken.origin):
+            for wrong, sentence in _logs(address, bounds, batches, taken.origin):
                 (contradicted if wrong else unsettled).append(f"{name}: {sentence}")
     return tuple(dict.fromkeys(contradicted)), tuple(dict.fromkeys(unsettled))
 
 
 def _logs(
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     bounds: Bounds,
     batches: pa.Table,
     origin: Origin | None,
@@ -79,9 +79,7 @@ def _logs(
         if origin is not None and own.topic not in origin.topics:
             yield True, f"the topic {own.topic} is not among those of {TAKEN}."
         try:
-            now = {
-                p.partition: p for p in rawlog.fetch_bounds(bootstrap, client, own.topic).partitions
-            }
+            now = {p.partition: p for p in rawlog.fetch_bounds(address, own.topic).partitions}
         except TopicError as error:
             yield False, str(error)
             continue
@@ -91,7 +89,7 @@ def _logs(
             if p.partition not in now or now[p.partition].hw < p.hw
         ]
         if shorter:
-            yield True, f"partition {shorter[0]} of {own.topic} ends earlier at {bootstrap}."
+            yield True, f"partition {shorter[0]} of {own.topic} ends earlier at {address}."
             continue
         left = replace(
             own,
@@ -101,9 +99,9 @@ def _logs(
         )
         there = tuple(p for p in left.partitions if p.start < p.hw)
         if not there:
-            yield False, f"nothing of {own.topic} is left at {bootstrap} to compare with."
+            yield False, f"nothing of {own.topic} is left at {address} to compare with."
             continue
-        found = rawlog.scan(bootstrap, client, own.topic, replace(left, partitions=there))
+        found = rawlog.scan(address, own.topic, replace(left, partitions=there))
         for partition in there:
             # A log start that moved may lie within a batch, which is cut there; the evidence has it
             # whole.
@@ -118,7 +116,7 @@ def _logs(
             other = sorted(held - kept, key=lambda row: row[0])
             if other:
                 place = f"{own.topic}-{partition.partition}@{other[0][0]}"
-                yield True, f"the batch of {place} at {bootstrap} is not in the evidence."
+                yield True, f"the batch of {place} at {address} is not in the evidence."
 
 
 def _rows(batches: pa.Table, partition: int, start: int) -> set[tuple[Any, ...]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import EvidenceError, SparkError
 from topicproof.backend.evidence.findings import gather
 from topicproof.backend.evidence.folder import REPORT, read_report
@@ -90,8 +90,7 @@ def unchanged(evidence: Path) -> Verified:
 def verify(
     spark: SparkSession,
     evidence: Path,
-    bootstrap: str | None = None,
-    client: Mapping[str, str] | None = None,
+    address: Address | None = None,
 ) -> Verified:
     """Hold every file against the manifest; if all are what they were, judge again and derive the
     other files again. With the address of the cluster, ask it for its id, the topics' ids and what
@@ -129,9 +128,7 @@ def verify(
                 raise SparkError(
                     f"Spark could not compare the findings: {first_line(error)}"
                 ) from error
-    asked = (
-        compare_with_cluster(bootstrap, client or {}, taken) if bootstrap is not None else ((), ())
-    )
+    asked = compare_with_cluster(address, taken) if address is not None else ((), ())
     unsettled = [
         f"{one} This version may render it otherwise than the report's."
         for one in rendered

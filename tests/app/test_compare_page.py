@@ -13,6 +13,7 @@ from tests.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app.place import WINDOW
 from topicproof.app.tables import FATE, OFFSET, READ_COMMITTED_GETS, READ_UNCOMMITTED_GETS
+from topicproof.backend.address import Address
 from topicproof.backend.settings import Settings, idempotent_producer_config
 from topicproof.validators.finding import Fate
 
@@ -118,7 +119,7 @@ def test_hostile_payloads_are_shown_as_what_they_are(
         (b"\x00", None),
         (b"", b"x" * 900_000),
     ]
-    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
     for key, value in hostile:
         producer.produce(topic, value, key, headers=[("<b>header</b>", b"\xff"), ("null", None)])
     assert producer.flush(20) == 0

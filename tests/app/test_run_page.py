@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from tests.app.conftest import OpenPage, texts
 from tests.conftest import wait_until
 from tests.runs import Finished
+from topicproof.backend.address import Address
 from topicproof.backend.faults.kinds import KINDS
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, Run, State
@@ -58,7 +59,7 @@ def test_totals_are_shown_beside_what_they_should_be(
 ) -> None:
     """Story: a payment of a totals run was in the source twice. The page says that an account is
     wrong, and shows by how much when it is asked for the current totals."""
-    sink, producer = new_topic(), Producer(idempotent_producer_config(bootstrap, {}))
+    sink, producer = new_topic(), Producer(idempotent_producer_config(Address(bootstrap)))
     for name, payment, cents, total in (
         ("a", "1", 250, 250),
         ("b", "2", 100, 100),

@@ -15,6 +15,7 @@ from tests.conftest import wait_until
 from tests.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app.place import COMMITTED, UNCOMMITTED, VIEWS, Look, needle, read_look, write_look
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.browse.search import DATA_FATES, FOUND_MAX
 from topicproof.backend.settings import (
     READ_COMMITTED,
@@ -138,7 +139,7 @@ def test_a_stuck_group_is_named(
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+ B3 n2")
-    consumer = Consumer(consumer_config(bootstrap, {}, f"{topic}-readers", READ_COMMITTED))
+    consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-readers", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
     consumer.close()
     app = open_page("topics", topic=topic, view="groups")
@@ -179,7 +180,7 @@ def test_hostile_payloads_are_shown_as_what_they_are(
     assert at_home.home
     topic = new_topic(max_message_bytes="3000000")
     producer = Producer(
-        {**idempotent_producer_config(bootstrap, {}), "message.max.bytes": 3_000_000}
+        {**idempotent_producer_config(Address(bootstrap)), "message.max.bytes": 3_000_000}
     )
     hostile: list[tuple[bytes | None, bytes | None]] = [
         (

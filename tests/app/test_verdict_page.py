@@ -9,6 +9,7 @@ import pytest
 
 from tests.app.conftest import OpenPage, texts
 from tests.runs import Finished
+from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.history.run_state import Facts, StageVerdict
 from topicproof.backend.history.store import History, State
@@ -46,7 +47,7 @@ def test_a_check_that_is_violated_leads_to_where_it_shows(
     """Story: somebody checks a topic that the pipeline never wrote: the source itself. Every input
     lacks its second output, and each example is a link to the place that shows it."""
     history = History(at_home)
-    bounds = Cluster(cluster.bootstrap).bounds(finished.source)
+    bounds = Cluster(Address(cluster.bootstrap)).bounds(finished.source)
     two = Expected(Expect.ONE_TO_MANY, "2")
     question = Question(source=bounds, sink=finished.source, identity=Identity.KEY, expected=two)
     report = check(at_home, cluster, history, question)

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ContractError
 from topicproof.backend.judging.contract import question_of, read_contract
 from topicproof.backend.judging.judge import judge_topics
@@ -23,7 +24,7 @@ INPUTS = 6
 def write(bootstrap: str, source: str, sink: str) -> None:
     """Orders as JSON, and their totals with the order's number in a header; one transaction of
     totals is aborted."""
-    producer = Producer(transactional_producer_config(bootstrap, {}, f"{sink}-writer"))
+    producer = Producer(transactional_producer_config(Address(bootstrap), f"{sink}-writer"))
     producer.init_transactions(10)
     commit, abort = producer.commit_transaction, producer.abort_transaction
     for topic, end in ((source, commit), (sink, abort), (sink, commit)):
@@ -48,7 +49,7 @@ def test_a_contract_judges_topics_of_another_program(
     second sink joins, which is empty; and a topic of the contract is gone."""
     source, sink = new_topic(), new_topic()
     write(bootstrap, source, sink)
-    cluster = Cluster(bootstrap, {})
+    cluster = Cluster(Address(bootstrap))
     path = tmp_path / "contract.yaml"
     path.write_text(
         f"source: {{topic: {source}}}\nsink: {{topic: {sink}}}\nidentity: {{source: {{json: $.id}},"
@@ -62,7 +63,7 @@ def test_a_contract_judges_topics_of_another_program(
         question_of(contract, fields, cluster)
     cluster.commit_offsets("totals-app", source, {0: INPUTS})
     report = judge_topics(
-        spark, bootstrap, {}, question_of(contract, fields, cluster), tmp_path / "first"
+        spark, Address(bootstrap), question_of(contract, fields, cluster), tmp_path / "first"
     )
     assert report.verdict is Outcome.HOLDS, report.why
     assert {check.kind: check.records for check in report.checked}["wrong_value"] == INPUTS
@@ -79,7 +80,7 @@ def test_a_contract_judges_topics_of_another_program(
     )
     contract, fields = read_contract(path)
     report = judge_topics(
-        spark, bootstrap, {}, question_of(contract, fields, cluster), tmp_path / "second"
+        spark, Address(bootstrap), question_of(contract, fields, cluster), tmp_path / "second"
     )
     assert {
         one.kind: one.primary for one in report.findings if one.outcome is Outcome.VIOLATED

@@ -12,6 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
+from topicproof.backend.address import Address
 from topicproof.backend.judging.contract import make_contract, question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
@@ -27,14 +28,14 @@ NewTopic = Callable[..., str]
 
 
 def write(bootstrap: str, topic: str, keys: Iterable[int]) -> None:
-    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
     for key in keys:
         producer.produce(topic, b"value", str(key).encode(), partition=0)
     assert producer.flush() == 0
 
 
 def trim(bootstrap: str, topic: str, offset: int) -> None:
-    admin = AdminClient(admin_config(bootstrap, {}))
+    admin = AdminClient(admin_config(Address(bootstrap)))
     for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
         future.result()
 
@@ -43,9 +44,10 @@ def check(spark: SparkSession, bootstrap: str, folder: Path, **terms: Any) -> li
     contract = make_contract(
         {"identity": "key", "require": ["duplicate", "gap", "order", "phantom"], **terms}
     )
-    questions = [question_of(one, terms, Cluster(bootstrap)) for one in contract.each()]
+    questions = [question_of(one, terms, Cluster(Address(bootstrap))) for one in contract.each()]
     return [
-        judge_topics(spark, bootstrap, {}, one, folder / f"{n}") for n, one in enumerate(questions)
+        judge_topics(spark, Address(bootstrap), one, folder / f"{n}")
+        for n, one in enumerate(questions)
     ]
 
 
@@ -98,7 +100,7 @@ def test_inputs_behind_an_open_transaction_are_pending(
     phantom."""
     source, sink = new_topic(), new_topic()
     write(bootstrap, source, range(2))
-    producer = Producer(transactional_producer_config(bootstrap, {}, source))
+    producer = Producer(transactional_producer_config(Address(bootstrap), source))
     producer.init_transactions()
     producer.begin_transaction()
     producer.produce(source, b"value", b"2", partition=0)

@@ -14,6 +14,7 @@ import yaml
 from confluent_kafka import Producer
 
 from tests.test_cli import call
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ContractError
 from topicproof.backend.judging.candidates import document, fits, nodes
 from topicproof.backend.judging.contract import make_contract, read_contract
@@ -32,7 +33,7 @@ Written = tuple[int, bytes | None, Any, dict[str, str | bytes]]
 
 
 def write(bootstrap: str, topic: str, records: Iterable[Written]) -> None:
-    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
     for partition, key, value, headers in records:
         text = value if isinstance(value, bytes) else json.dumps(value).encode()
         own: list[tuple[str, str | bytes | None]] = list(headers.items())
@@ -62,7 +63,7 @@ def drafted(
     topics = new_topic(2), new_topic(2)
     for topic, records in zip(topics, (source, sink), strict=True):
         write(bootstrap, topic, records)
-    return draft(bootstrap, {}, *topics)
+    return draft(Address(bootstrap), *topics)
 
 
 JSON_TO_HEADER = Match("json:$.id", "header:order-id")
@@ -179,7 +180,7 @@ def test_outputs_that_name_their_inputs_need_no_other_identity(
         for n in range(2 * INPUTS)
     ]
     write(bootstrap, sink, [(0, None, {"n": 1}, own) for own in headers])
-    contract = make_contract(yaml.safe_load(draft(bootstrap, {}, source, sink).text))
+    contract = make_contract(yaml.safe_load(draft(Address(bootstrap), source, sink).text))
     assert (contract.by, contract.expect, contract.count) == (
         Identity.LINEAGE,
         Expect.ONE_TO_MANY,

@@ -20,6 +20,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer
 
 from tests.conftest import wait_until
+from topicproof.backend.address import Address
 from topicproof.backend.judging.contract import make_contract, question_of
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
@@ -58,9 +59,7 @@ def moving_pair(cluster: Cluster, rate: int, drop_every: int = 0) -> Iterator[tu
 def judged(cluster: Cluster, remote: str, fields: dict[str, object], folder: Path) -> Report:
     with spark_session(remote) as spark:
         (contract,) = make_contract(fields).each()
-        return judge_topics(
-            spark, cluster.bootstrap, {}, question_of(contract, fields, cluster), folder
-        )
+        return judge_topics(spark, cluster.address, question_of(contract, fields, cluster), folder)
 
 
 def _written(cluster: Cluster, topic: str) -> bool:
@@ -89,7 +88,7 @@ def _thread(work: Callable[[], None]) -> Iterator[None]:
 
 def _fill(cluster: Cluster, source: str, rate: int, over: threading.Event) -> None:
     """A record every 1 / rate s, each with a key of its own."""
-    producer = Producer(idempotent_producer_config(cluster.bootstrap, {}))
+    producer = Producer(idempotent_producer_config(cluster.address))
     began, sent = time.monotonic(), 0
     while not over.wait(0.01):
         for number in range(sent, due := int((time.monotonic() - began) * rate)):
@@ -105,11 +104,11 @@ def _copy(
     """Outputs and offsets of each batch in one transaction."""
     consumer = Consumer(
         {
-            **consumer_config(cluster.bootstrap, {}, group, READ_COMMITTED),
+            **consumer_config(cluster.address, group, READ_COMMITTED),
             "auto.offset.reset": "earliest",
         }
     )
-    producer = Producer(transactional_producer_config(cluster.bootstrap, {}, group))
+    producer = Producer(transactional_producer_config(cluster.address, group))
     producer.init_transactions()
     consumer.subscribe([source])
     while not over.is_set():
@@ -138,7 +137,7 @@ def main() -> int:
     given = parser.parse_args()
     verdicts: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as home, services(read_settings(home=Path(home))) as up:
-        cluster = Cluster(up.bootstrap)
+        cluster = Cluster(Address(up.bootstrap))
         with moving_pair(cluster, given.rate) as (source, sink, group):
             for number in range(given.checks):
                 fields = terms(source, sink, group if number % 2 else None)

@@ -23,6 +23,7 @@ from confluent_kafka import Producer
 
 from tests.conftest import wait_until
 from tests.test_cli import call
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
 from topicproof.backend.services.java import java
@@ -70,7 +71,7 @@ class Topics:
     @property
     def named(self) -> list[str]:
         """As the programs are told."""
-        return [self.cluster.bootstrap, self.source, self.sink, self.group]
+        return [self.cluster.address.bootstrap, self.source, self.sink, self.group]
 
     def finish(self, successor: subprocess.Popen[str]) -> None:
         """Let the successor of one that was killed work until all is done."""
@@ -106,7 +107,13 @@ class Topics:
             "the contract is evidence"
         )
         counted = subprocess.run(
-            [sys.executable, HERE / "count.py", self.cluster.bootstrap, self.source, self.sink],
+            [
+                sys.executable,
+                HERE / "count.py",
+                self.cluster.address.bootstrap,
+                self.source,
+                self.sink,
+            ],
             capture_output=True,
             text=True,
             check=True,
@@ -124,9 +131,9 @@ def topics(
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
     made = Topics(
-        settings, Cluster(cluster.bootstrap, {}), new_topic(PARTITIONS), new_topic(PARTITIONS)
+        settings, Cluster(Address(cluster.bootstrap)), new_topic(PARTITIONS), new_topic(PARTITIONS)
     )
-    producer = Producer(idempotent_producer_config(cluster.bootstrap, {}))
+    producer = Producer(idempotent_producer_config(Address(cluster.bootstrap)))
     for number in range(RECORDS):
         producer.produce(made.source, str(number), str(number), partition=number % PARTITIONS)
     assert producer.flush(WAIT_S) == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.foreign.moving import judged, moving_pair, terms
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services
 from topicproof.validators.finding import Outcome
@@ -20,7 +21,7 @@ def test_a_moving_pair_holds_as_far_as_it_is_judged(
 ) -> None:
     """Story: a source that is filled, and an exactly-once loop behind it. Each check says what it
     covered."""
-    kafka = Cluster(cluster.bootstrap)
+    kafka = Cluster(Address(cluster.bootstrap))
     with moving_pair(kafka, RATE) as (source, sink, group):
         report = judged(
             kafka, cluster.spark_remote, terms(source, sink, group if grouped else None), tmp_path
@@ -33,7 +34,7 @@ def test_a_moving_pair_holds_as_far_as_it_is_judged(
 def test_a_loss_shows_while_the_topics_move(cluster: Services, tmp_path: Path) -> None:
     """Story: the loop loses every hundredth input. What was due is missing, however the topics
     move."""
-    kafka = Cluster(cluster.bootstrap)
+    kafka = Cluster(Address(cluster.bootstrap))
     with moving_pair(kafka, RATE, drop_every=100) as (source, sink, group):
         report = judged(kafka, cluster.spark_remote, terms(source, sink, group), tmp_path)
     assert report.verdict is Outcome.VIOLATED

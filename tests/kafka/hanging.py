@@ -10,6 +10,7 @@ from kafka.record import MemoryRecordsBuilder
 
 from tests.conftest import wait_until
 from tests.kafka.topics import broker_setting
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.log.rawlog import connect
 
 GHOST = 987_654
@@ -51,7 +52,7 @@ def append_late(
         # From version 12 on the broker itself tells the coordinator.
         max_version=11,
     )
-    with connect(bootstrap, {}) as kafka:
+    with connect(Address(bootstrap)) as kafka:
         leader = kafka.leaders(topic)[0]
         answer = kafka.send({leader: request})[leader]
     code: int = answer.responses[0].partition_responses[0].error_code

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer, delivered
 from tests.test_cli import call
+from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.coordination.abort import abort, plan_abort
 from topicproof.backend.kafka.coordination.coordinator import open_transactions, producers
@@ -32,19 +33,21 @@ def test_a_hanging_transaction_is_aborted_and_its_partition_flows_again(
     topic = new_topic()
     hang(bootstrap, topic)
     Writer(bootstrap, topic).write("n2")
-    plan = plan_abort(bootstrap, {}, topic, 0, 0)
+    plan = plan_abort(Address(bootstrap), topic, 0, 0)
     assert (plan.found.records, plan.last_offset, plan.released, plan.next_stable) == (1, 0, 2, 3)
     assert (
         re.search(r"1 record \(\d+ bytes as stored\) at offsets 0 to 0", plan.lost)
         and str(GHOST) in plan.lost
     )
     assert "moves from 0 to 3 or beyond; 2 records of others wait behind it" in plan.gained
-    assert fetch_bounds(bootstrap, {}, topic).partitions == (PartitionBounds(0, 0, 0, 3),), (
+    assert fetch_bounds(Address(bootstrap), topic).partitions == (PartitionBounds(0, 0, 0, 3),), (
         "a plan changes nothing"
     )
-    assert abort(bootstrap, {}, plan) == PartitionBounds(0, 0, 4, 4)
-    assert open_transactions(bootstrap, {}, topic) == ()
-    assert sorted(delivered(bootstrap, fetch_bounds(bootstrap, {}, topic), READ_COMMITTED)) == [
+    assert abort(Address(bootstrap), plan) == PartitionBounds(0, 0, 4, 4)
+    assert open_transactions(Address(bootstrap), topic) == ()
+    assert sorted(
+        delivered(bootstrap, fetch_bounds(Address(bootstrap), topic), READ_COMMITTED)
+    ) == [
         (0, 1),
         (0, 2),
     ]
@@ -52,7 +55,7 @@ def test_a_hanging_transaction_is_aborted_and_its_partition_flows_again(
         UsageError,
         match=r"no open transaction from offset 0 on by producer \d+\. None is open there",
     ):
-        abort(bootstrap, {}, plan)
+        abort(Address(bootstrap), plan)
 
 
 def test_a_late_write_of_a_producer_that_goes_on_is_aborted(
@@ -63,11 +66,11 @@ def test_a_late_write_of_a_producer_that_goes_on_is_aborted(
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+")
-    (of_a,) = producers(bootstrap, {}, topic).to_dict("records")
+    (of_a,) = producers(Address(bootstrap), topic).to_dict("records")
     hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
-    plan = plan_abort(bootstrap, {}, topic, 0, producer_id=of_a["producer_id"])
+    plan = plan_abort(Address(bootstrap), topic, 0, producer_id=of_a["producer_id"])
     assert f"transactional id {writer.transactional_id('A')}" in plan.lost
-    assert abort(bootstrap, {}, plan) == PartitionBounds(0, 0, 5, 5)
+    assert abort(Address(bootstrap), plan) == PartitionBounds(0, 0, 5, 5)
 
 
 def test_an_ordinary_open_transaction_is_left_alone_unless_told(
@@ -80,11 +83,11 @@ def test_an_ordinary_open_transaction_is_left_alone_unless_told(
     writer.write("A2 n1")
     writer.write("A3", partition=1)
     with pytest.raises(UsageError, match=r"not hanging.* say --open-too"):
-        plan_abort(bootstrap, {}, topic, 0, 0)
-    plan = plan_abort(bootstrap, {}, topic, 0, 0, open_too=True)
+        plan_abort(Address(bootstrap), topic, 0, 0)
+    plan = plan_abort(Address(bootstrap), topic, 0, 0, open_too=True)
     assert "on all its partitions, and its producer is fenced" in plan.means
-    assert abort(bootstrap, {}, plan).lso == 4
-    assert open_transactions(bootstrap, {}, topic) == ()
+    assert abort(Address(bootstrap), plan).lso == 4
+    assert open_transactions(Address(bootstrap), topic) == ()
     with pytest.raises(KafkaException):
         writer.write("A+")
 
@@ -94,15 +97,15 @@ def test_an_earlier_open_transaction_is_named(bootstrap: str, new_topic: NewTopi
     not move."""
     topic = new_topic()
     Writer(bootstrap, topic).write("A1 B1 n1")
-    plan = plan_abort(bootstrap, {}, topic, 0, 1, open_too=True)
+    plan = plan_abort(Address(bootstrap), topic, 0, 1, open_too=True)
     assert (plan.next_stable, plan.released) == (0, 1)
     assert "stays at 0, where an earlier transaction is open" in plan.gained
     with pytest.raises(UsageError, match=r"Open there: offset 0 by producer .*; offset 1 by"):
-        plan_abort(bootstrap, {}, topic, 0, 2)
+        plan_abort(Address(bootstrap), topic, 0, 2)
     with pytest.raises(UsageError, match="has no partition 7"):
-        plan_abort(bootstrap, {}, topic, 7, 0)
+        plan_abort(Address(bootstrap), topic, 7, 0)
     with pytest.raises(UsageError, match="Say which transaction"):
-        plan_abort(bootstrap, {}, topic, 0)
+        plan_abort(Address(bootstrap), topic, 0)
 
 
 def test_a_decided_transaction_is_never_torn(
@@ -117,7 +120,7 @@ def test_a_decided_transaction_is_never_torn(
         "topicproof.backend.kafka.coordination.abort.ask_open_transactions", lambda *_: (decided,)
     )
     with pytest.raises(UsageError, match=r"payments is decided \(PrepareCommit\)"):
-        plan_abort(bootstrap, {}, new_topic(), 0, 0, open_too=True)
+        plan_abort(Address(bootstrap), new_topic(), 0, 0, open_too=True)
 
 
 def test_the_command_is_a_dry_run_until_told(
@@ -134,7 +137,7 @@ def test_the_command_is_a_dry_run_until_told(
         "Hanging: producer" in told and "Lost for every read_committed consumer: 1 record" in told
     )
     assert "Nothing was done. To do it, say the same again with --yes." in told
-    assert fetch_bounds(bootstrap, {}, topic).partitions[0].lso == 0
+    assert fetch_bounds(Address(bootstrap), topic).partitions[0].lso == 0
     assert call(*asked, "--yes", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["done"], answer["after"]["lso"], answer["found"]["producer_id"]) == (

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer
+from topicproof.backend.address import Address
 from topicproof.backend.commands.show_topic import print_topic
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import inspect as inspection
@@ -32,10 +33,10 @@ def test_a_topic_is_shown_with_all_that_stands_in_its_way(
     writer = Writer(bootstrap, topic)
     writer.write("A3 A+ B2 B- n1")
     writer.write("A1 A+ C2", partition=1)
-    consumer = Consumer(consumer_config(bootstrap, {}, f"{topic}-group", READ_COMMITTED))
+    consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-group", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
     consumer.close()
-    view = inspect_topic(bootstrap, {}, topic, check_crc=True)
+    view = inspect_topic(Address(bootstrap), topic, check_crc=True)
     assert view.bounds.offsets == sum(view.fates.values()) == 12
     assert {fate: count for fate, count in view.fates.items() if count} == {
         Fate.COMMITTED: 5,
@@ -96,12 +97,12 @@ def test_everything_fits_on_a_terminal(bootstrap: str, new_topic: NewTopic, widt
     writer.write("A3 A+ B2 B- n1")
     writer.write("A1 A+ C2", partition=1)
     hang(bootstrap, topic)
-    consumer = Consumer(consumer_config(bootstrap, {}, f"{topic}-group", READ_COMMITTED))
+    consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-group", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, 0, 8)], asynchronous=False)
     consumer.close()
     said = io.StringIO()
     print_topic(
-        Console(file=said, width=width, soft_wrap=True), inspect_topic(bootstrap, {}, topic)
+        Console(file=said, width=width, soft_wrap=True), inspect_topic(Address(bootstrap), topic)
     )
     text = " ".join(said.getvalue().split())
     assert max(map(len, said.getvalue().splitlines())) <= width
@@ -115,7 +116,7 @@ def test_everything_fits_on_a_terminal(bootstrap: str, new_topic: NewTopic, widt
 
 def test_an_empty_topic_is_shown_as_empty(bootstrap: str, new_topic: NewTopic) -> None:
     """Nothing was ever written. Every count is 0 and nothing fails, but a missing topic does."""
-    view = inspect_topic(bootstrap, {}, new_topic(partitions=3))
+    view = inspect_topic(Address(bootstrap), new_topic(partitions=3))
     assert view.bounds.offsets == 0 and not any(view.fates.values())
     assert (
         view.transactions.last == ()
@@ -125,7 +126,7 @@ def test_an_empty_topic_is_shown_as_empty(bootstrap: str, new_topic: NewTopic) -
     )
     assert json.dumps(view.to_json())
     with pytest.raises(TopicError, match="There is no topic"):
-        inspect_topic(bootstrap, {}, "no-such-topic")
+        inspect_topic(Address(bootstrap), "no-such-topic")
 
 
 def test_what_the_cluster_does_not_answer_is_listed(
@@ -140,7 +141,7 @@ def test_what_the_cluster_does_not_answer_is_listed(
     monkeypatch.setattr(inspection, "ask_group_lags", refuse)
     topic = new_topic()
     Writer(bootstrap, topic).write("n1")
-    view = inspect_topic(bootstrap, {}, topic)
+    view = inspect_topic(Address(bootstrap), topic)
     assert view.fates[Fate.COMMITTED] == 1
     (missing,) = view.not_heard
     assert missing.startswith("consumer groups: ") and "refused this client" in missing

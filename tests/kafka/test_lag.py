@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.backend.test_fates import log
 from tests.kafka.topics import Writer, delete_below, delivered
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags, partition_lag
 from topicproof.backend.kafka.log.fates import fate_ranges
@@ -21,15 +22,15 @@ NewTopic = Callable[..., str]
 
 
 def commit(bootstrap: str, topic: str, group: str, offset: int, partition: int = 0) -> None:
-    consumer = Consumer(consumer_config(bootstrap, {}, group, READ_COMMITTED))
+    consumer = Consumer(consumer_config(Address(bootstrap), group, READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
     consumer.close()
 
 
 def lags(bootstrap: str, topic: str) -> tuple[Bounds, dict[str, GroupLag]]:
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    ranges = fate_ranges(scan(bootstrap, {}, topic, bounds), bounds)
-    return bounds, {lag.group: lag for lag in group_lags(bootstrap, {}, topic, bounds, ranges)}
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    ranges = fate_ranges(scan(Address(bootstrap), topic, bounds), bounds)
+    return bounds, {lag.group: lag for lag in group_lags(Address(bootstrap), topic, bounds, ranges)}
 
 
 def test_lag_is_what_a_consumer_would_get(bootstrap: str, new_topic: NewTopic) -> None:
@@ -37,8 +38,8 @@ def test_lag_is_what_a_consumer_would_get(bootstrap: str, new_topic: NewTopic) -
     what they get."""
     topic = new_topic()
     Writer(bootstrap, topic).write("A4 A+ B3 B- n2 A2 A- C2 n1 A1 A+")
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    ranges = fate_ranges(scan(bootstrap, {}, topic, bounds), bounds)
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    ranges = fate_ranges(scan(Address(bootstrap), topic, bounds), bounds)
     committed = delivered(bootstrap, bounds, READ_COMMITTED)
     uncommitted = delivered(bootstrap, bounds, READ_UNCOMMITTED)
     (p,) = bounds.partitions
@@ -76,10 +77,10 @@ def test_groups_are_found_and_told_apart(bootstrap: str, new_topic: NewTopic) ->
         "and an open transaction from offset 2 on withholds 3 records."
     )
     assert second.stuck_behind is None, "nobody asked the coordinators"
-    opened = open_transactions(bootstrap, {}, topic)
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    ranges = fate_ranges(scan(bootstrap, {}, topic, bounds), bounds)
-    told = {lag.group: lag for lag in group_lags(bootstrap, {}, topic, bounds, ranges, opened)}
+    opened = open_transactions(Address(bootstrap), topic)
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    ranges = fate_ranges(scan(Address(bootstrap), topic, bounds), bounds)
+    told = {lag.group: lag for lag in group_lags(Address(bootstrap), topic, bounds, ranges, opened)}
     assert [p.stuck_behind for p in told[stuck].partitions] == [None, writer.transactional_id("C")]
     assert (
         f"the open transaction of {writer.transactional_id('C')} from offset 2"

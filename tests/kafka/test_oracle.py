@@ -24,6 +24,7 @@ from kafka.record import MemoryRecords
 
 from tests.conftest import wait_until
 from tests.kafka.topics import Writer, broker_setting, delete_below, delivered
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.log.batches import COMPRESSIONS
 from topicproof.backend.kafka.log.fates import (
     balance,
@@ -165,8 +166,8 @@ def agree(data: Path, bootstrap: str, topic: str) -> Oracle:
 
     def look() -> bool:
         before = files_of(data, topic)
-        bounds = fetch_bounds(bootstrap, {}, topic)
-        table = scan(bootstrap, {}, topic, bounds, check_crc=True)
+        bounds = fetch_bounds(Address(bootstrap), topic)
+        table = scan(Address(bootstrap), topic, bounds, check_crc=True)
         looks.append((bounds, table, ask_oracle(data, bootstrap, bounds)))
         return files_of(data, topic) == before
 
@@ -248,7 +249,7 @@ def configure(bootstrap: str, topic: str, config: Mapping[str, str]) -> None:
         for name, value in config.items()
     ]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-    admin = AdminClient(admin_config(bootstrap, {}))
+    admin = AdminClient(admin_config(Address(bootstrap)))
     for future in admin.incremental_alter_configs([resource]).values():
         future.result()
 
@@ -280,14 +281,14 @@ def test_every_fate_and_transaction_is_what_the_oracle_says(
         writer.write(f"B{end} A{end}")
     assert copier.wait(60) == 0
     wait_until(
-        lambda: all(p.lso == p.hw for p in fetch_bounds(bootstrap, {}, topic).partitions),
+        lambda: all(p.lso == p.hw for p in fetch_bounds(Address(bootstrap), topic).partitions),
         20,
         "every marker",
     )
 
     oracle = agree(data, bootstrap, topic)
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    whole = over_partitions(transactions(scan(bootstrap, {}, topic, bounds), bounds))
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    whole = over_partitions(transactions(scan(Address(bootstrap), topic, bounds), bounds))
     over_both = whole[whole["partitions"].map(len) == 2].groupby("producer_id")["outcome"].agg(list)
     assert over_both.tolist() == [[OUTCOMES[end] for end in ENDS]] * 2
     copied = Counter(
@@ -300,7 +301,7 @@ def test_every_fate_and_transaction_is_what_the_oracle_says(
 
     def thinned() -> bool:
         writer.write("A5 A+ B2 B- A2 A+")
-        table = scan(bootstrap, {}, topic, fetch_bounds(bootstrap, {}, topic))
+        table = scan(Address(bootstrap), topic, fetch_bounds(Address(bootstrap), topic))
         span = pc.add(pc.subtract(table["last_offset"], table["base_offset"]), 1)
         sparse = bool(
             pc.any(pc.and_(pc.greater(table["count"], 0), pc.less(table["count"], span))).as_py()
@@ -318,6 +319,6 @@ def test_every_fate_and_transaction_is_what_the_oracle_says(
     left = Counter(agree(data, bootstrap, topic).fates.values())
     assert left[Fate.GONE] > 0 and left[Fate.PENDING] > 0
 
-    for partition in fetch_bounds(bootstrap, {}, topic).partitions:
+    for partition in fetch_bounds(Address(bootstrap), topic).partitions:
         delete_below(bootstrap, topic, partition.start + 33, partition.partition)
     assert len(agree(data, bootstrap, topic).fates) == left.total() - 66

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from tests.conftest import wait_until
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.plain import PlainProducer
 
 PRODUCERS = 80
@@ -21,7 +22,7 @@ def test_no_plain_producer_waits_half_a_second_for_its_id(
     its transport, and looks again after half a second. By the client's own statistics, none of many
     new ones is in that state once it may be used."""
     # A broker that has just started has no ids to give yet.
-    with PlainProducer(bootstrap, {}, idempotence=True, acks="all") as first:
+    with PlainProducer(Address(bootstrap), idempotence=True, acks="all") as first:
         first.produce([(new_topic(), None, b"first", [])])
         first.flush()
     states = [_state_of_a_new_one(bootstrap) for _ in range(PRODUCERS)]
@@ -31,7 +32,7 @@ def test_no_plain_producer_waits_half_a_second_for_its_id(
 def _state_of_a_new_one(bootstrap: str) -> str:
     told: list[str] = []
     client = cast("Mapping[str, str]", {"statistics.interval.ms": 1, "stats_cb": told.append})
-    with PlainProducer(bootstrap, client, idempotence=True, acks="all") as plain:
+    with PlainProducer(Address(bootstrap, client), idempotence=True, acks="all") as plain:
         # What it said while it was entered is heard only now, and forgotten.
         plain.producer.poll(0)
         told.clear()

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.conftest import wait_until
 from tests.runs import read_all
+from topicproof.backend.address import Address
 from topicproof.backend.faults.proxy import HOST, IN_NEXT, How, Proxy, Rule
 from topicproof.backend.faults.requests import Api
 from topicproof.backend.kafka.cluster import Cluster
@@ -41,7 +42,7 @@ def proxy(bootstrap: str) -> Iterator[Proxy]:
 
 
 def plain(proxy: Proxy, topic: str, **options: Any) -> Producer:
-    producer = Producer({**plain_producer_config(proxy.bootstrap, {}, True, "all"), **options})
+    producer = Producer({**plain_producer_config(Address(proxy.bootstrap), True, "all"), **options})
     producer.list_topics(topic, timeout=TIMEOUT_S)
     return producer
 
@@ -62,7 +63,7 @@ def letters(bootstrap: str, topic: str, isolation: str = READ_UNCOMMITTED) -> st
 
 def transactional(proxy: Proxy, topic: str, timeout_ms: int = 60_000) -> Producer:
     producer = Producer(
-        transactional_producer_config(proxy.bootstrap, {}, f"{topic}-id", timeout_ms)
+        transactional_producer_config(Address(proxy.bootstrap), f"{topic}-id", timeout_ms)
     )
     producer.list_topics(topic, timeout=TIMEOUT_S)
     producer.init_transactions(TIMEOUT_S)
@@ -74,7 +75,7 @@ def test_a_client_stays_on_the_proxy(proxy: Proxy, bootstrap: str, new_topic: Ne
     addresses of the proxy."""
     topic = new_topic()
     ours = {int(address.rpartition(":")[2]) for address in proxy.bootstrap.split(",")}
-    found = AdminClient(admin_config(proxy.bootstrap, {})).list_topics(timeout=TIMEOUT_S)
+    found = AdminClient(admin_config(Address(proxy.bootstrap))).list_topics(timeout=TIMEOUT_S)
     assert {f"{broker.host}:{broker.port}" for broker in found.brokers.values()} == {
         f"{HOST}:{port}" for port in ours
     }
@@ -87,7 +88,7 @@ def test_a_client_stays_on_the_proxy(proxy: Proxy, bootstrap: str, new_topic: Ne
         producer.commit_transaction(1)
     assert (
         letters(bootstrap, topic) == "a"
-        and fetch_bounds(bootstrap, {}, topic).partitions[0].lso == 0
+        and fetch_bounds(Address(bootstrap), topic).partitions[0].lso == 0
     )
     proxy.heal()
     producer.commit_transaction(TIMEOUT_S)
@@ -162,8 +163,8 @@ def test_a_transaction_goes_on_when_its_connection_breaks(
     """Story: the connection to the only broker breaks under a Produce, and the next source offset
     is handed over before it is back. A client that then forgets its brokers would wait for ever."""
     topic, source = new_topic(), new_topic()
-    consumer = Consumer(consumer_config(proxy.bootstrap, {}, f"{topic}-group", READ_COMMITTED))
-    with TransactionalProducer(proxy.bootstrap, {}, f"{topic}-id") as producer:
+    consumer = Consumer(consumer_config(Address(proxy.bootstrap), f"{topic}-group", READ_COMMITTED))
+    with TransactionalProducer(Address(proxy.bootstrap), f"{topic}-id") as producer:
         for offset, value in enumerate("ab", start=1):
             rule = proxy.arm(Rule(Api.PRODUCE, How.LOST, times=offset - 1, topic=topic))
             with producer.transaction():
@@ -173,7 +174,7 @@ def test_a_transaction_goes_on_when_its_connection_breaks(
                 )
     consumer.close()
     assert (rule.struck, letters(bootstrap, topic, READ_COMMITTED)) == (1, "ab")
-    assert Cluster(bootstrap).committed(f"{topic}-group", source) == {0: 2}
+    assert Cluster(Address(bootstrap)).committed(f"{topic}-group", source) == {0: 2}
 
 
 def test_a_late_commit_is_late_and_nothing_else(
@@ -189,7 +190,7 @@ def test_a_late_commit_is_late_and_nothing_else(
     with ThreadPoolExecutor(1) as pool:
         committing = pool.submit(producer.commit_transaction, TIMEOUT_S)
         wait_until(lambda: rule.struck == 1, TIMEOUT_S, "the commit on its way")
-        assert fetch_bounds(bootstrap, {}, topic).partitions[0].lso == 0
+        assert fetch_bounds(Address(bootstrap), topic).partitions[0].lso == 0
         rule.released.set()
         committing.result()
     assert letters(bootstrap, topic, READ_COMMITTED) == "a"
@@ -215,7 +216,7 @@ def test_a_ghost_arrives_in_the_next_transaction(
     the broker refuse all of them."""
     topic, source, said = new_topic(), new_topic(), list[str]()
     visible, offset = ("a", 2) if new_epoch else REPEATED[api]
-    consumer = Consumer(consumer_config(proxy.bootstrap, {}, f"{topic}-group", READ_COMMITTED))
+    consumer = Consumer(consumer_config(Address(proxy.bootstrap), f"{topic}-group", READ_COMMITTED))
     group = consumer.consumer_group_metadata()
     producer = transactional(proxy, topic)
     rule = proxy.arm(Rule(api, How.GHOST, seconds=TIMEOUT_S, arrived=said.append))
@@ -239,7 +240,7 @@ def test_a_ghost_arrives_in_the_next_transaction(
     consumer.close()
     assert letters(bootstrap, topic, READ_UNCOMMITTED) == "ab"
     wait_until(
-        lambda: Cluster(bootstrap).committed(f"{topic}-group", source) == {0: offset},
+        lambda: Cluster(Address(bootstrap)).committed(f"{topic}-group", source) == {0: offset},
         TIMEOUT_S,
         f"the group's offset {offset}",
     )
@@ -262,7 +263,9 @@ def test_a_ghost_of_an_abort_aborts_the_next_attempt(
     send(producer, topic, "b")
     assert (rule.struck, rule.settled) == (1, 1)
     wait_until(
-        lambda: fetch_bounds(bootstrap, {}, topic).partitions[0].lso == 6, TIMEOUT_S, "the abort"
+        lambda: fetch_bounds(Address(bootstrap), topic).partitions[0].lso == 6,
+        TIMEOUT_S,
+        "the abort",
     )
     assert letters(bootstrap, topic, READ_COMMITTED) == "a"
 
@@ -307,7 +310,7 @@ def test_who_is_isolated_for_longer_than_a_transaction_may_last_is_fenced(
     send(producer, topic, "a")
     proxy.isolate()
     wait_until(
-        lambda: fetch_bounds(bootstrap, {}, topic).partitions[0].lso > 0,
+        lambda: fetch_bounds(Address(bootstrap), topic).partitions[0].lso > 0,
         60,
         "the coordinator's abort",
     )

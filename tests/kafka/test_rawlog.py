@@ -23,6 +23,7 @@ from tests.kafka.topics import (
     model,
 )
 from topicproof.backend import settings
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError, UsageError
 from topicproof.backend.kafka.browse.records import read_window
 from topicproof.backend.kafka.log import rawlog
@@ -81,8 +82,8 @@ def test_fates_are_what_the_line_and_two_consumers_say(
     agree."""
     topic = new_topic()
     Writer(bootstrap, topic).write(line)
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    found = fates(scan(bootstrap, {}, topic, bounds), bounds)
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    found = fates(scan(Address(bootstrap), topic, bounds), bounds)
     expected = model(line.split(), bounds.partitions[0].lso)
     assert [found[(0, offset)] for offset in range(bounds.offsets)] == [
         FATE_LETTERS[letter] for letter in expected
@@ -102,8 +103,8 @@ def test_a_topic_of_several_partitions_is_read_whole(
     for _ in range(4):
         writer.write("A50 B5 A+ B-", partition=0)
         writer.write("n7 A20 A-", partition=2)
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    table = scan(bootstrap, {}, topic, bounds)
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    table = scan(Address(bootstrap), topic, bounds)
     assert table.schema == SCHEMA
     assert set(table["partition"].to_pylist()) == {0, 2}
     assert bounds.partitions[1] == PartitionBounds(1, 0, 0, 0)
@@ -129,12 +130,12 @@ def test_a_log_that_starts_inside_a_batch(
     topic = new_topic()
     writer = Writer(bootstrap, topic, {"compression.type": compression, "linger.ms": 200})
     writer.write("A40 A+ A3 A+")
-    whole = fetch_bounds(bootstrap, {}, topic)
-    before = scan(bootstrap, {}, topic, whole)
+    whole = fetch_bounds(Address(bootstrap), topic)
+    before = scan(Address(bootstrap), topic, whole)
     delete_below(bootstrap, topic, 15)
-    bounds = fetch_bounds(bootstrap, {}, topic)
+    bounds = fetch_bounds(Address(bootstrap), topic)
     assert bounds.partitions == (PartitionBounds(0, 15, 45, 45),)
-    table = scan(bootstrap, {}, topic, bounds)
+    table = scan(Address(bootstrap), topic, bounds)
     assert table["compression"][0].as_py() == compression
     assert table["base_offset"][0].as_py() == 15
     assert table["base_sequence"][0].as_py() == before["base_sequence"][0].as_py() + 15
@@ -142,10 +143,10 @@ def test_a_log_that_starts_inside_a_batch(
     assert transactions(table, bounds)["records"].tolist() == [25, 3]
     assert as_consumers_say(fates(table, bounds)) == fates_by_consumers(bootstrap, bounds)
     # The older bounds still balance: what was deleted since then is gone.
-    late = scan(bootstrap, {}, topic, whole)
+    late = scan(Address(bootstrap), topic, whole)
     assert total(balance(fate_ranges(late, whole), whole))[Fate.GONE] == 15
     # And an older table is taken over only as far as it still holds.
-    assert scan(bootstrap, {}, topic, bounds, since=before).equals(table)
+    assert scan(Address(bootstrap), topic, bounds, since=before).equals(table)
 
 
 def test_only_what_is_new_is_read_again(
@@ -156,10 +157,10 @@ def test_only_what_is_new_is_read_again(
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A5 A+ B2")
-    first = scan(bootstrap, {}, topic, fetch_bounds(bootstrap, {}, topic))
+    first = scan(Address(bootstrap), topic, fetch_bounds(Address(bootstrap), topic))
     writer.write("B1 B- A2 A+")
     writer.write("A1 A+", partition=1)
-    bounds = fetch_bounds(bootstrap, {}, topic)
+    bounds = fetch_bounds(Address(bootstrap), topic)
     asked: list[dict[int, list[tuple[int, int]]]] = []
     original = rawlog._missing
 
@@ -171,10 +172,10 @@ def test_only_what_is_new_is_read_again(
         return answer
 
     monkeypatch.setattr(rawlog, "_missing", listen)
-    table = scan(bootstrap, {}, topic, bounds, since=first)
-    assert table.equals(scan(bootstrap, {}, topic, bounds))
+    table = scan(Address(bootstrap), topic, bounds, since=first)
+    assert table.equals(scan(Address(bootstrap), topic, bounds))
     assert asked == [{0: [(8, 13)], 1: [(0, 2)]}, {0: [(0, 13)], 1: [(0, 2)]}]
-    assert scan(bootstrap, {}, topic, bounds, since=table).equals(table)
+    assert scan(Address(bootstrap), topic, bounds, since=table).equals(table)
 
 
 def test_bounds_are_the_same_from_one_response_and_from_three(
@@ -185,7 +186,7 @@ def test_bounds_are_the_same_from_one_response_and_from_three(
     topic = new_topic(partitions=2)
     Writer(bootstrap, topic).write("n4 A2 n3", partition=1)
     delete_below(bootstrap, topic, 1, partition=1)
-    with connect(bootstrap, {}) as kafka:
+    with connect(Address(bootstrap)) as kafka:
         bounds = kafka.bounds(topic)
         assert bounds == kafka.bounds_in_order(topic)
     assert bounds == Bounds(topic, (PartitionBounds(0, 0, 0, 0), PartitionBounds(1, 1, 4, 9)))
@@ -195,8 +196,8 @@ def test_an_empty_topic_has_bounds_and_an_empty_table(bootstrap: str, new_topic:
     """A topic was made and never written to. That is no error here; whoever judges may call it
     one."""
     topic = new_topic(partitions=2)
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    table = scan(bootstrap, {}, topic, bounds)
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    table = scan(Address(bootstrap), topic, bounds)
     assert bounds.offsets == 0
     assert table.num_rows == 0 and table.schema == SCHEMA
     assert transactions(table, bounds).empty and fate_ranges(table, bounds).empty
@@ -207,17 +208,17 @@ def test_a_missing_topic_is_named_and_not_made(bootstrap: str) -> None:
     it."""
     for _ in range(2):
         with pytest.raises(TopicError, match="There is no topic squars at 127"):
-            fetch_bounds(bootstrap, {}, "squars")
+            fetch_bounds(Address(bootstrap), "squars")
     with pytest.raises(TopicError, match="There is no topic no such"):
-        fetch_bounds(bootstrap, {}, "no such name")
+        fetch_bounds(Address(bootstrap), "no such name")
 
 
 def test_an_unreachable_broker_is_named_with_its_reason() -> None:
     """Nothing listens at the address, or it is no address. The sentence says which, at once."""
     with pytest.raises(ClusterError, match=r"127.0.0.1:1: Connection refused.*Check the address"):
-        fetch_bounds("127.0.0.1:1", {}, "squares")
+        fetch_bounds(Address("127.0.0.1:1"), "squares")
     with pytest.raises(UsageError, match="must be host:port"):
-        fetch_bounds("127.0.0.1:none", {}, "squares")
+        fetch_bounds(Address("127.0.0.1:none"), "squares")
 
 
 def test_one_dead_address_among_several_does_no_harm(bootstrap: str, new_topic: NewTopic) -> None:
@@ -225,7 +226,7 @@ def test_one_dead_address_among_several_does_no_harm(bootstrap: str, new_topic: 
     warn about."""
     topic = new_topic()
     for _ in range(4):
-        assert fetch_bounds(f"127.0.0.1:1,{bootstrap}", {}, topic).offsets == 0
+        assert fetch_bounds(Address(f"127.0.0.1:1,{bootstrap}"), topic).offsets == 0
     gc.collect()
 
 
@@ -235,7 +236,7 @@ def test_what_listens_but_is_no_broker_is_an_error(monkeypatch: pytest.MonkeyPat
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ClusterError, match=f"Kafka at {address} did not answer in time"):
-            fetch_bounds(address, {}, "squares")
+            fetch_bounds(Address(address), "squares")
     gc.collect()
 
 
@@ -253,8 +254,8 @@ def test_compaction_leaves_holes_that_balance(bootstrap: str, new_topic: NewTopi
     writer = Writer(bootstrap, topic)
 
     def look() -> tuple[Bounds, pa.Table]:
-        bounds = fetch_bounds(bootstrap, {}, topic)
-        return bounds, scan(bootstrap, {}, topic, bounds)
+        bounds = fetch_bounds(Address(bootstrap), topic)
+        return bounds, scan(Address(bootstrap), topic, bounds)
 
     def thinned() -> bool:
         writer.write("A5 A+ B2 B- A2 A+")
@@ -271,7 +272,7 @@ def test_compaction_leaves_holes_that_balance(bootstrap: str, new_topic: NewTopi
         # The cleaner goes on, so the three views may be of different moments at first.
         bounds, table = look()
         ranges = fate_ranges(table, bounds)
-        rows = read_window(bootstrap, {}, topic, 0, 0, bounds.offsets, bounds, ranges)
+        rows = read_window(Address(bootstrap), topic, 0, 0, bounds.offsets, bounds, ranges)
         counts = Counter(row.fate for row in rows)
         said = as_consumers_say({(0, row.offset): row.fate.value for row in rows})
         return (
@@ -295,9 +296,9 @@ def test_bounds_that_the_log_does_not_reach_are_an_error(
     Writer(bootstrap, topic).write("n3")
     monkeypatch.setattr(rawlog, "FAILOVER_TIMEOUT_S", 1.0)
     with pytest.raises(ClusterError, match="gave nothing from offset 3 on"):
-        scan(bootstrap, {}, topic, Bounds(topic, (PartitionBounds(0, 0, 9, 9),)))
+        scan(Address(bootstrap), topic, Bounds(topic, (PartitionBounds(0, 0, 9, 9),)))
     with pytest.raises(ClusterError, match="became shorter than offset 7"):
-        scan(bootstrap, {}, topic, Bounds(topic, (PartitionBounds(0, 7, 9, 9),)))
+        scan(Address(bootstrap), topic, Bounds(topic, (PartitionBounds(0, 7, 9, 9),)))
 
 
 def thinned_batch(offsets: list[int], compression: int) -> memoryview:
@@ -398,9 +399,9 @@ def test_checksums_of_a_topic_are_checked_on_request(
     they notice."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n3 A2 A+")
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    table = scan(bootstrap, {}, topic, bounds)
-    assert scan(bootstrap, {}, topic, bounds, check_crc=True).equals(table)
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    table = scan(Address(bootstrap), topic, bounds)
+    assert scan(Address(bootstrap), topic, bounds, check_crc=True).equals(table)
     original = rawlog.Connection._fetch
 
     def flip(*arguments: Any) -> dict[int, Any]:
@@ -411,9 +412,9 @@ def test_checksums_of_a_topic_are_checked_on_request(
         return found
 
     monkeypatch.setattr(rawlog.Connection, "_fetch", flip)
-    assert scan(bootstrap, {}, topic, bounds).equals(table)
+    assert scan(Address(bootstrap), topic, bounds).equals(table)
     with pytest.raises(ClusterError, match=f"^{topic}-0: the record batch at offset 3 is corrupt"):
-        scan(bootstrap, {}, topic, bounds, check_crc=True)
+        scan(Address(bootstrap), topic, bounds, check_crc=True)
 
 
 def test_snappy_of_java_clients_is_read() -> None:

@@ -11,6 +11,7 @@ from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.kafka.topics import Writer, delete_below
+from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.log.batches import SCHEMA
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
@@ -44,21 +45,21 @@ def test_spark_reads_what_one_process_reads(
         writer.write("A20 n5 A-", partition=0)
         writer.write("n5 A20 A+ B1", partition=2)
     delete_below(bootstrap, topic, 9)
-    bounds = fetch_bounds(bootstrap, {}, topic)
+    bounds = fetch_bounds(Address(bootstrap), topic)
     frame = (
         spark.read.format(FORMAT)
         .options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic})
         .load()
     )
     assert frame.schema == spark.createDataFrame([], BATCH_COLUMNS).schema
-    expected = scan(bootstrap, {}, topic, bounds)
+    expected = scan(Address(bootstrap), topic, bounds)
     assert expected["base_offset"][0].as_py() == 9 and expected.num_rows > 20
     assert rows(spark, bootstrap, topic, offsetsPerTask=per_task, checkCrc="true").equals(expected)
     # Bounds of one's own cut the first and the last batch, and only those.
     chosen = Bounds(topic, (PartitionBounds(0, 12, 40, 40), PartitionBounds(2, 3, 60, 60)))
     spans = json.dumps({p.partition: [p.start, p.hw] for p in chosen.partitions})
     assert rows(spark, bootstrap, topic, offsetsPerTask=per_task, bounds=spans).equals(
-        scan(bootstrap, {}, topic, chosen)
+        scan(Address(bootstrap), topic, chosen)
     )
 
 
@@ -98,4 +99,4 @@ def test_an_option_that_is_wrong_is_named(options: dict[str, str], sentence: str
 def test_client_properties_reach_the_client() -> None:
     """The cluster needs a password. Its properties are handed on without Spark's prefix."""
     found = SourceOptions.parse({**NEEDED, "kafka.sasl.mechanism": "PLAIN"})
-    assert (found.bootstrap, found.client) == ("b:1", {"sasl.mechanism": "PLAIN"})
+    assert found.address == Address("b:1", {"sasl.mechanism": "PLAIN"})

@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from tests.conftest import wait_until
 from tests.kafka.hanging import hang
 from tests.kafka.topics import Writer
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.coordination.abort import abort, plan_abort
 from topicproof.backend.kafka.coordination.coordinator import producers
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
@@ -31,12 +32,12 @@ NewTopic = Callable[..., str]
 
 
 def states_of(bootstrap: str, names: list[str] | None) -> tuple[StateEntry, ...]:
-    return read_states(bootstrap, {}, fetch_bounds(bootstrap, {}, TOPIC), names)
+    return read_states(Address(bootstrap), fetch_bounds(Address(bootstrap), TOPIC), names)
 
 
 def found_in(bootstrap: str, topic: str) -> tuple[pd.DataFrame, Bounds]:
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    return transactions(scan(bootstrap, {}, topic, bounds), bounds), bounds
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    return transactions(scan(Address(bootstrap), topic, bounds), bounds), bounds
 
 
 def test_the_three_reasons_of_an_abort_are_told_apart(bootstrap: str, new_topic: NewTopic) -> None:
@@ -46,11 +47,13 @@ def test_the_three_reasons_of_an_abort_are_told_apart(bootstrap: str, new_topic:
     writer = Writer(bootstrap, topic)
     Writer(bootstrap, topic, options={"transaction.timeout.ms": 4_000}).write("C1")
     writer.write("A1 A- D1 D+ B1")
-    successor = Producer(transactional_producer_config(bootstrap, {}, writer.transactional_id("B")))
+    successor = Producer(
+        transactional_producer_config(Address(bootstrap), writer.transactional_id("B"))
+    )
     successor.init_transactions()
     # The coordinator looks for what is over its time every 10 s.
     wait_until(
-        lambda: fetch_bounds(bootstrap, {}, topic).partitions[0].hw == 8, 30, "the abort of C"
+        lambda: fetch_bounds(Address(bootstrap), topic).partitions[0].hw == 8, 30, "the abort of C"
     )
     found, _ = found_in(bootstrap, topic)
     states = states_of(bootstrap, [writer.transactional_id(who) for who in "ABCD"])
@@ -75,9 +78,9 @@ def test_an_operators_abort_is_told_from_a_producers(bootstrap: str, new_topic: 
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+")
-    (of_a,) = producers(bootstrap, {}, topic).to_dict("records")
+    (of_a,) = producers(Address(bootstrap), topic).to_dict("records")
     hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
-    abort(bootstrap, {}, plan_abort(bootstrap, {}, topic, 0, 3))
+    abort(Address(bootstrap), plan_abort(Address(bootstrap), topic, 0, 3))
     found, _ = found_in(bootstrap, topic)
     states = states_of(bootstrap, [writer.transactional_id("A")])
     assert abort_reasons(topic, found, states) == [None, "operator"]
@@ -101,7 +104,7 @@ def test_the_coordinators_log_tells_the_life_of_a_transaction(
     assert [each for each in states_of(bootstrap, None) if each.transactional_id == name] == list(
         mine
     )
-    with connect(bootstrap, {}) as kafka:
+    with connect(Address(bootstrap)) as kafka:
         told = kafka.admin.describe_transactions([name])[name]
     assert (told.producer_id, told.producer_epoch) == (
         mine[-1].producer_id,

@@ -11,6 +11,7 @@ import pytest
 
 from tests.kafka.topics import Writer, delete_below
 from topicproof.backend import settings
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.browse.records import Record, as_text, read_window
 from topicproof.backend.kafka.log.fates import fate_ranges
@@ -21,13 +22,13 @@ NewTopic = Callable[..., str]
 
 
 def known(bootstrap: str, topic: str) -> tuple[Bounds, pd.DataFrame]:
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    return bounds, fate_ranges(scan(bootstrap, {}, topic, bounds), bounds)
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    return bounds, fate_ranges(scan(Address(bootstrap), topic, bounds), bounds)
 
 
 def window(bootstrap: str, topic: str, first: int = 0, count: int = 1_000) -> list[Record]:
     bounds, ranges = known(bootstrap, topic)
-    return read_window(bootstrap, {}, topic, 0, first, count, bounds, ranges)
+    return read_window(Address(bootstrap), topic, 0, first, count, bounds, ranges)
 
 
 def test_every_offset_says_why_a_consumer_gets_it_or_not(
@@ -113,10 +114,10 @@ def test_deleted_offsets_are_rows_below_older_bounds(bootstrap: str, new_topic: 
     bounds, ranges = known(bootstrap, topic)
     delete_below(bootstrap, topic, 3)
     with pytest.raises(TopicError, match=r"Offset 0 of .* was deleted after the bounds were taken"):
-        read_window(bootstrap, {}, topic, 0, 0, 10, bounds, ranges)
+        read_window(Address(bootstrap), topic, 0, 0, 10, bounds, ranges)
     wide = Bounds(topic, (PartitionBounds(0, 0, 6, 6),))
-    ranges = fate_ranges(scan(bootstrap, {}, topic, wide), wide)
-    rows = read_window(bootstrap, {}, topic, 0, 3, 10, wide, ranges)
+    ranges = fate_ranges(scan(Address(bootstrap), topic, wide), wide)
+    rows = read_window(Address(bootstrap), topic, 0, 3, 10, wide, ranges)
     assert [row.fate for row in rows] == [Fate.MARKER, Fate.COMMITTED, Fate.COMMITTED]
     assert [row.offset for row in window(bootstrap, topic)] == [3, 4, 5]
 
@@ -126,7 +127,7 @@ def test_a_hole_is_a_row(bootstrap: str, new_topic: NewTopic) -> None:
     which one it is."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n1 A1 A+ n1")
-    bounds = fetch_bounds(bootstrap, {}, topic)
+    bounds = fetch_bounds(Address(bootstrap), topic)
     thinned = pd.DataFrame(
         {
             "partition": [0, 0],
@@ -140,7 +141,7 @@ def test_a_hole_is_a_row(bootstrap: str, new_topic: NewTopic) -> None:
             "transaction": pd.array([None, None], dtype="Int64"),
         }
     )
-    rows = read_window(bootstrap, {}, topic, 0, 0, 10, bounds, thinned)
+    rows = read_window(Address(bootstrap), topic, 0, 0, 10, bounds, thinned)
     assert [row.fate for row in rows] == [Fate.COMMITTED, Fate.COMMITTED, Fate.GONE, Fate.GONE]
     assert rows[2].why == "Nothing is here any more: compacted or deleted."
     assert rows[3].delivered and "one of them is wrong" in rows[3].why, (
@@ -158,7 +159,7 @@ def test_records_that_do_not_come_are_an_error(
     bounds, ranges = known(bootstrap, topic)
     monkeypatch.setattr(settings, "REQUEST_TIMEOUT_MS", 1_000)
     with pytest.raises(ClusterError, match="did not deliver offset 0 within 1 s"):
-        read_window("127.0.0.1:1", {}, topic, 0, 0, 2, bounds, ranges)
+        read_window(Address("127.0.0.1:1"), topic, 0, 0, 2, bounds, ranges)
 
 
 def test_a_partition_that_does_not_exist_is_named(bootstrap: str, new_topic: NewTopic) -> None:
@@ -167,7 +168,7 @@ def test_a_partition_that_does_not_exist_is_named(bootstrap: str, new_topic: New
     topic = new_topic()
     bounds, ranges = known(bootstrap, topic)
     with pytest.raises(TopicError, match="has no partition 7; it has 1"):
-        read_window(bootstrap, {}, topic, 7, 0, 2, bounds, ranges)
+        read_window(Address(bootstrap), topic, 7, 0, 2, bounds, ranges)
 
 
 @pytest.mark.parametrize(

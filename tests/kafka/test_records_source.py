@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.judging.capture_store import Question, read_capture
 from topicproof.backend.judging.judge import judge_topics
@@ -40,7 +41,7 @@ def write(
     bootstrap: str, topic: str, timestamps: Sequence[int], times: int = 1, aborted: bool = False
 ) -> None:
     """One record per timestamp, and the last one as often as `times`; in one transaction."""
-    producer = Producer(transactional_producer_config(bootstrap, {}, f"{topic}-writer"))
+    producer = Producer(transactional_producer_config(Address(bootstrap), f"{topic}-writer"))
     producer.init_transactions(10)
     producer.begin_transaction()
     for number, timestamp in enumerate(timestamps):
@@ -61,12 +62,12 @@ def test_the_same_rows_come_as_from_sparks_own_source(
     topic = new_topic(partitions=2, **ANY_TIME)
     write(bootstrap, topic, [TODAY_MS + number for number in range(7)])
     write(bootstrap, topic, [TODAY_MS] * 3, aborted=True)
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    options = spark_source_options(bootstrap, {}, READ_COMMITTED)
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    options = spark_source_options(Address(bootstrap), READ_COMMITTED)
     register(spark)
     for level in (Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED):
         own, other = (
-            read_clamped(spark, bootstrap, {}, bounds, level),
+            read_clamped(spark, Address(bootstrap), bounds, level),
             read(spark, options, bounds, level),
         )
         assert own.schema == other.schema
@@ -94,8 +95,8 @@ def test_a_timestamp_that_spark_cannot_hold_does_not_keep_a_topic_from_being_jud
     for topic, times in ((source, 1), (healthy, 1), (doubled, 2)):
         write(bootstrap, topic, stamps, times)
     for sink, verdict in ((healthy, Outcome.HOLDS), (doubled, Outcome.VIOLATED)):
-        question = Question(fetch_bounds(bootstrap, {}, source), sink, identity=Identity.KEY)
-        report = judge_topics(spark, bootstrap, {}, question, tmp_path / sink)
+        question = Question(fetch_bounds(Address(bootstrap), source), sink, identity=Identity.KEY)
+        report = judge_topics(spark, Address(bootstrap), question, tmp_path / sink)
         assert report.verdict is verdict, report.why
         found = {
             one.kind: one.primary
@@ -119,7 +120,7 @@ def test_a_query_that_meets_such_a_timestamp_fails_in_plain_words(
     topic = new_topic(**ANY_TIME)
     write(bootstrap, topic, [TODAY_MS, YEAR_300000_MS])
     options = {
-        **spark_source_options(bootstrap, {}, READ_COMMITTED),
+        **spark_source_options(Address(bootstrap), READ_COMMITTED),
         "subscribe": topic,
         "startingOffsets": "earliest",
     }

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.browse.inspect import inspect_topic
@@ -36,9 +37,7 @@ PASSWORD = 'a "quoted\\ secret'
 
 
 @pytest.fixture(scope="module")
-def secured(
-    settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, dict[str, str]]]:
+def secured(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """A broker whose only listener for clients is SASL_SSL; its address, and the properties that
     open it."""
     folder = tmp_path_factory.mktemp("secured")
@@ -77,18 +76,17 @@ def secured(
         },
     )
     kafka.start()
-    yield kafka.bootstrap, client
+    yield Address(kafka.bootstrap, client)
     kafka.stop()
 
 
 def test_a_run_and_its_verdict_on_a_secured_cluster(
-    settings: Settings, cluster: Services, secured: tuple[str, dict[str, str]]
+    settings: Settings, cluster: Services, secured: Address
 ) -> None:
     """Story: a cluster with TLS and passwords. Fill, Spark's source, the sink, both readings, the
     raw log and the coordinator all get in, and the verdict holds."""
-    bootstrap, client = secured
-    given = replace(settings, bootstrap=bootstrap, client=client)
-    services = replace(cluster, bootstrap=bootstrap)
+    given = replace(settings, bootstrap=secured.bootstrap, client=secured.client)
+    services = replace(cluster, bootstrap=secured.bootstrap, client=secured.client)
     history = History(given)
     run = create(
         given,
@@ -101,16 +99,16 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
     assert report.verdict is Outcome.HOLDS, report.why
     heard = {witness for check in report.checked for witness in check.witnesses}
     assert heard >= {Witness.READ_COMMITTED, Witness.RAW_LOG, Witness.COORDINATOR, Witness.JOURNAL}
-    assert inspect_topic(bootstrap, client, run.facts.sink).to_json()["topic"] == run.facts.sink
-    assert open_transactions(bootstrap, client, run.facts.sink) == ()
+    assert inspect_topic(secured, run.facts.sink).to_json()["topic"] == run.facts.sink
+    assert open_transactions(secured, run.facts.sink) == ()
 
 
-def test_without_the_password_it_is_said(secured: tuple[str, dict[str, str]]) -> None:
+def test_without_the_password_it_is_said(secured: Address) -> None:
     """Story: the password is wrong. One sentence says who was asked, and never the password."""
-    bootstrap, client = secured
+    wrong = {**secured.client, "sasl.password": "wrong one"}
     with pytest.raises(ClusterError) as told:
-        Cluster(bootstrap, {**client, "sasl.password": "wrong one"}).check()
-    assert bootstrap in str(told.value) and "wrong one" not in str(told.value)
+        Cluster(Address(secured.bootstrap, wrong)).check()
+    assert secured.bootstrap in str(told.value) and "wrong one" not in str(told.value)
 
 
 def test_properties_are_read_and_spelled_for_java(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.conftest import wait_until
 from tests.runs import read_all
+from topicproof.backend.address import Address
 from topicproof.backend.errors import InjectedError, RecordRefused
 from topicproof.backend.faults.proxy import How, Proxy, Rule
 from topicproof.backend.faults.requests import Api
@@ -41,11 +42,14 @@ def test_a_record_refused_while_others_are_queued_is_named(
             wait_until(lambda: go_on(producer), 10, "that the client takes no more records")
 
     large = TransactionalProducer(
-        bootstrap, {}, f"{topic}-id", message_max_bytes=CLIENT_TAKES_BYTES
+        Address(bootstrap), f"{topic}-id", message_max_bytes=CLIENT_TAKES_BYTES
     )
     with large as producer, pytest.raises(RecordRefused, match="MSG_SIZE_TOO_LARGE"):
         fail(producer)
-    with TransactionalProducer(bootstrap, {}, f"{topic}-id") as producer, producer.transaction():
+    with (
+        TransactionalProducer(Address(bootstrap), f"{topic}-id") as producer,
+        producer.transaction(),
+    ):
         producer.produce([(topic, None, b"after", [])])
     assert [message.value for message in read_all(bootstrap, topic)] == [b"after"]
 
@@ -60,9 +64,12 @@ def test_a_new_epoch_refuses_what_arrives_late(
     A late commit ends the transaction of "b", which is then aborted in vain; a late offset takes
     the place of the offset of "b". Neither happens where "b" has an epoch of its own."""
     topic, source = new_topic(), new_topic()
-    consumer = Consumer(consumer_config(bootstrap, {}, f"{topic}-group", READ_COMMITTED))
+    consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-group", READ_COMMITTED))
     group = consumer.consumer_group_metadata()
-    with Proxy(bootstrap) as proxy, TransactionalProducer(proxy.bootstrap, {}, topic) as producer:
+    with (
+        Proxy(bootstrap) as proxy,
+        TransactionalProducer(Address(proxy.bootstrap), topic) as producer,
+    ):
         rule = proxy.arm(Rule(request_kind, How.GHOST, seconds=TIMEOUT_S))
         with producer.transaction():
             producer.produce([(topic, None, b"a", [])])
@@ -81,7 +88,7 @@ def test_a_new_epoch_refuses_what_arrives_late(
                 raise InjectedError("aborted")
     consumer.close()
     seen = b"".join(message.value or b"" for message in read_all(bootstrap, topic, READ_COMMITTED))
-    offset = Cluster(bootstrap).committed(f"{topic}-group", source)[0]
+    offset = Cluster(Address(bootstrap)).committed(f"{topic}-group", source)[0]
     assert (seen, offset) == {
         (Api.END_TXN, True): (b"a", 1),
         (Api.END_TXN, False): (b"ab", 2),

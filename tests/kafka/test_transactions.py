@@ -10,6 +10,7 @@ import pytest
 from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer
 from tests.test_cli import call
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.coordination.transactions import cluster_transactions
 
 NewTopic = Callable[..., str]
@@ -26,7 +27,7 @@ def test_open_and_hanging_transactions_are_found_on_any_topic(
     writer.write("A1", partition=1)
     Writer(bootstrap, sound).write("B1 B+")
     hang(bootstrap, hung)
-    view = cluster_transactions(bootstrap, {})
+    view = cluster_transactions(Address(bootstrap))
     assert [(each.partition, each.name, each.hanging) for each in view.open[opened]] == [
         (partition, writer.transactional_id("A"), False) for partition in (0, 1)
     ]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.packs import Sink, write_broken
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.browse import unpack
 from topicproof.backend.kafka.browse.records import Record, read_window
 from topicproof.backend.kafka.log.fates import fate_ranges
@@ -19,14 +20,14 @@ NewTopic = Callable[..., str]
 
 def windows(bootstrap: str, topic: str, count: int) -> list[Record]:
     """Every offset, read in windows of so many."""
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    batches = scan(bootstrap, {}, topic, bounds)
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    batches = scan(Address(bootstrap), topic, bounds)
     ranges = fate_ranges(batches, bounds)
     firsts = range(0, bounds.offsets, count)
     return [
         one
         for first in firsts
-        for one in read_window(bootstrap, {}, topic, 0, first, count, bounds, ranges, batches)
+        for one in read_window(Address(bootstrap), topic, 0, first, count, bounds, ranges, batches)
     ]
 
 
@@ -77,7 +78,7 @@ def test_a_window_without_batches_says_nothing_of_packs(
     shown, no more."""
     topic = new_topic()
     write_broken(bootstrap, topic, "numbers", packed=True)
-    bounds = fetch_bounds(bootstrap, {}, topic)
-    batches: pa.Table = scan(bootstrap, {}, topic, bounds)
-    records = read_window(bootstrap, {}, topic, 0, 0, 4, bounds, fate_ranges(batches, bounds))
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    batches: pa.Table = scan(Address(bootstrap), topic, bounds)
+    records = read_window(Address(bootstrap), topic, 0, 0, 4, bounds, fate_ranges(batches, bounds))
     assert [one.lineage for one in records] == [None] * 4

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.conftest import wait_until
+from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.settings import (
@@ -26,17 +27,17 @@ def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
     """A pipeline sent its group's offset into a transaction. It is told until the end, with its
     holder."""
     topic = new_topic(partitions=2)
-    consumer = Consumer(consumer_config(bootstrap, {}, f"{topic}-group", READ_COMMITTED))
+    consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-group", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, p, 0) for p in range(2)], asynchronous=False)
-    before, none = unstable_offsets(bootstrap, {}, topic)
+    before, none = unstable_offsets(Address(bootstrap), topic)
     assert (before, none) == (2, ())
-    producer = Producer(transactional_producer_config(bootstrap, {}, f"{topic}-pipeline"))
+    producer = Producer(transactional_producer_config(Address(bootstrap), f"{topic}-pipeline"))
     producer.init_transactions()
     producer.begin_transaction()
     producer.send_offsets_to_transaction(
         [TopicPartition(topic, 1, 5)], consumer.consumer_group_metadata()
     )
-    count, (found,) = unstable_offsets(bootstrap, {}, topic)
+    count, (found,) = unstable_offsets(Address(bootstrap), topic)
     assert (count, found.group, found.partition, found.stuck) == (2, f"{topic}-group", 1, False)
     assert f"{topic}-pipeline" in [each.transactional_id for each in found.holders]
     assert [each.timeout_ms for each in found.holders if each.name.startswith(topic)] == [
@@ -46,8 +47,10 @@ def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
     assert "which is under way" in found.why and "UNSTABLE_OFFSET_COMMIT" in found.why
     producer.commit_transaction()
     wait_until(
-        lambda: unstable_offsets(bootstrap, {}, topic) == (2, ()), 10, "the commit of the offset"
+        lambda: unstable_offsets(Address(bootstrap), topic) == (2, ()),
+        10,
+        "the commit of the offset",
     )
     consumer.close()
     with pytest.raises(TopicError):
-        unstable_offsets(bootstrap, {}, "no-such-topic")
+        unstable_offsets(Address(bootstrap), "no-such-topic")

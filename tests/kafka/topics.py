@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.conftest import wait_until
+from topicproof.backend.address import Address
 from topicproof.backend.settings import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -56,7 +57,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         self._asker = Consumer(
-            consumer_config(self.bootstrap, {}, f"{self.topic}-writer", READ_UNCOMMITTED)
+            consumer_config(Address(self.bootstrap), f"{self.topic}-writer", READ_UNCOMMITTED)
         )
 
     def write(self, line: str, partition: int = 0) -> None:
@@ -105,9 +106,11 @@ class Writer:
     def _producer(self, who: str) -> Producer:
         if who not in self.producers:
             config = (
-                idempotent_producer_config(self.bootstrap, {})
+                idempotent_producer_config(Address(self.bootstrap))
                 if who == "n"
-                else transactional_producer_config(self.bootstrap, {}, self.transactional_id(who))
+                else transactional_producer_config(
+                    Address(self.bootstrap), self.transactional_id(who)
+                )
             )
             self.producers[who] = Producer({**config, **self.options})
             if who != "n":
@@ -121,7 +124,7 @@ def delivered(
 ) -> dict[tuple[int, int], bytes | None]:
     """Every record from the starts on that a consumer at this level gets until nothing is left:
     place and value."""
-    consumer = Consumer(consumer_config(bootstrap, {}, f"{bounds.topic}-oracle", isolation))
+    consumer = Consumer(consumer_config(Address(bootstrap), f"{bounds.topic}-oracle", isolation))
     consumer.assign([TopicPartition(bounds.topic, p.partition, p.start) for p in bounds.partitions])
     found: dict[tuple[int, int], bytes | None] = {}
     at_end: set[int] = set()
@@ -164,7 +167,7 @@ def fates_by_consumers(bootstrap: str, bounds: Bounds) -> dict[tuple[int, int], 
 
 def delete_below(bootstrap: str, topic: str, offset: int, partition: int = 0) -> None:
     """Move the log start, as an operator or retention would."""
-    admin = AdminClient(admin_config(bootstrap, {}))
+    admin = AdminClient(admin_config(Address(bootstrap)))
     for future in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
         future.result()
 
@@ -172,7 +175,7 @@ def delete_below(bootstrap: str, topic: str, offset: int, partition: int = 0) ->
 @contextmanager
 def broker_setting(bootstrap: str, name: str, value: str) -> Iterator[None]:
     """All brokers with one setting changed while they run, and then as they were."""
-    admin = AdminClient(admin_config(bootstrap, {}))
+    admin = AdminClient(admin_config(Address(bootstrap)))
 
     def change(operation: AlterConfigOpType) -> None:
         entry = ConfigEntry(name, value, incremental_operation=operation)

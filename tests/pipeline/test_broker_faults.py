@@ -14,6 +14,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from tests.conftest import wait_until
 from tests.runs import Finished, read_all
+from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.faults.brokers import OWN_TOPICS, leader, own_partition
@@ -98,7 +99,7 @@ def test_a_run_outlives_the_broker_that_leads_a_role(
     assert done.report.verdict is Outcome.HOLDS and done.run.error is None, done.report.why
     got = Counter(message.value for message in read_all(three.bootstrap, done.sink))
     assert got == Counter(str(n * n).encode() for n in range(RECORDS))
-    entries = read_journal(three.bootstrap, {}, done.run.facts.journal)
+    entries = read_journal(Address(three.bootstrap), done.run.facts.journal)
     told = {entry.what: entry.said for entry in entries if isinstance(entry, FaultTold)}
     struck, healed = SAYS[how]
     assert struck in told[Told.DONE]
@@ -111,7 +112,7 @@ def test_a_broker_that_is_cut_off_is_replaced_and_comes_back(
 ) -> None:
     """Story: a broker is cut off from its peers. They elect another leader, while clients still
     reach it, and it tells them that it leads. Healed, it follows, and is in sync again."""
-    cluster, topic = Cluster(three.bootstrap), f"apart-{uuid.uuid4().hex[:8]}"
+    cluster, topic = Cluster(Address(three.bootstrap)), f"apart-{uuid.uuid4().hex[:8]}"
     cluster.create_topic(topic, 1)
     cut = leader(cluster, "sink", topic, "")
     nodes = sorted(cluster.admin.list_topics(timeout=10).brokers)
@@ -119,7 +120,7 @@ def test_a_broker_that_is_cut_off_is_replaced_and_comes_back(
     wanted = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
     )
-    with connect(three.bootstrap, {}) as kafka, brokers(home) as handle:
+    with connect(Address(three.bootstrap)) as kafka, brokers(home) as handle:
 
         def told(node: int) -> tuple[int, int]:
             """By this broker: who leads, and how many are in sync."""
@@ -146,13 +147,13 @@ def test_a_group_is_kept_where_kafka_keeps_it(
 ) -> None:
     """Story: where a group's offsets lie is computed from its name. When it commits, that partition
     grows."""
-    cluster, source = Cluster(bootstrap), new_topic()
+    cluster, source = Cluster(Address(bootstrap)), new_topic()
     for number in range(5):
         group = f"{source}-{number}"
         cluster.commit_offsets(group, source, {0: 0})
-        before = fetch_bounds(bootstrap, {}, OWN_TOPICS["offsets"]).partitions
+        before = fetch_bounds(Address(bootstrap), OWN_TOPICS["offsets"]).partitions
         cluster.commit_offsets(group, source, {0: 1})
-        after = fetch_bounds(bootstrap, {}, OWN_TOPICS["offsets"]).partitions
+        after = fetch_bounds(Address(bootstrap), OWN_TOPICS["offsets"]).partitions
         grown = [a.partition for a, b in zip(after, before, strict=True) if a.hw > b.hw]
         assert own_partition(group, len(after)) in grown
 

@@ -21,6 +21,7 @@ from sqlalchemy import inspect, select, update
 from tests.conftest import wait_until
 from tests.postgresql import new_database
 from tests.runs import run_to_end
+from topicproof.backend.address import Address
 from topicproof.backend.errors import SinkError, UsageError
 from topicproof.backend.evidence.folder import evidence_in
 from topicproof.backend.faults.injecting import InjectingDatabaseSink
@@ -70,14 +71,14 @@ class Squares:
     filled: int = 0
 
     def __post_init__(self) -> None:
-        self.cluster = Cluster(self.bootstrap)
+        self.cluster = Cluster(Address(self.bootstrap))
         self.cluster.create_topic(self.name, PARTITIONS)
         self.cluster.create_topic(f"{self.name}-journal", 1)
         floor = {(self.name, partition): 0 for partition in range(PARTITIONS)}
         make_tables(self.url, TABLE, self.name, floor, self.guarantee)
 
     def fill(self, count: int) -> None:
-        producer = Producer(idempotent_producer_config(self.bootstrap, {}))
+        producer = Producer(idempotent_producer_config(Address(self.bootstrap)))
         for number in range(self.filled, self.filled + count):
             producer.produce(self.name, str(number), str(number))
         assert producer.flush(20) == 0
@@ -85,7 +86,7 @@ class Squares:
 
     def run(self, spark: SparkSession, **options: str) -> None:
         spark.dataSource.register(InjectingDatabaseSink)
-        source = spark_source_options(self.bootstrap, {}, "read_committed")
+        source = spark_source_options(Address(self.bootstrap), "read_committed")
         rows = spark.readStream.format("kafka").options(
             **source, subscribe=self.name, startingOffsets="earliest"
         )
@@ -171,7 +172,7 @@ def test_a_table_is_exact_wherever_its_worker_dies(
     assert squares.is_exact()
     report = squares.verdict(spark)
     assert report.verdict is Outcome.HOLDS, report.why
-    entries = read_journal(bootstrap, {}, f"{squares.name}-journal")
+    entries = read_journal(Address(bootstrap), f"{squares.name}-journal")
     assert sum(isinstance(entry, FaultFired) for entry in entries) == len(faults) * PARTITIONS
 
 
@@ -275,7 +276,7 @@ def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(
     url, table = run.facts.database, run.facts.sink
     assert url is not None and numbers_in(url, table) == squares_to(1_500)
     assert (report.not_processed, report.fates["committed"]) == (0, 1_500)
-    journal = read_journal(cluster.bootstrap, {}, run.facts.journal)
+    journal = read_journal(Address(cluster.bootstrap), run.facts.journal)
     assert {entry.fault for entry in journal if isinstance(entry, FaultFired)} == set(faults)
     (evidence,) = evidence_in(settings.runs / run.id)
     with spark_session(cluster.spark_remote) as spark:
@@ -299,10 +300,10 @@ def test_a_run_of_upserts_into_postgresql(
     assert finished.report.verdict is Outcome.HOLDS, finished.report.why
     assert numbers_in(url, "squares") == squares_to(1_500)
     history = History(settings)
-    before = Cluster(cluster.bootstrap).topics(), len(history.list())
+    before = Cluster(Address(cluster.bootstrap)).topics(), len(history.list())
     with pytest.raises(SinkError, match="has a table squares already"):
         create(settings, cluster, history, make_plan({**RUN, "sink": sink}))
-    assert (Cluster(cluster.bootstrap).topics(), len(history.list())) == before
+    assert (Cluster(Address(cluster.bootstrap)).topics(), len(history.list())) == before
     clean(settings, cluster, history, finished.run.id)
     assert not inspect(connect_database(url)).has_table("squares")
 

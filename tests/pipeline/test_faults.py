@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.runs import Finished, read_all, run_to_end
+from topicproof.backend.address import Address
 from topicproof.backend.errors import OffsetsMoved
 from topicproof.backend.history.store import History
 from topicproof.backend.runs.lifecycle import resume
@@ -43,7 +44,7 @@ def struck(settings: Settings, cluster: Services, *faults: str) -> tuple[Finishe
     assert done.run.error is None
     got = Counter(message.value for message in read_all(cluster.bootstrap, done.sink))
     assert got == Counter(str(n * n).encode() for n in range(RECORDS))
-    entries = read_journal(cluster.bootstrap, settings.client, done.run.facts.journal)
+    entries = read_journal(Address(cluster.bootstrap, settings.client), done.run.facts.journal)
     fired = Counter(
         (one.fault, one.source_partition) for one in entries if isinstance(one, FaultFired)
     )
@@ -135,6 +136,8 @@ def test_a_refused_input_is_a_dead_letter_and_nothing_is_missing(
     done = run_to_end(settings, cluster, **plan, faults=[fault], sink={"dead_letters": True})
     assert done.report.verdict is Outcome.HOLDS, done.report.why
     buried = read_all(cluster.bootstrap, f"{done.sink}.dead-letters")
-    assert len(buried) == PARTITIONS, read_journal(cluster.bootstrap, {}, done.run.facts.journal)
+    assert len(buried) == PARTITIONS, read_journal(
+        Address(cluster.bootstrap), done.run.facts.journal
+    )
     assert len(read_all(cluster.bootstrap, done.sink)) == RECORDS - PARTITIONS
     assert all(b"MSG_SIZE_TOO_LARGE" in dict(letter.headers)[REASON_HEADER] for letter in buried)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.runs import read_all
+from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.evidence.manifest import Payloads, read_manifest
 from topicproof.backend.history.store import History, Run, State
@@ -82,7 +83,7 @@ def await_processed(history: History, run_id: str, least: int) -> int:
 def assert_closed_and_exact(settings: Settings, cluster: Services, run: Run) -> int:
     """No transaction is open, and the sink holds exactly what the group's offsets say; gives how
     many."""
-    kafka = Cluster(cluster.bootstrap, settings.client)
+    kafka = Cluster(Address(cluster.bootstrap, settings.client))
     assert all(p.lso == p.hw for p in kafka.bounds(run.facts.sink).partitions)
     committed = sum(kafka.committed(run.facts.group, run.facts.source).values())
     values = [int(m.value or b"") for m in read_all(cluster.bootstrap, run.facts.sink)]
@@ -203,7 +204,7 @@ def test_clean_removes_what_a_killed_run_left(
     process.wait()
     code, told = call(settings, "clean", run.id)
     assert code == 0 and "is gone" in told, told
-    left = set(Cluster(cluster.bootstrap).topics())
+    left = set(Cluster(Address(cluster.bootstrap)).topics())
     assert not left & {run.facts.source, run.facts.sink, run.facts.journal}
     assert not Path(settings.runs / run.id).exists()
     assert run.id not in {one.id for one in History(settings).list()}

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.runs import Finished, read_all, run_to_end
+from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.store import State
 from topicproof.backend.runs.plan import make_plan
@@ -43,7 +44,7 @@ def copies(cluster: Services, done: Finished) -> tuple[int, int]:
 
 
 def told(cluster: Services, done: Finished, what: Told) -> list[str]:
-    entries = read_journal(cluster.bootstrap, {}, str(done.run.facts.journal))
+    entries = read_journal(Address(cluster.bootstrap), str(done.run.facts.journal))
     return [entry.said for entry in entries if isinstance(entry, FaultTold) and entry.what is what]
 
 

@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from tests.runs import read_all
 from tests.wheel import CONNECT, CORE, build_wheel, fresh_python
 from topicproof.backend import cli
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.initial_offsets import commit_floor
@@ -47,7 +48,7 @@ def begin(cluster: Services, group: str, topic: str) -> int:
 
 
 def fill(bootstrap: str, topic: str, first: int) -> None:
-    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
     for number in range(first, first + RECORDS):
         producer.produce(topic, f"word {number:04}", str(number))
     assert producer.flush(10) == 0
@@ -114,7 +115,7 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
             assert values == sorted(values)
     killed = [
         entry
-        for entry in read_journal(cluster.bootstrap, {}, journal)
+        for entry in read_journal(Address(cluster.bootstrap), journal)
         if isinstance(entry, FaultFired)
     ]
     assert len(killed) == PARTITIONS
@@ -129,9 +130,9 @@ def test_a_group_that_has_begun_is_left_where_it_is(
     """Story: `floor` is said twice, the second time after records came and for the end of the
     topic. The second one is refused and moves nothing. A topic that does not exist is refused by
     its name."""
-    topic, cluster = new_topic(2), Cluster(bootstrap)
+    topic, cluster = new_topic(2), Cluster(Address(bootstrap))
     assert commit_floor(cluster, f"{topic}-run", topic) == {0: 0, 1: 0}
-    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
     producer.produce(topic, b"late", partition=1)
     assert producer.flush(10) == 0
     with pytest.raises(

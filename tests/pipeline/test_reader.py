@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.kafka.topics import Writer
 from tests.runs import Finished
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.reader import read_account, reading, runs
 from topicproof.validators.finding import Outcome, Witness
@@ -25,7 +26,7 @@ def test_a_reader_writes_down_what_it_polled(
     and in turn, and no aborted one; the last stable offset of each poll lies above what it
     brought."""
     topics = new_topic(partitions=2), new_topic()
-    cluster = Cluster(bootstrap, {})
+    cluster = Cluster(Address(bootstrap))
     with reading(cluster, {topics[0]: {"0": 0, "1": 0}, topics[1]: {"0": 0}}, tmp_path):
         first, second = Writer(bootstrap, topics[0]), Writer(bootstrap, topics[1])
         first.write("A3 A+ A2 A- n2")

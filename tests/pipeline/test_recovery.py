@@ -20,6 +20,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from tests.conftest import wait_until
 from tests.runs import read_all
+from topicproof.backend.address import Address
 from topicproof.backend.errors import Fenced, SparkError
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.cluster import Cluster
@@ -48,7 +49,7 @@ class Endless:
         self.settings = settings
         self.history = History(settings)
         self.id = create(settings, services, self.history, make_plan({**PLAN, **more})).id
-        self.cluster = Cluster(services.bootstrap)
+        self.cluster = Cluster(Address(services.bootstrap))
         self.begun = False
 
     @property
@@ -90,7 +91,7 @@ class Endless:
 
     def fenced(self) -> list[str]:
         """Why its workers were fenced that were."""
-        entries = read_journal(self.cluster.bootstrap, {}, self.run.facts.journal)
+        entries = read_journal(self.cluster.address, self.run.facts.journal)
         return [
             e.reason
             for e in entries
@@ -105,11 +106,11 @@ class Endless:
         offsets = self.offsets()
         read = [
             m
-            for m in read_all(self.cluster.bootstrap, facts.source)
+            for m in read_all(self.cluster.address.bootstrap, facts.source)
             if m.offset < offsets[m.partition]
         ]
         squares = Counter[bytes | None](str(int(m.value or b"") ** 2).encode() for m in read)
-        got = Counter(m.value for m in read_all(self.cluster.bootstrap, facts.sink))
+        got = Counter(m.value for m in read_all(self.cluster.address.bootstrap, facts.sink))
         missing, extra = squares - got, got - squares
         assert not missing and not extra, (
             f"{offsets}: {len(missing)} missing {missing}, {len(extra)} extra {extra}"
@@ -139,7 +140,7 @@ def test_checkpoints_come_and_go_and_partitions_are_added(
     endless.assert_exact()
 
     shutil.rmtree(checkpoint)
-    admin = AdminClient(admin_config(cluster.bootstrap, {}))
+    admin = AdminClient(admin_config(Address(cluster.bootstrap)))
     wanted = [
         NewPartitions(topic, 4) for topic in (endless.run.facts.source, endless.run.facts.sink)
     ]

@@ -15,6 +15,7 @@ from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperatio
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from tests.runs import read_all
+from topicproof.backend.address import Address
 from topicproof.backend.errors import NotAllowed, SinkError
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import TransactionalProducer
@@ -43,7 +44,7 @@ class Guarded:
 
     @property
     def admin(self) -> AdminClient:
-        return AdminClient(admin_config(self.bootstrap, self.owner))
+        return AdminClient(admin_config(Address(self.bootstrap, self.owner)))
 
     def grant(self, kind: ResourceType, name: str) -> None:
         """The worker may write to it, and somebody else may read it: what nobody owns is open to
@@ -138,7 +139,7 @@ def test_a_right_that_is_taken_away_stops_the_sink_and_loses_nothing(
     task goes on: exact."""
     prefix = f"{kind.name}-{at.name}".lower().replace("_", "-")
     topics = {name: f"{prefix}-{name}" for name in TOPICS}
-    cluster = Cluster(guarded.bootstrap, guarded.owner)
+    cluster = Cluster(Address(guarded.bootstrap, guarded.owner))
     for name in topics.values():
         cluster.create_topic(name, 1)
     cluster.commit_offsets(prefix, topics["source"], {0: 0})
@@ -181,7 +182,7 @@ def test_a_right_that_is_taken_away_stops_the_sink_and_loses_nothing(
     assert sunk() == Counter(b"%d" % n for n in range(RECORDS))
     ended = [
         one
-        for one in read_journal(guarded.bootstrap, guarded.owner, topics["journal"])
+        for one in read_journal(Address(guarded.bootstrap, guarded.owner), topics["journal"])
         if isinstance(one, TransactionEnded)
     ]
     assert sum(one.outcome is not Declared.COMMITTED for one in ended) <= 3
@@ -192,9 +193,9 @@ def test_what_cannot_be_aborted_is_left_to_whoever_comes_next(guarded: Guarded) 
     it cannot abort either. It ends with the brokers' word for that. The right is given back: the
     next one settles what was left open."""
     kind, name = ResourceType.TRANSACTIONAL_ID, "left-open"
-    Cluster(guarded.bootstrap, guarded.owner).create_topic("left-open-sink", 1)
+    Cluster(Address(guarded.bootstrap, guarded.owner)).create_topic("left-open-sink", 1)
     guarded.grant(kind, name)
-    producer = TransactionalProducer(guarded.bootstrap, guarded.worker, name)
+    producer = TransactionalProducer(Address(guarded.bootstrap, guarded.worker), name)
 
     def fail() -> None:
         with producer, producer.transaction():
@@ -208,7 +209,7 @@ def test_what_cannot_be_aborted_is_left_to_whoever_comes_next(guarded: Guarded) 
     assert producer.open
     guarded.grant(kind, name)
     with (
-        TransactionalProducer(guarded.bootstrap, guarded.worker, name) as another,
+        TransactionalProducer(Address(guarded.bootstrap, guarded.worker), name) as another,
         another.transaction(),
     ):
         another.produce([("left-open-sink", None, b"kept", ())])

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.pipeline.broken_sinks import ForgetfulSink
 from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_committed
+from topicproof.backend.address import Address
 from topicproof.backend.errors import (
     AttemptsExhausted,
     Fenced,
@@ -58,13 +59,13 @@ def judge_copy(
     identity: Identity = Identity.LINEAGE,
 ) -> Report:
     """Write these messages to a topic of their own and judge it against the run's source."""
-    kafka = Cluster(cluster.bootstrap)
+    kafka = Cluster(Address(cluster.bootstrap))
     sink = f"{finished.sink}-{folder.name.replace('_', '-')}"[:200]
     kafka.create_topic(sink, 3)
     write_committed(cluster.bootstrap, sink, messages)
     question = Question(source=kafka.bounds(finished.source), sink=sink, identity=identity)
     with spark_session(cluster.spark_remote) as spark:
-        return judge_topics(spark, cluster.bootstrap, {}, question, folder)
+        return judge_topics(spark, Address(cluster.bootstrap), question, folder)
 
 
 def primary(report: Report) -> dict[str, int]:
@@ -241,7 +242,10 @@ def test_a_deleted_group_offset_is_refused(unfinished: Context) -> None:
     unfinished.cluster.delete_group(unfinished.names.group)
     with pytest.raises(OffsetMissing, match="has no committed offset"):
         run_module.execute(unfinished)
-    assert read_all(unfinished.cluster.bootstrap, unfinished.names.sink, "read_uncommitted") == []
+    assert (
+        read_all(unfinished.cluster.address.bootstrap, unfinished.names.sink, "read_uncommitted")
+        == []
+    )
 
 
 def test_a_source_trimmed_past_the_committed_offset_is_refused(unfinished: Context) -> None:
@@ -254,7 +258,10 @@ def test_a_source_trimmed_past_the_committed_offset_is_refused(unfinished: Conte
         match="offset 0 is next, but the source was trimmed up to 10; 10 offsets are lost",
     ):
         run_module.execute(unfinished)
-    assert read_all(unfinished.cluster.bootstrap, unfinished.names.sink, "read_uncommitted") == []
+    assert (
+        read_all(unfinished.cluster.address.bootstrap, unfinished.names.sink, "read_uncommitted")
+        == []
+    )
 
 
 @pytest.mark.parametrize("options", [{"minPartitions": "8"}, {"maxRecordsPerPartition": "300"}])
@@ -270,7 +277,7 @@ def test_a_split_source_partition_loses_nothing(
     names, kafka, spark = unfinished.names, unfinished.cluster, spark_sessions()
     spark.dataSource.register(InjectingSink)
     source = spark.readStream.format("kafka").options(
-        **spark_source_options(kafka.bootstrap, {}, "read_committed"), **options
+        **spark_source_options(kafka.address, "read_committed"), **options
     )
     rows = source.option("subscribe", names.source).option("startingOffsets", "earliest").load()
     stage, _ = unfinished.stages[0]
@@ -305,7 +312,10 @@ def test_a_repartition_before_the_sink_is_refused(
     monkeypatch.setattr(process_module, "transform", lambda *given: straight(*given).repartition(4))
     with pytest.raises(ShuffledInput, match="The stream is shuffled before the sink"):
         run_module.execute(unfinished)
-    assert read_all(unfinished.cluster.bootstrap, unfinished.names.sink, "read_uncommitted") == []
+    assert (
+        read_all(unfinished.cluster.address.bootstrap, unfinished.names.sink, "read_uncommitted")
+        == []
+    )
 
 
 def assert_prefix(context: Context) -> int:
@@ -313,7 +323,7 @@ def assert_prefix(context: Context) -> int:
     one further; gives how many."""
     committed = context.cluster.committed(context.names.group, context.names.source)
     found: dict[int, list[int]] = {partition: [] for partition in committed}
-    for message in read_all(context.cluster.bootstrap, context.names.sink):
+    for message in read_all(context.cluster.address.bootstrap, context.names.sink):
         _, partition, offset, _ = dict(message.headers)["topicproof-lineage"].decode().split("/")
         found[int(partition)].append(int(offset))
     assert found == {partition: list(range(offset)) for partition, offset in committed.items()}
@@ -324,7 +334,7 @@ def test_an_empty_source_is_refused_before_anything_is_made(
     settings: Settings, cluster: Services
 ) -> None:
     """Story: the source exists and holds nothing. No run is made; the sentence says what to do."""
-    kafka = Cluster(cluster.bootstrap)
+    kafka = Cluster(Address(cluster.bootstrap))
     kafka.create_topic("nothing-in-it", 1)
     with pytest.raises(TopicError, match="nothing-in-it holds no record"):
         run_to_end(settings, cluster, source={"topic": "nothing-in-it"})

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from tests.runs import Finished, read_all, run_to_end
+from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.copy import copy_all
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in
@@ -36,7 +37,7 @@ def put(
     topic: str,
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]],
 ) -> None:
-    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
     for key, value, headers in records:
         producer.produce(topic, value, key, headers=list(headers))
     assert producer.flush(10) == 0
@@ -46,7 +47,7 @@ def put(
 def test_yours_takes_spark_sql_over_any_topic(settings: Settings, cluster: Services) -> None:
     """Story: somebody has a topic of texts with a header, and wants keys and values of their own
     making. Bytes that are no text pass as they are; the verdict holds under aborts and a crash."""
-    Cluster(cluster.bootstrap).create_topic("words", 2)
+    Cluster(Address(cluster.bootstrap)).create_topic("words", 2)
     words = [(f"k{n % 7}".encode(), f"word {n}".encode(), [("lang", b"en")]) for n in range(400)]
     put(cluster.bootstrap, "words", [*words, (b"raw", b"\xff\xfe", []), (None, None, [])])
     finished = run_to_end(
@@ -87,7 +88,7 @@ def test_an_expression_that_spark_does_not_take_is_refused_by_line(
 ) -> None:
     """Story: an expression of the plan is wrong. The file's line is named before a topic or a run
     is made."""
-    kafka = Cluster(cluster.bootstrap)
+    kafka = Cluster(Address(cluster.bootstrap))
     kafka.create_topic("letters", 1, exists_ok=True)
     put(cluster.bootstrap, "letters", [(b"a", b"a", [])])
     path = tmp_path / "plan.yaml"
@@ -104,7 +105,7 @@ def test_a_topic_that_is_not_there_is_refused_before_anything_is_made(
     settings: Settings, cluster: Services
 ) -> None:
     """Story: the source's name is misspelled. No run and no topic is made."""
-    kafka = Cluster(cluster.bootstrap)
+    kafka = Cluster(Address(cluster.bootstrap))
     before = kafka.topics(), len(History(settings).list())
     plan: dict[str, Any] = {"scenario": "yours", "source": {"topic": "wrods"}, "value": "value"}
     with pytest.raises(Exception, match="There is no topic wrods"):
@@ -157,7 +158,7 @@ def test_a_payment_that_the_second_look_misses_is_a_gap(
 ) -> None:
     """Story: counted anew, one file holds a payment more than was committed. Exactly that output is
     missing."""
-    Cluster(cluster.bootstrap).create_topic("few-files", 1)
+    Cluster(Address(cluster.bootstrap)).create_topic("few-files", 1)
     counted = [(0, n, len(payments(n)) + (n == 5)) for n in range(12)]
     stage = replace(
         scenarios.FILES.stages[0],

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.conftest import wait_until
 from tests.postgresql import new_database
 from tests.runs import read_all, run_to_end, write_committed
+from topicproof.backend.address import Address
 from topicproof.backend.commands.show import balances
 from topicproof.backend.errors import CheckpointMismatch, OffsetMissing, OffsetsMoved, UsageError
 from topicproof.backend.faults.injecting import InjectingStatefulSink
@@ -93,7 +94,7 @@ class Stage:
     filled: int = 0
 
     def __post_init__(self) -> None:
-        self.cluster = Cluster(self.bootstrap)
+        self.cluster = Cluster(Address(self.bootstrap))
         for topic, partitions in (
             (self.source, PARTITIONS),
             (self.sink, PARTITIONS),
@@ -116,7 +117,7 @@ class Stage:
 
     def fill(self, count: int) -> None:
         """Append so many payments."""
-        producer = Producer(idempotent_producer_config(self.bootstrap, {}))
+        producer = Producer(idempotent_producer_config(Address(self.bootstrap)))
         for number in range(self.filled, self.filled + count):
             producer.produce(self.source, payment(number), account(number))
         assert producer.flush(20) == 0
@@ -133,7 +134,7 @@ class Stage:
         spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
         spark.dataSource.register(InjectingStatefulSink)
         source = {
-            **spark_source_options(self.bootstrap, {}, "read_committed"),
+            **spark_source_options(Address(self.bootstrap), "read_committed"),
             "subscribe": self.source,
             "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": str(per_batch),
@@ -166,7 +167,7 @@ class Stage:
 
     def declared(self) -> int:
         """Entries of the journal."""
-        return len(read_journal(self.bootstrap, {}, self.journal))
+        return len(read_journal(Address(self.bootstrap), self.journal))
 
     def is_exact(self) -> bool:
         return committed(self.bootstrap, self.sink) == due(self.bootstrap, self.source)
@@ -207,7 +208,7 @@ def test_totals_killed_ten_times_are_those_of_an_uninterrupted_run(
     stage.fill(PER_BATCH * (len(faults) - 4) + 1)
     stage.run(spark, options)
     assert stage.is_exact() and stage.in_order()
-    journal = read_journal(stage.bootstrap, {}, stage.journal)
+    journal = read_journal(Address(stage.bootstrap), stage.journal)
     assert sum(isinstance(entry, FaultFired) for entry in journal) == len(faults) * PARTITIONS >= 10
     outcomes = Counter(entry.outcome for entry in journal if isinstance(entry, TransactionEnded))
     assert outcomes[Declared.ABORTED] > 0
@@ -291,7 +292,7 @@ def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Pa
     journal = run.facts.journal
 
     def crashed() -> bool:
-        entries = read_journal(cluster.bootstrap, {}, journal)
+        entries = read_journal(Address(cluster.bootstrap), journal)
         return sum(isinstance(entry, FaultFired) for entry in entries) == PARTITIONS
 
     with ThreadPoolExecutor(1) as pool:
@@ -313,7 +314,7 @@ def test_a_run_of_totals_goes_on_in_another_home(cluster: Services, tmp_path: Pa
     assert (tmp_path / "durable" / run.id / "total" / "state").exists()
     assert committed(cluster.bootstrap, run.facts.sink) == due(cluster.bootstrap, run.facts.source)
     right = amounts(range(1_000))
-    known = current_totals(Cluster(cluster.bootstrap), run.facts.sink)
+    known = current_totals(Cluster(Address(cluster.bootstrap)), run.facts.sink)
     assert {one.account: one.cents for one in known} == right and {
         one.payments for one in known
     } == {50}
@@ -336,7 +337,7 @@ def test_totals_are_exact_under_every_fault_of_the_worker(
     done = run_to_end(settings, cluster, scenario="totals", **plan)
     assert done.report.verdict is Outcome.HOLDS, done.report.why
     assert committed(cluster.bootstrap, done.sink) == due(cluster.bootstrap, done.source)
-    journal = read_journal(cluster.bootstrap, {}, done.run.facts.journal)
+    journal = read_journal(Address(cluster.bootstrap), done.run.facts.journal)
     fired = Counter(entry.fault for entry in journal if isinstance(entry, FaultFired))
     assert fired == dict.fromkeys(faults, PARTITIONS)
     fenced = [
@@ -402,7 +403,7 @@ def test_windows_of_event_time_are_counted_anew_and_those_of_the_clock_are_unkno
         BY_CLOCK: "UNKNOWN",
     }
     write_committed(cluster.bootstrap, topics[BY_EVENT_TIME], [replace(by_event[0], value=b"{}")])
-    values = check_values(Cluster(cluster.bootstrap), topics)
+    values = check_values(Cluster(Address(cluster.bootstrap)), topics)
     assert values[BY_EVENT_TIME].why.startswith("1 of 601 counts differ")
     judged = Judged(done.report, values=values)
     assert (judged.verdict, judged.why[:23]) == (Outcome.VIOLATED, "Values of by-event-time")
@@ -445,7 +446,7 @@ def test_a_run_whose_payments_come_twice_says_by_how_much_it_is_wrong(
     # long as the whole.
     assert len(again) == 49 if cause is Cause.INGEST else again == list(range(150))
     wrong = {} if deduplicate_s else dict(amounts(again))
-    known = current_totals(Cluster(cluster.bootstrap), finished.sink)
+    known = current_totals(Cluster(Address(cluster.bootstrap)), finished.sink)
     assert {one.account: one.due_cents for one in known} == amounts(range(300))
     assert {one.account: one.cents for one in known} == amounts(
         [*range(300), *(again if wrong else [])]

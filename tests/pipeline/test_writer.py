@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.runs import Message, read_all
+from topicproof.backend.address import Address
 from topicproof.backend.errors import (
     Fenced,
     InjectedError,
@@ -77,7 +78,7 @@ class Pipeline:
 
     def ended(self, outcome: Declared) -> list[tuple[int, str]]:
         """Sequence and reason of the transactions that the journal says ended so."""
-        entries = read_journal(self.bootstrap, {}, self.journal)
+        entries = read_journal(Address(self.bootstrap), self.journal)
         return [
             (one.sequence, one.reason)
             for one in entries
@@ -86,7 +87,8 @@ class Pipeline:
 
     def fired(self) -> int:
         return sum(
-            isinstance(one, FaultFired) for one in read_journal(self.bootstrap, {}, self.journal)
+            isinstance(one, FaultFired)
+            for one in read_journal(Address(self.bootstrap), self.journal)
         )
 
 
@@ -118,12 +120,12 @@ def numbers(first: int, end: int) -> Counter[bytes | None]:
 @pytest.fixture
 def pipeline(bootstrap: str, new_topic: Callable[..., str]) -> Pipeline:
     made = Pipeline(bootstrap, new_topic(), new_topic(), new_topic(), new_topic())
-    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
     for n in range(RECORDS):
         producer.produce(made.source, b"%d" % n, b"%d" % n)
     producer.flush(10)
     producer.close()
-    Cluster(bootstrap).commit_offsets(made.source, made.source, {0: 0})
+    Cluster(Address(bootstrap)).commit_offsets(made.source, made.source, {0: 0})
     return made
 
 
@@ -306,7 +308,7 @@ def test_packed_outputs_go_where_their_keys_always_go(
             pa.list_(pa.struct(list(fields.items()))),
         )
         group = f"{pipeline.source}-{lineage}"
-        Cluster(pipeline.bootstrap).commit_offsets(group, pipeline.source, {0: 0})
+        Cluster(Address(pipeline.bootstrap)).commit_offsets(group, pipeline.source, {0: 0})
         numbered = rows(pipeline.source, 0, RECORDS, lambda n: b"%d" % n).select(
             ["topic", "partition", "offset"]
         )
@@ -351,7 +353,7 @@ def test_records_wait_in_order_for_room_in_the_queue(
 ) -> None:
     """Story: a transaction holds more records than the client's queue does. None is left out, and
     none overtakes."""
-    config = idempotent_producer_config(pipeline.bootstrap, {})
+    config = idempotent_producer_config(Address(pipeline.bootstrap))
     producer = Producer({**config, "queue.buffering.max.messages": 10, "linger.ms": 1})
     enqueue(producer, [(pipeline.sink, None, b"%d" % n, headers) for n in range(1_000)])
     assert producer.flush(10) == 0
@@ -471,7 +473,7 @@ def test_without_a_journal_nobody_can_tell(pipeline: Pipeline) -> None:
             writer.finish()
 
     task(0, 20)
-    cluster = Cluster(pipeline.bootstrap)
+    cluster = Cluster(Address(pipeline.bootstrap))
     cluster.commit_offsets(pipeline.source, pipeline.source, {0: 10})
     with pytest.raises(SourceGap) as refused:
         task(20, 40)
@@ -485,7 +487,7 @@ def test_a_worker_of_an_earlier_generation_ends_before_it_writes(pipeline: Pipel
     """Story: a query was stopped, and started anew, while one of its workers slept. The worker
     takes its transactional id late, from whoever holds it now, and must not go on; whoever holds it
     takes it back and does."""
-    cluster = Cluster(pipeline.bootstrap)
+    cluster = Cluster(Address(pipeline.bootstrap))
     first, second = (
         next_generation(cluster, pipeline.source, pipeline.journal) for _start in range(2)
     )
@@ -504,12 +506,12 @@ def test_holes_are_looked_for_at_the_level_of_the_rows(
     none. Told so, the writer takes them; told nothing, it refuses rows that a read_committed
     consumer would never get."""
     source = new_topic()
-    fill_with_attempts(Cluster(pipeline.bootstrap), source, 20, 10)
+    fill_with_attempts(Cluster(Address(pipeline.bootstrap)), source, 20, 10)
     there = [message.offset for message in read_all(pipeline.bootstrap, source, "read_uncommitted")]
     assert there == [*range(10), *range(11, 21), *range(22, 32), *range(33, 43)]
     pipeline = replace(pipeline, source=source)
     options = {"group": pipeline.sink}
-    Cluster(pipeline.bootstrap).commit_offsets(pipeline.sink, source, {0: 0})
+    Cluster(Address(pipeline.bootstrap)).commit_offsets(pipeline.sink, source, {0: 0})
     taken = rows(source, 0, 43, lambda n: b"%d" % n).take(there)
     with (
         pipeline.writer(**options) as writer,

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.proxy import IN_NEXT
 from topicproof.backend.history.store import History
@@ -101,7 +102,7 @@ def attempt(settings: Settings, found: Services, seed: int, plan: dict[str, Any]
         error = str(failed)
     told = [
         entry.said
-        for entry in read_journal(found.bootstrap, settings.client, context.names.journal)
+        for entry in read_journal(Address(found.bootstrap, settings.client), context.names.journal)
         if isinstance(entry, FaultTold) and entry.what is Told.HEALED and IN_NEXT in entry.said
     ]
     error = error or history.get(run.id).error or ""

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.kafka.hanging import GHOST, hang
 from tests.kafka.topics import Writer
 from tests.validators.history import history
+from topicproof.backend.address import Address
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
@@ -164,15 +165,15 @@ def test_a_hanging_transaction_shows_in_the_verdict_on_real_topics(
     for topic in (source, sink):
         Writer(bootstrap, topic).write("n3")
     question = Question(
-        source=fetch_bounds(bootstrap, {}, source), sink=sink, identity=Identity.KEY
+        source=fetch_bounds(Address(bootstrap), source), sink=sink, identity=Identity.KEY
     )
     before = {
         one.kind: one
-        for one in judge_topics(spark, bootstrap, {}, question, tmp_path / "before").findings
+        for one in judge_topics(spark, Address(bootstrap), question, tmp_path / "before").findings
     }
     assert before["hanging"].outcome is before["lso_stall"].outcome is Outcome.HOLDS
     hang(bootstrap, sink)
-    report = judge_topics(spark, bootstrap, {}, question, tmp_path / "after")
+    report = judge_topics(spark, Address(bootstrap), question, tmp_path / "after")
     (found,) = [one for one in report.findings if one.kind == "hanging"]
     assert (found.outcome, found.count) == (Outcome.VIOLATED, 1)
     assert (found.examples[0].partition, found.examples[0].offset) == (0, 3)

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.packs import write_broken, write_healthy
 from tests.validators.test_packed import source as source
+from topicproof.backend.address import Address
 from topicproof.backend.errors import EvidenceError
 from topicproof.backend.evidence.copy import copy_evidence, without_payloads
 from topicproof.backend.evidence.folded import PIECES_SEEN
@@ -40,8 +41,8 @@ READINGS = {COMMITTED, UNCOMMITTED, INPUTS}
 def judged(
     spark: SparkSession, bootstrap: str, source: str, sink: str, folder: Path, payloads: Payloads
 ) -> Report:
-    question = Question(fetch_bounds(bootstrap, {}, source), sink)
-    return judge_topics(spark, bootstrap, {}, question, folder, payloads=payloads)
+    question = Question(fetch_bounds(Address(bootstrap), source), sink)
+    return judge_topics(spark, Address(bootstrap), question, folder, payloads=payloads)
 
 
 def told_alike(one: Report, other: Report) -> bool:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import wait_until
 from tests.kafka.test_oracle import COPIED_RECORDS, copy
 from tests.kafka.topics import Writer
+from topicproof.backend.address import Address
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
@@ -35,7 +36,7 @@ def test_java_and_librdkafka_write_healthy_logs(
     Writer(bootstrap, source).write(f"n{COPIED_RECORDS}")
     copier = copy(bootstrap, settings, source, sink)
     for fenced in (True, False):
-        producer = Producer(transactional_producer_config(bootstrap, {}, f"{sink}-other"))
+        producer = Producer(transactional_producer_config(Address(bootstrap), f"{sink}-other"))
         producer.list_topics()
         producer.init_transactions(10)
         for flushed, queued in ((50, 0), (0, 200), (7, 500), (0, 0), (9, 0)):
@@ -50,13 +51,13 @@ def test_java_and_librdkafka_write_healthy_logs(
             producer.flush()
     assert copier.wait(60) == 0
     wait_until(
-        lambda: all(p.lso == p.hw for p in fetch_bounds(bootstrap, {}, sink).partitions),
+        lambda: all(p.lso == p.hw for p in fetch_bounds(Address(bootstrap), sink).partitions),
         20,
         "every marker",
     )
 
-    question = Question(fetch_bounds(bootstrap, {}, source), sink, identity=Identity.KEY)
-    report = judge_topics(spark, bootstrap, {}, question, tmp_path)
+    question = Question(fetch_bounds(Address(bootstrap), source), sink, identity=Identity.KEY)
+    report = judge_topics(spark, Address(bootstrap), question, tmp_path)
     assert report.verdict is Outcome.HOLDS, report.why
     assert {finding.kind for finding in report.findings if finding.count} == {"aborted_volume"}
     looked_at = {check.kind: check.records for check in report.checked}

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.kafka.topics import delete_below
 from tests.packs import write_broken
+from topicproof.backend.address import Address
 from topicproof.backend.judging.capture import take
 from topicproof.backend.judging.capture_store import Question, read_capture
 from topicproof.backend.judging.judge import judge_capture, judge_topics, with_headers
@@ -29,7 +30,7 @@ NewTopic = Callable[..., str]
 @pytest.fixture
 def source(bootstrap: str, new_topic: NewTopic) -> str:
     topic = new_topic(partitions=2)
-    producer = Producer(idempotent_producer_config(bootstrap, {}))
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
     for partition in (0, 1):
         for offset in range(8):
             producer.produce(topic, b"%d" % offset, partition=partition)
@@ -58,11 +59,13 @@ def test_what_is_wrong_is_found_as_with_headers_on_every_record(
     at the same places, and the kept readings hold the same headers; judged again from the evidence
     nothing changes."""
     reports, headers = [], []
-    question = Question(fetch_bounds(bootstrap, {}, source), "")
+    question = Question(fetch_bounds(Address(bootstrap), source), "")
     for packed in (False, True):
         sink, folder = new_topic(), tmp_path / str(packed)
         write_broken(bootstrap, sink, source, packed)
-        reports.append(judge_topics(spark, bootstrap, {}, replace(question, sink=sink), folder))
+        reports.append(
+            judge_topics(spark, Address(bootstrap), replace(question, sink=sink), folder)
+        )
         taken = read_capture(spark, folder / "evidence")
         whole = with_headers(taken, folder / "whole")
         headers.append(
@@ -101,7 +104,10 @@ def test_records_whose_pack_has_lost_its_head_make_the_verdict_unknown(
     write_broken(bootstrap, sink, source, packed=True)
     delete_below(bootstrap, sink, 2)
     report = judge_topics(
-        spark, bootstrap, {}, Question(fetch_bounds(bootstrap, {}, source), sink), tmp_path
+        spark,
+        Address(bootstrap),
+        Question(fetch_bounds(Address(bootstrap), source), sink),
+        tmp_path,
     )
     assert report.verdict is Outcome.UNKNOWN
     assert "the first record of their pack" in report.why and "6" in report.why
@@ -119,8 +125,8 @@ def test_without_the_raw_log_packed_lineage_is_unknown(
     so."""
     sink = new_topic()
     write_broken(bootstrap, sink, source, packed=True)
-    question = Question(fetch_bounds(bootstrap, {}, source), sink)
-    taken = take(spark, bootstrap, {}, question, tmp_path)
+    question = Question(fetch_bounds(Address(bootstrap), source), sink)
+    taken = take(spark, Address(bootstrap), question, tmp_path)
     unheard = replace(taken, batches=None, packs=None)
     report = judge_capture(spark, unheard, tmp_path / "again")
     assert report.verdict is Outcome.UNKNOWN

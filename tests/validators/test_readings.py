@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from tests.conftest import wait_until
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.settings import (
     idempotent_producer_config,
@@ -27,7 +28,7 @@ def test_both_levels_end_where_they_should_and_fates_follow(
     """Story: two records committed, one aborted, one never in a transaction, one in a transaction
     that stays open. Neither reading waits for that one, and every offset gets its fate."""
     topic = new_topic(partitions=2)
-    transactional = Producer(transactional_producer_config(bootstrap, {}, f"{topic}-writer"))
+    transactional = Producer(transactional_producer_config(Address(bootstrap), f"{topic}-writer"))
     transactional.init_transactions()
     for keys, end in (
         (["a", "b"], transactional.commit_transaction),
@@ -39,14 +40,14 @@ def test_both_levels_end_where_they_should_and_fates_follow(
         # An end is answered before its marker is in the partition, and what comes next must lie
         # behind it.
         wait_until(lambda: _settled(bootstrap, topic), 20, "the marker in the partition")
-    _produce(Producer(idempotent_producer_config(bootstrap, {})), topic, ["d"])
+    _produce(Producer(idempotent_producer_config(Address(bootstrap))), topic, ["d"])
     transactional.begin_transaction()
     _produce(transactional, topic, ["e"])
     # Data 0 and 1, marker 2, aborted 3, marker 4, plain 5, open 6; partition 1 stays empty.
     bounds = Bounds(topic, (PartitionBounds(0, 0, 6, 7), PartitionBounds(1, 0, 0, 0)))
     committed, uncommitted = (
         keep(
-            read(spark, spark_source_options(bootstrap, {}, level.value), bounds, level),
+            read(spark, spark_source_options(Address(bootstrap), level.value), bounds, level),
             f"file:{tmp_path / level}",
             bounds.offsets,
         )
@@ -91,7 +92,7 @@ def test_only_a_reading_is_a_level(spark: SparkSession) -> None:
 
 
 def _settled(bootstrap: str, topic: str) -> bool:
-    return all(one.lso == one.hw for one in Cluster(bootstrap).bounds(topic).partitions)
+    return all(one.lso == one.hw for one in Cluster(Address(bootstrap)).bounds(topic).partitions)
 
 
 def _produce(producer: Producer, topic: str, keys: list[str]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafka.admin import ConfigResource
 from kafka.errors import KafkaError
 
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import INTERNAL_TOPICS
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 
@@ -83,9 +83,9 @@ class Setting:
         return self.source == "DEFAULT_CONFIG"
 
 
-def describe_cluster(bootstrap: str, client: Mapping[str, str]) -> ClusterView:
+def describe_cluster(address: Address) -> ClusterView:
     """Raises ClusterError."""
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         told = kafka.with_retries(kafka.admin.describe_cluster)
         topics = kafka.with_retries(kafka.admin.describe_topics)
         controller = _controller(kafka)
@@ -110,14 +110,14 @@ def describe_cluster(bootstrap: str, client: Mapping[str, str]) -> ClusterView:
 
 
 def describe_topic(
-    bootstrap: str, client: Mapping[str, str], topic: str
+    address: Address, topic: str
 ) -> tuple[tuple[Placement, ...], tuple[Setting, ...]]:
     """Where its partitions lie, and its settings: those that are not the default first, then by
     name.
 
     Raises TopicError for a missing topic, ClusterError.
     """
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         kafka.leaders(topic)
         (told,) = kafka.with_retries(lambda: kafka.admin.describe_topics([topic]))
         answer = kafka.with_retries(

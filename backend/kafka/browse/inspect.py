@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from kafka.errors import KafkaError
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.coordinator import (
     PRODUCER_COLUMNS,
@@ -165,16 +166,14 @@ class TopicView:
         return told
 
 
-def inspect_topic(
-    bootstrap: str, client: Mapping[str, str], topic: str, check_crc: bool = False
-) -> TopicView:
+def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> TopicView:
     """Look at a topic once. The log must be readable; what the coordinators do not answer is listed
     as not heard.
 
     `check_crc` holds every batch against its checksum. Raises TopicError for a missing topic,
     ClusterError when no broker answers or a batch is corrupt.
     """
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         bounds = kafka.bounds(topic)
         taken_at = datetime.now(UTC)
         batches = kafka.scan(topic, bounds, check_crc=check_crc)
@@ -185,7 +184,7 @@ def inspect_topic(
             try:
                 return ask()
             except KafkaError as error:
-                not_heard.append(f"{what}: {cluster_error(bootstrap, error)}")
+                not_heard.append(f"{what}: {cluster_error(address, error)}")
             except ClusterError as error:
                 not_heard.append(f"{what}: {error}")
             return nothing
@@ -276,8 +275,7 @@ def _states(
         return ()
     known = {name for name in wanted if name is not None}
     return read_states(
-        kafka.bootstrap,
-        kafka.client,
+        kafka.address,
         kafka.bounds(STATE_TOPIC),
         known if len(known) == len(wanted) else None,
     )

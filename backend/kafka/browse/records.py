@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topicproof.backend import settings
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.browse.unpack import Head, Named, name_packed
 from topicproof.validators.finding import Bounds, Fate
@@ -96,8 +97,7 @@ class _Place:
 
 
 def read_window(
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     topic: str,
     partition: int,
     first: int,
@@ -134,7 +134,7 @@ def read_window(
             for o, place in places.items()
             if place.held and (everything or place.fate == Fate.COMMITTED)
         }
-        config = settings.consumer_config(bootstrap, client, GROUP, isolation)
+        config = settings.consumer_config(address, GROUP, isolation)
         return _read(Consumer(config), TopicPartition(topic, partition, low), stop, due)
 
     with ThreadPoolExecutor(2) as pool:
@@ -146,7 +146,7 @@ def read_window(
     if batches is not None:
 
         def read_head(offset: int) -> Head | None:
-            config = settings.consumer_config(bootstrap, client, GROUP, settings.READ_UNCOMMITTED)
+            config = settings.consumer_config(address, GROUP, settings.READ_UNCOMMITTED)
             there = _read(
                 Consumer(config), TopicPartition(topic, partition, offset), offset + 1, set()
             )

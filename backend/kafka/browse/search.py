@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +26,7 @@ from confluent_kafka import (
 )
 
 from topicproof.backend import settings
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.browse.records import Headers, headers_of
 from topicproof.backend.kafka.cluster import cluster_error
@@ -118,8 +119,7 @@ class Search:
 
 
 def search(
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     bounds: Bounds,
     ranges: pd.DataFrame,
     partition: int,
@@ -141,7 +141,7 @@ def search(
     rows: list[Row] = []
     size = read = 0
     deadline = time.monotonic() + SCAN_S_MAX
-    with _consumer(bootstrap, client, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
+    with _consumer(address, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
         for low, high in spans:
             consumer.assign([TopicPartition(bounds.topic, partition, low)])
             at = low
@@ -173,16 +173,14 @@ def search(
     return Search(tuple(rows), first, last, p.hw, Stop.END if last == p.hw else Stop.OFFSETS)
 
 
-def offset_at(
-    bootstrap: str, client: Mapping[str, str], bounds: Bounds, partition: int, timestamp_ms: int
-) -> int:
+def offset_at(address: Address, bounds: Bounds, partition: int, timestamp_ms: int) -> int:
     """The first offset whose record is of that time or later; the high watermark when there is
     none.
 
     Raises TopicError for a missing partition, ClusterError when the broker does not answer.
     """
     p = _of(bounds, partition)
-    with _consumer(bootstrap, client, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
+    with _consumer(address, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
         (found,) = consumer.offsets_for_times(
             [TopicPartition(bounds.topic, partition, timestamp_ms)],
             timeout=settings.REQUEST_TIMEOUT_MS / 1000,
@@ -195,8 +193,7 @@ def offset_at(
 
 
 def latest(
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     bounds: Bounds,
     ranges: pd.DataFrame,
     isolation: str,
@@ -221,7 +218,7 @@ def latest(
             starts[p.partition], ends[p.partition] = low, end
     rows: list[Row] = []
     deadline = time.monotonic() + seconds
-    with _consumer(bootstrap, client, bounds.topic, isolation) as consumer:
+    with _consumer(address, bounds.topic, isolation) as consumer:
         consumer.assign(
             [TopicPartition(bounds.topic, partition, low) for partition, low in starts.items()]
         )
@@ -289,14 +286,12 @@ class _Fates:
 
 
 @contextmanager
-def _consumer(
-    bootstrap: str, client: Mapping[str, str], topic: str, isolation: str
-) -> Iterator[Consumer]:
-    consumer = Consumer(settings.consumer_config(bootstrap, client, GROUP, isolation))
+def _consumer(address: Address, topic: str, isolation: str) -> Iterator[Consumer]:
+    consumer = Consumer(settings.consumer_config(address, GROUP, isolation))
     try:
         yield consumer
     except KafkaException as error:
-        raise cluster_error(error, bootstrap, f"reading {topic}") from error
+        raise cluster_error(error, address, f"reading {topic}") from error
     finally:
         consumer.close()
 

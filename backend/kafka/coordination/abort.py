@@ -11,7 +11,6 @@ that its coordinator has decided already is left alone: its marker is on the way
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from kafka.errors import (
     TransactionCoordinatorFencedError,
 )
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, UsageError
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
@@ -111,8 +111,7 @@ class AbortPlan:
 
 
 def plan_abort(
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     topic: str,
     partition: int,
     offset: int | None = None,
@@ -126,18 +125,18 @@ def plan_abort(
     `open_too`; also then for one that its coordinator has decided. Raises TopicError and
     ClusterError as `open_transactions` does.
     """
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         return _plan(kafka, topic, partition, offset, producer_id, open_too)
 
 
-def abort(bootstrap: str, client: Mapping[str, str], plan: AbortPlan) -> PartitionBounds:
+def abort(address: Address, plan: AbortPlan) -> PartitionBounds:
     """Do it, if it is still the same transaction; the partition's bounds when it has ended.
 
     Raises UsageError when it ended by itself since it was planned, ClusterError when the broker
     refuses or the partition does not show the end in time.
     """
     found = plan.found
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         _plan(
             kafka,
             plan.topic,
@@ -152,7 +151,7 @@ def abort(bootstrap: str, client: Mapping[str, str], plan: AbortPlan) -> Partiti
             assert found.transactional_id is not None, (
                 "a coordinator knows every transaction that is not hanging"
             )
-            Cluster(bootstrap, client).settle([found.transactional_id])
+            Cluster(address).settle([found.transactional_id])
         return _ended(kafka, plan)
 
 

@@ -19,6 +19,7 @@ import pandas as pd
 from kafka import TopicPartition
 from kafka.errors import KafkaError, TransactionalIdNotFoundError
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import read_states
@@ -67,8 +68,7 @@ class _Transaction:
 
 
 def open_transactions(
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     topic: str,
     bounds: Bounds | None = None,
     ranges: pd.DataFrame | None = None,
@@ -80,18 +80,18 @@ def open_transactions(
     topic, ClusterError when the brokers do not answer or are too old for the question (before Kafka
     3.0).
     """
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         return ask_open_transactions(kafka, topic, bounds, ranges)
 
 
-def producers(bootstrap: str, client: Mapping[str, str], topic: str) -> pd.DataFrame:
+def producers(address: Address, topic: str) -> pd.DataFrame:
     """One row (`PRODUCER_COLUMNS`) per partition and producer that its leader remembers.
 
     `open_from` is the first offset of its open transaction, else null; `transactional_id` and
     `state` are the coordinator's, null for a producer that is only idempotent. Raises as
     `open_transactions` does.
     """
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         return ask_producers(kafka, topic)
 
 
@@ -265,7 +265,7 @@ def _decided(
     if not names:
         return {}
     try:
-        states = read_states(kafka.bootstrap, kafka.client, kafka.bounds(STATE_TOPIC), names)
+        states = read_states(kafka.address, kafka.bounds(STATE_TOPIC), names)
     except (KafkaError, ClusterError):
         return {}
     return {

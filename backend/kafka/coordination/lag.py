@@ -7,12 +7,13 @@ from batch headers, at both levels.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pandas as pd
 from kafka import TopicPartition
 
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.log.fates import records_between
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.validators.coordinator import OpenTransaction
@@ -81,8 +82,7 @@ class GroupLag:
 
 
 def group_lags(
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     topic: str,
     bounds: Bounds,
     ranges: pd.DataFrame,
@@ -94,7 +94,7 @@ def group_lags(
     the topic, if they are known: then a group that is stuck behind one is told which. Raises
     ClusterError when the brokers do not answer.
     """
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         return ask_group_lags(kafka, topic, bounds, ranges, opened)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from topicproof.backend import settings
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.validators.finding import Bounds
 
@@ -65,8 +66,7 @@ class StateEntry:
 
 
 def read_states(
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     bounds: Bounds,
     transactional_ids: Collection[str] | None = None,
 ) -> tuple[StateEntry, ...]:
@@ -86,7 +86,7 @@ def read_states(
         for p in bounds.partitions
         if p.hw > p.start and (wanted is None or p.partition in wanted)
     }
-    entries = (decode(key, value) for key, value in _records(bootstrap, client, ends))
+    entries = (decode(key, value) for key, value in _records(address, ends))
     return tuple(
         each
         for each in entries
@@ -196,12 +196,12 @@ class _Reader:
 
 
 def _records(
-    bootstrap: str, client: Mapping[str, str], ends: Mapping[int, tuple[int, int]]
+    address: Address, ends: Mapping[int, tuple[int, int]]
 ) -> Iterable[tuple[bytes | None, bytes | None]]:
     """Keys and values of [first, end) of each partition, in order for each of them."""
     if not ends:
         return []
-    config = settings.consumer_config(bootstrap, client, GROUP, settings.READ_UNCOMMITTED)
+    config = settings.consumer_config(address, GROUP, settings.READ_UNCOMMITTED)
     # Compaction may have taken the first record between the question for the bounds and this.
     consumer = Consumer({**config, "auto.offset.reset": "earliest"})
     left = dict(ends)
@@ -222,9 +222,7 @@ def _records(
                 if error is None:
                     found.append((message.key(), message.value()))
                 elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    raise ClusterError(
-                        f"Kafka at {bootstrap} does not let this client read {TOPIC}."
-                    )
+                    raise ClusterError(f"Kafka at {address} does not let this client read {TOPIC}.")
                 elif error.code() != KafkaError._PARTITION_EOF:
                     trouble = f" ({error.str()})"
                     continue
@@ -235,7 +233,7 @@ def _records(
     finally:
         consumer.close()
     if left:
-        raise ClusterError(f"{TOPIC} at {bootstrap} could not be read to its end in time{trouble}.")
+        raise ClusterError(f"{TOPIC} at {address} could not be read to its end in time{trouble}.")
     return [(_bytes(key), _bytes(value)) for key, value in found]
 
 

@@ -17,6 +17,7 @@ from kafka import TopicPartition
 from kafka.errors import TransactionalIdNotFoundError
 from kafka.protocol.metadata import MetadataRequest
 
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
 from topicproof.backend.kafka.log.rawlog import METADATA_VERSION_MIN, Connection, connect
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
@@ -60,13 +61,13 @@ class TransactionsOfCluster:
         return {"open": opened, "ids": [asdict(each) for each in self.ids]}
 
 
-def cluster_transactions(bootstrap: str, client: Mapping[str, str]) -> TransactionsOfCluster:
+def cluster_transactions(address: Address) -> TransactionsOfCluster:
     """Ask every partition and every coordinator once.
 
     Raises ClusterError when the brokers do not answer, or are too old for the question (before
     Kafka 3.0).
     """
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         topics = sorted(kafka.with_retries(lambda: _topics_with_open(kafka)))
         opened = {topic: ask_open_transactions(kafka, topic) for topic in topics}
         return TransactionsOfCluster(

@@ -8,11 +8,12 @@ over with the transaction, so the transactions that are open on the group's part
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from kafka.errors import UnstableOffsetCommitError, for_code
 from kafka.protocol.consumer import OffsetFetchRequest
 
+from topicproof.backend.address import Address
 from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
 from topicproof.backend.kafka.coordination.lag import ask_groups
 from topicproof.backend.kafka.coordination.transaction_state import partition_of
@@ -24,16 +25,14 @@ VERSION_MIN, VERSION_MAX = 8, 9
 """From 8 on one request asks for many groups (KIP-709); from 10 on it names topics by id only."""
 
 
-def unstable_offsets(
-    bootstrap: str, client: Mapping[str, str], topic: str
-) -> tuple[int, tuple[UnstableOffset, ...]]:
+def unstable_offsets(address: Address, topic: str) -> tuple[int, tuple[UnstableOffset, ...]]:
     """How many offsets groups have on the topic, and those that are unstable now, by group and
     partition.
 
     Raises TopicError for a missing topic, ClusterError when the brokers do not answer or are older
     than Kafka 3.0.
     """
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         return ask_unstable_offsets(kafka, topic, sorted(kafka.leaders(topic)))
 
 

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,6 +39,7 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from topicproof.backend import settings
+from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError, UsageError
 from topicproof.backend.kafka.log.batches import (
     ROW,
@@ -94,19 +95,18 @@ class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no
 Answer = TypeVar("Answer")
 
 
-def fetch_bounds(bootstrap: str, client: Mapping[str, str], topic: str) -> Bounds:
+def fetch_bounds(address: Address, topic: str) -> Bounds:
     """The topic's bounds at one moment: log start, LSO and HW of a partition come from one Fetch
     response.
 
     Raises TopicError for a topic that does not exist, ClusterError when no broker answers.
     """
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         return kafka.bounds(topic)
 
 
 def scan(
-    bootstrap: str,
-    client: Mapping[str, str],
+    address: Address,
     topic: str,
     bounds: Bounds,
     since: pa.Table | None = None,
@@ -124,18 +124,18 @@ def scan(
     Raises TopicError for a missing topic or records in a format older than Kafka 0.11's,
     ClusterError otherwise.
     """
-    with connect(bootstrap, client) as kafka:
+    with connect(address) as kafka:
         return kafka.scan(topic, bounds, since, check_crc)
 
 
 @contextmanager
-def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
+def connect(address: Address) -> Iterator[Connection]:
     """One client of the cluster for several questions. Raises ClusterError, also for what goes
     wrong inside."""
     # The library logs the bytes it receives, and every failed attempt; what matters reaches the
     # caller as an error.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    require_reachable(bootstrap)
+    require_reachable(address.bootstrap)
     opened: list[Any] = []
 
     def keep(**config: object) -> Any:
@@ -145,7 +145,7 @@ def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
     try:
         try:
             admin = KafkaAdminClient(
-                **settings.kafka_python_config(bootstrap, client),
+                **settings.kafka_python_config(address),
                 kafka_client=keep,
                 proxy_url="direct://",
             )
@@ -156,11 +156,11 @@ def connect(bootstrap: str, client: Mapping[str, str]) -> Iterator[Connection]:
                 each.close()
             raise
         try:
-            yield Connection(bootstrap, admin, opened[0], client)
+            yield Connection(address, admin, opened[0])
         finally:
             admin.close()
     except KafkaError as error:
-        raise cluster_error(bootstrap, error) from error
+        raise cluster_error(address, error) from error
 
 
 def require_reachable(bootstrap: str) -> None:
@@ -193,21 +193,21 @@ def require_reachable(bootstrap: str) -> None:
     )
 
 
-def cluster_error(bootstrap: str, error: KafkaError) -> ClusterError:
+def cluster_error(address: Address, error: KafkaError) -> ClusterError:
     """What happened, where, and what to do."""
     name = type(error).__name__
     details = f": {error.args[0]}" if error.args else ""
     if isinstance(error, SaslAuthenticationFailedError | AuthorizationError):
         return ClusterError(
-            f"Kafka at {bootstrap} refused this client ({name}). "
+            f"Kafka at {address} refused this client ({name}). "
             "Check the user and its rights in the client properties."
         )
     if error.retriable:
         return ClusterError(
-            f"Kafka at {bootstrap} did not answer in time ({name}{details}). Check that its brokers"
+            f"Kafka at {address} did not answer in time ({name}{details}). Check that its brokers"
             " run and that the client properties have the right security settings."
         )
-    return ClusterError(f"Kafka at {bootstrap} refused the request ({name}: {error}).")
+    return ClusterError(f"Kafka at {address} refused the request ({name}: {error}).")
 
 
 @dataclass(frozen=True)
@@ -215,13 +215,10 @@ class Connection:
     """An open client; made by `connect`. Its methods raise kafka-python's errors, which `connect`
     translates."""
 
-    bootstrap: str
+    address: Address
     admin: Any
     """kafka-python's admin client, for the questions it already knows."""
     net: Any
-    client: Mapping[str, str] = field(repr=False)
-    """The client properties it was made with, for a question that takes a client of another
-    kind."""
 
     def bounds(self, topic: str) -> Bounds:
         """See `fetch_bounds`."""
@@ -295,7 +292,7 @@ class Connection:
             if time.monotonic() - served > FAILOVER_TIMEOUT_S:
                 partition, queue = next(iter(spans.items()))
                 raise ClusterError(
-                    f"Partition {partition} of {topic} at {self.bootstrap} gave nothing from offset"
+                    f"Partition {partition} of {topic} at {self.address} gave nothing from offset"
                     f" {queue[0][0]} on, although its log ends at {queue[-1][1]}. Read the bounds"
                     " again."
                 )
@@ -324,13 +321,13 @@ class Connection:
                 }
             if error is TopicAuthorizationFailedError:
                 raise TopicError(
-                    f"Kafka at {self.bootstrap} does not let this client see the topic {topic}. "
+                    f"Kafka at {self.address} does not let this client see the topic {topic}. "
                     "Ask for the right to read and describe it."
                 )
             missing = error in (UnknownTopicOrPartitionError, InvalidTopicError)
             if missing and (error is InvalidTopicError or time.monotonic() > deadline):
                 raise TopicError(
-                    f"There is no topic {topic} at {self.bootstrap}. Check its name; capital"
+                    f"There is no topic {topic} at {self.address}. Check its name; capital"
                     " letters count."
                 )
             if not missing:
@@ -497,7 +494,7 @@ class Connection:
         start = self._offsets(topic, leaders, EARLIEST, UNCOMMITTED)[partition]
         if start <= offset:
             raise ClusterError(
-                f"The log of partition {partition} of {topic} at {self.bootstrap} became shorter"
+                f"The log of partition {partition} of {topic} at {self.address} became shorter"
                 f" than offset {offset} while it was read (truncated, or the topic was made anew)."
                 " Read the bounds again."
             )

@@ -33,9 +33,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
-from topicproof.backend.settings import clients_of_spark_options
+from topicproof.backend.settings import address_of_spark_options
 from topicproof.validators.facts.balance import BATCH_COLUMNS
 from topicproof.validators.finding import Bounds, PartitionBounds
 
@@ -47,8 +48,7 @@ OFFSETS_PER_TASK = 1_000_000
 class SourceOptions:
     """The options of the source, checked. Raises UsageError naming the option."""
 
-    bootstrap: str
-    client: Mapping[str, str]
+    address: Address
     topic: str
     bounds: Bounds | None
     offsets_per_task: int
@@ -65,7 +65,7 @@ class SourceOptions:
             )
         if not given.get("topic"):
             raise UsageError(f"{FORMAT}: the option topic is missing.")
-        bootstrap, client = clients_of_spark_options(given)
+        address = address_of_spark_options(given)
         per_task = given.get("offsetspertask", str(OFFSETS_PER_TASK))
         if not per_task.isdecimal() or int(per_task) < 1:
             raise UsageError(
@@ -75,7 +75,7 @@ class SourceOptions:
         if check_crc not in ("true", "false"):
             raise UsageError(f"{FORMAT}: checkCrc is {check_crc}; it must be true or false.")
         bounds = _parse_bounds(given["topic"], given["bounds"]) if "bounds" in given else None
-        return cls(bootstrap, client, given["topic"], bounds, int(per_task), check_crc == "true")
+        return cls(address, given["topic"], bounds, int(per_task), check_crc == "true")
 
 
 _OPTIONS = ("topic", "bounds", "offsetsPerTask", "checkCrc")
@@ -111,7 +111,7 @@ class RawLogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         source = self.source
-        bounds = source.bounds or fetch_bounds(source.bootstrap, source.client, source.topic)
+        bounds = source.bounds or fetch_bounds(source.address, source.topic)
         return [
             Slice(p, first, min(first + source.offsets_per_task, p.hw))
             for p in bounds.partitions
@@ -127,7 +127,7 @@ class RawLogReader(DataSourceReader):
         part = PartitionBounds(
             whole.partition, partition.first, min(whole.lso, partition.end), partition.end
         )
-        with connect(source.bootstrap, source.client) as kafka:
+        with connect(source.address) as kafka:
             rows = kafka.scan(
                 source.topic,
                 Bounds(source.topic, (part,)),

@@ -1,0 +1,19 @@
+"""Where a Kafka cluster is, and how to connect to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Address:
+    """One cluster, for any client of it."""
+
+    bootstrap: str
+    """host:port, or several with commas."""
+    client: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    """Client properties (TLS, SASL) in librdkafka's names. They hold secrets: never printed."""
+
+    def __str__(self) -> str:
+        return self.bootstrap
