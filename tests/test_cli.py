@@ -33,6 +33,7 @@ COMMANDS = (
     "compare",
     "trend",
     "matrix",
+    "torture",
 )
 
 
