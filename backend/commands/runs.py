@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -58,6 +58,7 @@ from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
+from topicproof.backend.waiting import ask_until
 from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.finding import Guarantee
 from topicproof.validators.lineage.identity import Identity
@@ -316,14 +317,12 @@ def stop(run_id: RunId, json_: Json = None) -> None:
     if not found.alive:
         raise UsageError(f"Run {run_id} is not running (it is {found.state}).")
     history.request_stop(run_id)
-    deadline = time.monotonic() + STOP_WAIT_S
-    while (found := history.get(run_id)).alive:
-        if time.monotonic() > deadline:
-            raise TopicproofError(
-                f"Run {run_id} was asked to stop and has not yet. Look again: topicproof show"
-                f" {run_id}"
-            )
-        time.sleep(0.1)
+    found = ask_until(lambda: history.get(run_id), lambda one: not one.alive, STOP_WAIT_S)
+    if found.alive:
+        raise TopicproofError(
+            f"Run {run_id} has been asked to stop but still runs. Look again: topicproof show"
+            f" {run_id}"
+        )
     emit(json_, _run_json(found))
     out.print(f"{run_id} is {found.state}.")
 
@@ -462,9 +461,7 @@ def stop_all(settings: Settings) -> None:
     going = [one.id for one in history.list() if one.alive]
     for run_id in going:
         history.request_stop(run_id)
-    deadline = time.monotonic() + STOP_WAIT_S
-    while any(history.get(run_id).alive for run_id in going) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    ask_until(lambda: any(history.get(run_id).alive for run_id in going), not_, STOP_WAIT_S)
 
 
 def _launch(settings: Settings, plan: RunPlan, json_: str | None) -> None:

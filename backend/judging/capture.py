@@ -7,7 +7,6 @@ nothing is odd.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -43,6 +42,7 @@ from topicproof.backend.kafka.origin import fetch_origin, topic_names
 from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.settings import READ_COMMITTED, spark_source_options
+from topicproof.backend.waiting import ask_until
 from topicproof.validators.circumstances import Circumstances, Growth, Removed
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.facts.balance import TRANSACTION_COLUMNS
@@ -58,7 +58,6 @@ from topicproof.validators.merged_topics import join, split
 from topicproof.validators.readings import COLUMNS, keep, read
 
 SETTLE_S = 3.0
-SETTLE_STEP_S = 0.05
 
 
 Reader = Callable[[Bounds, Witness], DataFrame]
@@ -73,18 +72,10 @@ class TimestampsBeyond(Exception):
         self.topics = topics
 
 
-def take(
-    spark: SparkSession,
-    address: Address,
-    question: Question,
-    evidence: Path,
-) -> Capture:
+def take(spark: SparkSession, address: Address, question: Question, evidence: Path) -> Capture:
     """Bounds first, then everything within them. The readings are kept in the folder `evidence`."""
     asked, sink = question, _sink_bounds(address, question)
-    question, group = (
-        _again(address, question),
-        _group_offsets(address, question),
-    )
+    question, group = (_again(address, question), _group_offsets(address, question))
     try:
         taken = _take(spark, address, question, sink, evidence)
     except TimestampsBeyond as beyond:
@@ -173,10 +164,7 @@ def take_folded(spark: SparkSession, address: Address, question: Question) -> Ca
     """As `take`, but nothing is kept: Spark folds the records as they come. Raises ReadingsNeeded
     where that will not do, and as `take`."""
     asked, sink = question, _sink_bounds(address, question)
-    question, group = (
-        _again(address, question),
-        _group_offsets(address, question),
-    )
+    question, group = (_again(address, question), _group_offsets(address, question))
     options = spark_source_options(address, READ_COMMITTED)
     offsets = sink.offsets + question.source.offsets
     source = read(spark, options, question.source, Witness.READ_COMMITTED)
@@ -224,17 +212,18 @@ def settled_bounds(address: Address, topic: str) -> Bounds:
     an open transaction, and judged as such. In a topic that is being written to, something is
     always open: what came after the first look is not waited for.
     """
-    deadline = time.monotonic() + SETTLE_S
-    bounds = rawlog.fetch_bounds(address, topic)
-    first = {p.partition: p.hw for p in bounds.partitions}
-    while True:
-        if (
-            all(p.lso >= first.get(p.partition, p.lso) for p in bounds.partitions)
-            or time.monotonic() > deadline
-        ):
-            return bounds
-        time.sleep(SETTLE_STEP_S)
+    first: dict[int, int] = {}
+
+    def ask() -> Bounds:
         bounds = rawlog.fetch_bounds(address, topic)
+        for p in bounds.partitions:
+            first.setdefault(p.partition, p.hw)
+        return bounds
+
+    def settled(bounds: Bounds) -> bool:
+        return all(p.lso >= first[p.partition] for p in bounds.partitions)
+
+    return ask_until(ask, settled, SETTLE_S)
 
 
 def _again(address: Address, question: Question) -> Question:
@@ -265,10 +254,7 @@ def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int,
 
 
 def _with_circumstances(
-    address: Address,
-    taken: Capture,
-    before: Bounds,
-    group: Mapping[int, int] | None,
+    address: Address, taken: Capture, before: Bounds, group: Mapping[int, int] | None
 ) -> Capture:
     """The same, with what was seen of the topics beside their records. `before`: the source's
     bounds at the first look. Runs know their range, so that only what compaction took from it is

@@ -52,10 +52,7 @@ class Draft:
 
 def draft(address: Address, source: str, sink: str) -> Draft:
     """Raises ClusterError, TopicError."""
-    inputs, outputs = (
-        _newest(address, source, INPUTS),
-        _newest(address, sink, OUTPUTS),
-    )
+    inputs, outputs = (_newest(address, source, INPUTS), _newest(address, sink, OUTPUTS))
     there = candidates(inputs.rows, inputs.documents)
     here = candidates(outputs.rows, outputs.documents)
     tried = fits(there, here)

@@ -86,11 +86,7 @@ def judge_topics(
     if payloads is Payloads.NONE and _provable(question):
         try:
             return conclude(
-                spark,
-                take_folded(spark, address, question),
-                folder,
-                attachments,
-                payloads,
+                spark, take_folded(spark, address, question), folder, attachments, payloads
             )
         except ReadingsNeeded:
             empty(evidence)

@@ -3,7 +3,6 @@ into sentences."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.settings import READ_COMMITTED, admin_config, consumer_config
+from topicproof.backend.waiting import ask_until
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 GONE_TIMEOUT_S = 30.0
@@ -318,11 +318,8 @@ def _silent(error: BaseException) -> bool:
 
 
 def _wait(condition: Callable[[], bool], message: str) -> None:
-    deadline = time.monotonic() + GONE_TIMEOUT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"{message} (after {GONE_TIMEOUT_S:.0f} s).")
-        time.sleep(0.05)
+    if not ask_until(condition, bool, GONE_TIMEOUT_S):
+        raise ClusterError(f"{message} (after {GONE_TIMEOUT_S:.0f} s).")
 
 
 def require_records(bounds: Bounds) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -31,14 +31,12 @@ from pyspark.sql.types import StructType
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
-from topicproof.backend.settings import consumer_config
+from topicproof.backend.kafka.reading import open_consumer, read_range
 from topicproof.validators.finding import Bounds, Witness
 from topicproof.validators.merged_topics import split
 from topicproof.validators.readings import COLUMNS, end_of
 
 FORMAT = "topicproof-records"
-GROUP = "topicproof-records"
-"""Nothing is committed under this name, so the cluster keeps nothing of it."""
 OVERFLOW = "java.lang.ArithmeticException: long overflow"
 """What Spark says when it multiplies a timestamp beyond what 64 bits hold."""
 MIN_MS = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000
@@ -46,7 +44,7 @@ MAX_MS = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000
 """The first and the last millisecond that a timestamp of Spark is documented to hold."""
 OFFSETS_PER_TASK = 1_000_000
 RECORDS_AT_ONCE, BYTES_AT_ONCE = 1_000, 8_000_000
-POLL_S, SILENCE_S = 0.5, 30.0
+SILENCE_S = 30.0
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
     [
@@ -136,46 +134,26 @@ class RecordsReader(DataSourceReader):
         # Without a span Spark still asks for the one partition that it takes every source to have.
         if not isinstance(partition, Span):
             return
-        consumer = Consumer(consumer_config(self.address, GROUP, self.level))
-        try:
-            consumer.assign([TopicPartition(self.topic, partition.partition, partition.first)])
-            waiting: list[Message] = []
-            size = 0
-            for message in self._messages(consumer, partition):
+        span = {partition.partition: (partition.first, partition.end)}
+        waiting: list[Message] = []
+        size, heard = 0, time.monotonic()
+        with open_consumer(self.address, self.topic, self.level) as consumer:
+            for message in read_range(consumer, self.topic, span):
+                if message is None:
+                    if time.monotonic() - heard > SILENCE_S:
+                        raise ClusterError(
+                            f"{self.topic}-{partition.partition} gave nothing for {SILENCE_S:g} s."
+                            " Try again."
+                        )
+                    continue
+                heard = time.monotonic()
                 waiting.append(message)
                 size += len(message)
                 if len(waiting) >= RECORDS_AT_ONCE or size >= BYTES_AT_ONCE:
                     yield _rows(waiting)
                     waiting, size = [], 0
-            if waiting:
-                yield _rows(waiting)
-        finally:
-            consumer.close()
-
-    def _messages(self, consumer: Consumer, span: Span) -> Iterator[Message]:
-        """Those of the span. It ends with a record behind it, or with the end of what this level
-        may see."""
-        heard = time.monotonic()
-        while True:
-            message = consumer.poll(POLL_S)
-            if message is None:
-                if time.monotonic() - heard > SILENCE_S:
-                    raise ClusterError(
-                        f"{self.topic}-{span.partition} gave nothing for {SILENCE_S:g} s. Try"
-                        " again."
-                    )
-                continue
-            heard = time.monotonic()
-            error = message.error()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    return
-                raise KafkaException(error)
-            offset = message.offset()
-            assert offset is not None
-            if offset >= span.end:
-                return
-            yield message
+        if waiting:
+            yield _rows(waiting)
 
 
 def _rows(messages: list[Message]) -> pa.RecordBatch:

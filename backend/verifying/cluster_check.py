@@ -68,10 +68,7 @@ def compare_with_cluster(
 
 
 def _logs(
-    address: Address,
-    bounds: Bounds,
-    batches: pa.Table,
-    origin: Origin | None,
+    address: Address, bounds: Bounds, batches: pa.Table, origin: Origin | None
 ) -> Iterator[tuple[bool, str]]:
     """For each topic, whether the cluster contradicts its raw log or cannot tell, with a
     sentence."""

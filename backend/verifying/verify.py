@@ -87,11 +87,7 @@ def unchanged(evidence: Path) -> Verified:
     )
 
 
-def verify(
-    spark: SparkSession,
-    evidence: Path,
-    address: Address | None = None,
-) -> Verified:
+def verify(spark: SparkSession, evidence: Path, address: Address | None = None) -> Verified:
     """Hold every file against the manifest; if all are what they were, judge again and derive the
     other files again. With the address of the cluster, ask it for its id, the topics' ids and what
     is left of the raw logs, and compare.

@@ -275,9 +275,7 @@ def _states(
         return ()
     known = {name for name in wanted if name is not None}
     return read_states(
-        kafka.address,
-        kafka.bounds(STATE_TOPIC),
-        known if len(known) == len(wanted) else None,
+        kafka.address, kafka.bounds(STATE_TOPIC), known if len(known) == len(wanted) else None
     )
 
 

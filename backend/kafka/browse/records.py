@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message
 
 from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.browse.unpack import Head, Named, name_packed
+from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.lineage.headers import (
     LINEAGE_HEADER,
@@ -29,10 +30,6 @@ from topicproof.validators.lineage.headers import (
 )
 from topicproof.validators.lineage.packs import PACKED_HEADER
 
-GROUP = "topicproof-window"
-"""Nothing is committed under this name, so the cluster keeps nothing of it."""
-POLL_S = 0.1
-POLL_RECORDS = 1_000
 GRACE_S = 1.0
 """How long to listen for records that must not come, once all that must come are there."""
 TEXT_CHARACTERS = 200
@@ -134,8 +131,7 @@ def read_window(
             for o, place in places.items()
             if place.held and (everything or place.fate == Fate.COMMITTED)
         }
-        config = settings.consumer_config(address, GROUP, isolation)
-        return _read(Consumer(config), TopicPartition(topic, partition, low), stop, due)
+        return _read(address, topic, isolation, partition, (low, stop), due)
 
     with ThreadPoolExecutor(2) as pool:
         # Side by side: each waits for the brokers most of its time.
@@ -146,10 +142,8 @@ def read_window(
     if batches is not None:
 
         def read_head(offset: int) -> Head | None:
-            config = settings.consumer_config(address, GROUP, settings.READ_UNCOMMITTED)
-            there = _read(
-                Consumer(config), TopicPartition(topic, partition, offset), offset + 1, set()
-            )
+            level, span = settings.READ_UNCOMMITTED, (offset, offset + 1)
+            there = _read(address, topic, level, partition, span, set())
             return _head(headers_of(there.get(offset)))
 
         named = _named(
@@ -269,52 +263,39 @@ def _transactions(own: pd.DataFrame, wanted: Collection[int | None]) -> dict[int
     return found
 
 
-def _read(consumer: Consumer, start: TopicPartition, end: int, due: set[int]) -> dict[int, Message]:
-    """The records of [start, end), by offset. `due` are the offsets that must come before a silence
-    is believed.
+def _read(
+    address: Address,
+    topic: str,
+    isolation: str,
+    partition: int,
+    span: tuple[int, int],
+    due: set[int],
+) -> dict[int, Message]:
+    """The records of [first, end), by offset. `due` are the offsets that must come.
 
-    A consumer is not told of markers and aborted records that it skips: reading ends with a record
-    behind the end, at the end of the log, or when nothing more is due and a grace has passed.
+    A consumer is told of no marker and no aborted record that it skips. So reading also ends when
+    nothing more is due and a moment has passed.
     """
     found: dict[int, Message] = {}
-    if start.offset >= end:
-        consumer.close()
-        return found
-    trouble = ""
+    missing = set(due)
     deadline = time.monotonic() + settings.REQUEST_TIMEOUT_MS / 1000
-    try:
-        consumer.assign([start])
-        while time.monotonic() < deadline:
-            for message in consumer.consume(min(POLL_RECORDS, end - start.offset + 1), POLL_S):
-                error = message.error()
-                if error is None:
-                    offset = message.offset()
-                    if offset is None or offset >= end:
-                        return found
-                    found[offset] = message
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
-                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    raise TopicError(
-                        f"Offset {start.offset} of {start.topic}-{start.partition} is no longer in"
-                        " the log: it was deleted after the bounds were taken. Read the bounds"
-                        " again."
-                    )
-                else:
-                    trouble = f" ({error.str()})"
-            if due <= found.keys():
+    with open_consumer(address, topic, isolation) as consumer:
+        for message in read_range(consumer, topic, {partition: span}):
+            if message is not None:
+                offset = message.offset() or 0
+                found[offset] = message
+                missing.discard(offset)
+            if not missing:
                 deadline = min(deadline, time.monotonic() + GRACE_S)
-    except KafkaException as error:
-        trouble = f" ({error.args[0].str()})"
-    finally:
-        consumer.close()
-    if due <= found.keys():
-        return found
-    raise ClusterError(
-        f"{start.topic}-{start.partition} did not deliver offset {min(due - found.keys())} within"
-        f" {settings.REQUEST_TIMEOUT_MS // 1000} s{trouble}. Check that its broker answers, and"
-        " read again."
-    )
+            if time.monotonic() > deadline:
+                break
+    if missing:
+        raise ClusterError(
+            f"{topic}-{partition} did not deliver offset {min(missing)} within"
+            f" {settings.REQUEST_TIMEOUT_MS // 1000} s. Check that its broker answers, and read"
+            " again."
+        )
+    return found
 
 
 def _records(
@@ -348,8 +329,8 @@ def _records(
                 partition=partition,
                 offset=offset,
                 timestamp_ms=None if message is None else message.timestamp()[1],
-                key=None if message is None else _bytes(message.key()),
-                value=None if message is None else _bytes(message.value()),
+                key=None if message is None else as_bytes(message.key()),
+                value=None if message is None else as_bytes(message.value()),
                 headers=headers,
                 fate=fate,
                 delivered=offset in committed,
@@ -446,10 +427,6 @@ def headers_of(message: Message | None) -> Headers:
     """A message's headers in their order, which may repeat a name."""
     found = (message.headers() if message is not None else None) or []
     return tuple(
-        (name, _bytes(value))
+        (name, as_bytes(value))
         for name, value in (found.items() if isinstance(found, dict) else found)
     )
-
-
-def _bytes(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value

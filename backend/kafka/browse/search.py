@@ -9,31 +9,21 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import pandas as pd
 import pyarrow as pa
-from confluent_kafka import (
-    OFFSET_END,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_END, Message, TopicPartition
 
 from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.browse.records import Headers, headers_of
-from topicproof.backend.kafka.cluster import cluster_error
+from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
-GROUP = "topicproof-browse"
-"""Nothing is committed under this name, so the cluster keeps nothing of it."""
 FOUND_MAX = 200
 SCAN_OFFSETS_MAX = 200_000
 SCAN_BYTES_MAX = 64_000_000
@@ -46,7 +36,6 @@ LATEST_KEPT_BYTES_MAX = 1_000
 only listed."""
 DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
 """What a record can be; a marker is none, and nothing is left of what is gone."""
-POLL_S = 0.1
 TOLD_EVERY = 5_000
 SKIPPED_MIN = 2_000
 """A stretch of other fates is skipped by a new fetch when it is at least so long; reading on is
@@ -141,20 +130,15 @@ def search(
     rows: list[Row] = []
     size = read = 0
     deadline = time.monotonic() + SCAN_S_MAX
-    with _consumer(address, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
+    with open_consumer(address, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
         for low, high in spans:
-            consumer.assign([TopicPartition(bounds.topic, partition, low)])
             at = low
-            while at < high:
-                message = _next(consumer)
+            for message in read_range(consumer, bounds.topic, {partition: (low, high)}):
                 if message is None:
                     if time.monotonic() > deadline:
                         return _out_of_time(bounds.topic, partition, rows, first, at, p.hw)
                     continue
                 offset = message.offset() or 0
-                if message.error() is not None or offset >= high:
-                    at = high
-                    continue
                 at = offset + 1
                 size += len(message)
                 if fates.of(offset)[0] in (wanted.fates or DATA_FATES) and wanted.fits(message):
@@ -170,6 +154,7 @@ def search(
                     told(at - first, len(rows))
                     if time.monotonic() > deadline:
                         return Search(tuple(rows), first, at, p.hw, Stop.TIME)
+            at = high
     return Search(tuple(rows), first, last, p.hw, Stop.END if last == p.hw else Stop.OFFSETS)
 
 
@@ -180,7 +165,7 @@ def offset_at(address: Address, bounds: Bounds, partition: int, timestamp_ms: in
     Raises TopicError for a missing partition, ClusterError when the broker does not answer.
     """
     p = _of(bounds, partition)
-    with _consumer(address, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
+    with open_consumer(address, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
         (found,) = consumer.offsets_for_times(
             [TopicPartition(bounds.topic, partition, timestamp_ms)],
             timeout=settings.REQUEST_TIMEOUT_MS / 1000,
@@ -210,32 +195,23 @@ def latest(
     committed = isolation == settings.READ_COMMITTED
     wanted = (Fate.COMMITTED,) if committed else DATA_FATES
     by_partition = {p.partition: _Fates(ranges, p.partition) for p in bounds.partitions}
-    starts, ends = {}, {}
+    spans = {}
     for p in bounds.partitions:
         end = p.lso if committed else p.hw
         low = by_partition[p.partition].last(wanted, count)
         if low is not None and low < end:
-            starts[p.partition], ends[p.partition] = low, end
+            spans[p.partition] = low, end
     rows: list[Row] = []
     deadline = time.monotonic() + seconds
-    with _consumer(address, bounds.topic, isolation) as consumer:
-        consumer.assign(
-            [TopicPartition(bounds.topic, partition, low) for partition, low in starts.items()]
-        )
-        while ends and time.monotonic() < deadline:
-            message = _next(consumer)
-            if message is None:
-                continue
-            partition, offset = message.partition() or 0, message.offset() or 0
-            if message.error() is not None or offset >= ends.get(partition, 0):
-                ends.pop(partition, None)
-                continue
-            rows.append(_row(message, by_partition[partition], kept))
-    if ends:
-        raise ClusterError(
-            f"The newest records of {bounds.topic} did not come within {seconds:.0f} s from "
-            f"{len(ends)} of its partitions. Check that its brokers answer."
-        )
+    with open_consumer(address, bounds.topic, isolation) as consumer:
+        for message in read_range(consumer, bounds.topic, spans):
+            if message is not None:
+                rows.append(_row(message, by_partition[message.partition() or 0], kept))
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"The newest records of {bounds.topic} did not come within {seconds:.0f} s."
+                    " Check that its brokers answer."
+                )
     return tuple(sorted(rows, key=lambda row: (row.timestamp_ms, row.offset), reverse=True)[:count])
 
 
@@ -285,34 +261,6 @@ class _Fates:
         return low
 
 
-@contextmanager
-def _consumer(address: Address, topic: str, isolation: str) -> Iterator[Consumer]:
-    consumer = Consumer(settings.consumer_config(address, GROUP, isolation))
-    try:
-        yield consumer
-    except KafkaException as error:
-        raise cluster_error(error, address, f"reading {topic}") from error
-    finally:
-        consumer.close()
-
-
-def _next(consumer: Consumer) -> Message | None:
-    """The next record, or the end of a partition (a message with that error); None when nothing
-    came."""
-    message = consumer.poll(POLL_S)
-    error = None if message is None else message.error()
-    if message is None or error is None or error.code() == KafkaError._PARTITION_EOF:
-        return message
-    if error.code() == KafkaError._AUTO_OFFSET_RESET:
-        raise TopicError(
-            f"Records of {message.topic()}-{message.partition()} were deleted after the bounds were"
-            " taken. Take new bounds."
-        )
-    if error.retriable():
-        return None
-    raise KafkaException(error)
-
-
 def _bounded(spans: Sequence[tuple[int, int]], end: int) -> tuple[list[tuple[int, int]], int]:
     """As much of the spans as one search may read, and where that ends."""
     room = SCAN_OFFSETS_MAX
@@ -347,7 +295,7 @@ def _of(bounds: Bounds, partition: int) -> PartitionBounds:
 
 def _row(message: Message, fates: _Fates, kept: int = KEPT_BYTES_MAX) -> Row:
     headers = headers_of(message)
-    key, value = _bytes(message.key()), _bytes(message.value())
+    key, value = as_bytes(message.key()), as_bytes(message.value())
     fate, producer = fates.of(message.offset() or 0)
     return Row(
         partition=message.partition() or 0,
@@ -364,13 +312,9 @@ def _row(message: Message, fates: _Fates, kept: int = KEPT_BYTES_MAX) -> Row:
     )
 
 
-def _bytes(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
-
-
 def _header_bytes(name: str, value: bytes | None) -> bytes:
     return name.encode() + b"=" + (value or b"")
 
 
 def _occurs(wanted: bytes, found: str | bytes | None) -> bool:
-    return not wanted or wanted.lower() in (_bytes(found) or b"").lower()
+    return not wanted or wanted.lower() in (as_bytes(found) or b"").lower()

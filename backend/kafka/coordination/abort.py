@@ -10,8 +10,8 @@ that its coordinator has decided already is left alone: its marker is on the way
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any
 
 import pyarrow.compute as pc
@@ -29,12 +29,12 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 MOVE_S = 10.0
 """How long to wait for the partition to show that the transaction ended."""
-MOVE_STEP_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -256,10 +256,10 @@ def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
     """The partition's bounds once the transaction is no longer open there and the last stable
     offset has moved on."""
     found = plan.found
-    place = TopicPartition(plan.topic, found.partition)
-    deadline = time.monotonic() + MOVE_S
-    while True:
-        state = kafka.with_retries(lambda: kafka.admin.describe_producers([place]))[place]
+    at = TopicPartition(plan.topic, found.partition)
+
+    def ask() -> tuple[bool, PartitionBounds]:
+        state = kafka.with_retries(lambda: kafka.admin.describe_producers([at]))[at]
         (bounds,) = [
             one for one in kafka.bounds(plan.topic).partitions if one.partition == found.partition
         ]
@@ -269,14 +269,15 @@ def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
         }
         ended = (found.producer_id, found.start_offset) not in begun
         # The last stable offset follows the high watermark, so the replicas come first.
-        if ended and bounds.lso >= min(plan.next_stable, bounds.hw):
-            return bounds
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"The abort was taken, but {plan.topic}-{found.partition} does not show it after"
-                f" {MOVE_S:.0f} s. Look again: topicproof inspect {plan.topic}"
-            )
-        time.sleep(MOVE_STEP_S)
+        return ended and bounds.lso >= min(plan.next_stable, bounds.hw), bounds
+
+    shown, bounds = ask_until(ask, itemgetter(0), MOVE_S)
+    if not shown:
+        raise ClusterError(
+            f"The abort was taken, but {plan.topic}-{found.partition} does not show it after"
+            f" {MOVE_S:.0f} s. Look again: topicproof inspect {plan.topic}"
+        )
+    return bounds
 
 
 def _records(count: int) -> str:

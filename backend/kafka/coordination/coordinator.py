@@ -68,10 +68,7 @@ class _Transaction:
 
 
 def open_transactions(
-    address: Address,
-    topic: str,
-    bounds: Bounds | None = None,
-    ranges: pd.DataFrame | None = None,
+    address: Address, topic: str, bounds: Bounds | None = None, ranges: pd.DataFrame | None = None
 ) -> tuple[OpenTransaction, ...]:
     """The transactions open on the topic now, by partition and start.
 

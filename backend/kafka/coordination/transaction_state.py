@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
 from topicproof.validators.finding import Bounds
 
 TOPIC = "__transaction_state"
-GROUP = "topicproof-coordinator"
-"""Nothing is committed under this name, so the cluster keeps nothing of it."""
 ENTRIES_MAX = 50_000
 """Of each partition, at most about this many of the last records are read: 16,000 transactions."""
 STATES = (
@@ -39,8 +36,6 @@ STATES = (
     "PrepareEpochFence",
 )
 """By the number that the log has for them."""
-POLL_S = 0.1
-POLL_RECORDS = 5_000
 _PREVIOUS_PRODUCER, _CLIENT_VERSION = 0, 2
 """Numbers of tagged fields."""
 
@@ -66,9 +61,7 @@ class StateEntry:
 
 
 def read_states(
-    address: Address,
-    bounds: Bounds,
-    transactional_ids: Collection[str] | None = None,
+    address: Address, bounds: Bounds, transactional_ids: Collection[str] | None = None
 ) -> tuple[StateEntry, ...]:
     """What the log holds of these transactional ids (None: of all), in order for each id.
 
@@ -196,46 +189,18 @@ class _Reader:
 
 
 def _records(
-    address: Address, ends: Mapping[int, tuple[int, int]]
-) -> Iterable[tuple[bytes | None, bytes | None]]:
+    address: Address, spans: Mapping[int, tuple[int, int]]
+) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Keys and values of [first, end) of each partition, in order for each of them."""
-    if not ends:
-        return []
-    config = settings.consumer_config(address, GROUP, settings.READ_UNCOMMITTED)
-    # Compaction may have taken the first record between the question for the bounds and this.
-    consumer = Consumer({**config, "auto.offset.reset": "earliest"})
-    left = dict(ends)
-    found = []
-    trouble = ""
+    if not spans:
+        return
     deadline = time.monotonic() + settings.REQUEST_TIMEOUT_MS / 1000
-    try:
-        consumer.assign(
-            [TopicPartition(TOPIC, partition, first) for partition, (first, _) in ends.items()]
-        )
-        while left and time.monotonic() < deadline:
-            for message in consumer.consume(POLL_RECORDS, POLL_S):
-                error, partition, offset = (
-                    message.error(),
-                    message.partition() or 0,
-                    message.offset() or 0,
-                )
-                if error is None:
-                    found.append((message.key(), message.value()))
-                elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    raise ClusterError(f"Kafka at {address} does not let this client read {TOPIC}.")
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    trouble = f" ({error.str()})"
-                    continue
-                if error is not None or offset + 1 >= ends[partition][1]:
-                    left.pop(partition, None)
-    except KafkaException as error:
-        trouble = f" ({error.args[0].str()})"
-    finally:
-        consumer.close()
-    if left:
-        raise ClusterError(f"{TOPIC} at {address} could not be read to its end in time{trouble}.")
-    return [(_bytes(key), _bytes(value)) for key, value in found]
-
-
-def _bytes(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+    # Compaction may have taken the first record since the bounds were taken.
+    with open_consumer(
+        address, TOPIC, settings.READ_UNCOMMITTED, auto_offset_reset="earliest"
+    ) as consumer:
+        for message in read_range(consumer, TOPIC, spans):
+            if message is not None:
+                yield as_bytes(message.key()), as_bytes(message.value())
+            elif time.monotonic() > deadline:
+                raise ClusterError(f"{TOPIC} at {address} could not be read to its end in time.")

@@ -37,6 +37,7 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from topicproof.backend import settings
 from topicproof.backend.address import Address
@@ -145,9 +146,7 @@ def connect(address: Address) -> Iterator[Connection]:
     try:
         try:
             admin = KafkaAdminClient(
-                **settings.kafka_python_config(address),
-                kafka_client=keep,
-                proxy_url="direct://",
+                **settings.kafka_python_config(address), kafka_client=keep, proxy_url="direct://"
             )
         except BaseException:
             # The constructor starts a thread before it looks for a broker and would leave it
@@ -350,17 +349,14 @@ class Connection:
 
     def with_retries(self, ask: Callable[[], Answer]) -> Answer:
         """Ask again while the cluster is between two leaders, or a coordinator is still loading."""
-        deadline = time.monotonic() + FAILOVER_TIMEOUT_S
-        while True:
-            try:
-                return ask()
-            except KafkaError as error:
-                # A leader that this client has not heard of yet is one more reason to look again.
-                passing = error.retriable or isinstance(error, UnknownBrokerIdError)
-                if not passing or time.monotonic() > deadline:
-                    raise
-            time.sleep(RETRY_PAUSE_S)
-            self._look_again()
+        retrying = Retrying(
+            retry=retry_if_exception(_passing),
+            stop=stop_after_delay(FAILOVER_TIMEOUT_S),
+            wait=wait_fixed(RETRY_PAUSE_S),
+            after=lambda _state: self._look_again(),
+            reraise=True,
+        )
+        return retrying(ask)
 
     def _look_again(self) -> None:
         """Let the library ask for the brokers: a leader may be one that was not there when this
@@ -499,6 +495,13 @@ class Connection:
                 " Read the bounds again."
             )
         return start
+
+
+def _passing(error: BaseException) -> bool:
+    """Whether to ask again; a leader that this client has not heard of yet is one more reason."""
+    return isinstance(error, KafkaError) and (
+        error.retriable or isinstance(error, UnknownBrokerIdError)
+    )
 
 
 def _partition_bounds(answer: Any) -> PartitionBounds:

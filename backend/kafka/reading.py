@@ -1,0 +1,72 @@
+"""Records of given offsets, read by a consumer that is in no group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from topicproof.backend.address import Address
+from topicproof.backend.errors import TopicError
+from topicproof.backend.kafka.cluster import cluster_error
+from topicproof.backend.settings import consumer_config
+
+GROUP = "topicproof"
+"""Every consumer must name a group. Nothing is committed to this one, so the cluster never stores
+it."""
+POLL_S = 0.1
+
+
+@contextmanager
+def open_consumer(
+    address: Address, topic: str, isolation: str, **settings: str
+) -> Iterator[Consumer]:
+    """A consumer for `read_range`; `settings` are further ones, with underscores for dots. Raises
+    ClusterError, also for what goes wrong inside."""
+    more = {name.replace("_", "."): value for name, value in settings.items()}
+    consumer = Consumer({**consumer_config(address, GROUP, isolation), **more})
+    try:
+        yield consumer
+    except KafkaException as error:
+        raise cluster_error(error, address, f"reading {topic}") from error
+    finally:
+        consumer.close()
+
+
+def read_range(
+    consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, int]]
+) -> Iterator[Message | None]:
+    """The visible records of [first, end) of each partition, as they come.
+
+    Yields None whenever nothing came for `POLL_S`, so that the caller can look at the clock. Ends
+    when each partition has shown a record at or beyond its end, or the end of what the consumer may
+    see. Raises TopicError when the first offset was deleted, KafkaException.
+    """
+    left = {partition: end for partition, (first, end) in spans.items() if first < end}
+    consumer.assign([TopicPartition(topic, partition, spans[partition][0]) for partition in left])
+    while left:
+        message = consumer.poll(POLL_S)
+        if message is None:
+            yield None
+            continue
+        partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
+        if error is None and offset < left.get(partition, 0):
+            yield message
+            if offset + 1 == left[partition]:
+                left.pop(partition)
+        elif error is None or error.code() == KafkaError._PARTITION_EOF:
+            left.pop(partition, None)
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise TopicError(
+                f"Records of {topic}-{partition} were deleted after the bounds were taken. Take new"
+                " bounds."
+            )
+        # A client without a right to the group may still read: it is not a member.
+        elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+            raise KafkaException(error)
+
+
+def as_bytes(value: str | bytes | None) -> bytes | None:
+    """confluent-kafka types keys, values and headers as text or bytes."""
+    return value.encode() if isinstance(value, str) else value
