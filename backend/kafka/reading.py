@@ -20,12 +20,10 @@ POLL_S = 0.1
 
 @contextmanager
 def open_consumer(
-    address: Address, topic: str, isolation: str, **settings: str
+    address: Address, topic: str, isolation: str, settings: Mapping[str, str] | None = None
 ) -> Iterator[Consumer]:
-    """A consumer for `read_range`; `settings` are further ones, with underscores for dots. Raises
-    ClusterError, also for what goes wrong inside."""
-    more = {name.replace("_", "."): value for name, value in settings.items()}
-    consumer = Consumer({**consumer_config(address, GROUP, isolation), **more})
+    """A consumer for `read_range`. Raises ClusterError, also for what goes wrong inside."""
+    consumer = Consumer({**consumer_config(address, GROUP, isolation), **(settings or {})})
     try:
         yield consumer
     except KafkaException as error:

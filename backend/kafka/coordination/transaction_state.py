@@ -11,10 +11,16 @@ that is not known here is passed over.
 
 from __future__ import annotations
 
+import io
 import struct
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.data_container import DataContainer
+from kafka.protocol.schemas import StructField
+from kafka.protocol.schemas.fields.codecs import Int16, String
 
 from topicproof.backend import settings
 from topicproof.backend.address import Address
@@ -36,8 +42,6 @@ STATES = (
     "PrepareEpochFence",
 )
 """By the number that the log has for them."""
-_PREVIOUS_PRODUCER, _CLIENT_VERSION = 0, 2
-"""Numbers of tagged fields."""
 
 
 @dataclass(frozen=True)
@@ -105,102 +109,84 @@ def decode(key: bytes | None, value: bytes | None) -> StateEntry | None:
     if not key or not value:
         return None
     try:
-        return _decode(_Reader(key), _Reader(value))
-    except (struct.error, IndexError, UnicodeDecodeError):
+        return _decode(io.BytesIO(key), io.BytesIO(value))
+    except (struct.error, IndexError, ValueError):
         return None
 
 
-def _decode(key: _Reader, value: _Reader) -> StateEntry | None:
-    if key.number("h") != 0:
+def _decode(key: io.BytesIO, value: io.BytesIO) -> StateEntry | None:
+    if Int16.decode(key) != 0:
         return None
-    name = key.text(key.number("h"))
-    version = value.number("h")
+    name = String().decode(key)
+    version = Int16.decode(value)
     if version not in (0, 1):
         return None
     flexible = version == 1
-    producer_id, epoch, timeout_ms, state = (value.number(kind) for kind in "qhib")
-    partitions = set()
-    for _ in range(value.length(flexible)):
-        topic = value.text(value.length(flexible, "h"))
-        numbers = [value.number("i") for _ in range(value.length(flexible))]
-        partitions |= {(topic, number) for number in numbers}
-        if flexible:
-            value.tags()
-    updated_ms, began_ms = value.number("q"), value.number("q")
-    tags = value.tags() if flexible else {}
+    found = _Value.decode(value, version=version, compact=flexible, tagged=flexible)
     return StateEntry(
         transactional_id=name,
-        producer_id=producer_id,
-        previous_producer_id=(
-            _Reader(tags[_PREVIOUS_PRODUCER]).number("q") if _PREVIOUS_PRODUCER in tags else -1
+        producer_id=found.producer_id,
+        previous_producer_id=found.previous_producer_id,
+        producer_epoch=found.producer_epoch,
+        timeout_ms=found.timeout_ms,
+        state=STATES[found.status],
+        partitions=frozenset(
+            (each.topic, partition)
+            for each in found.partitions or ()
+            for partition in each.partition_ids
         ),
-        producer_epoch=epoch,
-        timeout_ms=timeout_ms,
-        state=STATES[state],
-        partitions=frozenset(partitions),
-        updated_ms=updated_ms,
-        began_ms=began_ms,
-        client_version=(
-            _Reader(tags[_CLIENT_VERSION]).number("h") if _CLIENT_VERSION in tags else None
-        ),
+        updated_ms=found.updated_ms,
+        began_ms=found.began_ms,
+        client_version=None if found.client_version < 0 else found.client_version,
     )
 
 
-class _Reader:
-    """Kafka's wire format, from the front: fixed numbers, and since its flexible versions varints
-    and tagged fields."""
+_PLAIN = {"versions": "0+"}
+_NULLABLE = {"versions": "0+", "nullableVersions": "0+"}
+_TAGGED = {"versions": "1+", "taggedVersions": "1+", "default": "-1"}
+_PARTITIONS = [
+    {"name": "Topic", "type": "string", **_PLAIN},
+    {"name": "PartitionIds", "type": "[]int32", **_PLAIN},
+]
+_FIELDS: list[dict[str, Any]] = [
+    {"name": "ProducerId", "type": "int64", **_PLAIN},
+    {"name": "PreviousProducerId", "type": "int64", "tag": 0, **_TAGGED},
+    {"name": "NextProducerId", "type": "int64", "tag": 1, **_TAGGED},
+    {"name": "ProducerEpoch", "type": "int16", **_PLAIN},
+    {"name": "TimeoutMs", "type": "int32", **_PLAIN},
+    {"name": "Status", "type": "int8", **_PLAIN},
+    {"name": "Partitions", "type": "[]T", **_NULLABLE, "fields": _PARTITIONS},
+    {"name": "UpdatedMs", "type": "int64", **_PLAIN},
+    {"name": "BeganMs", "type": "int64", **_PLAIN},
+    {"name": "ClientVersion", "type": "int16", "tag": 2, **_TAGGED},
+]
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
 
-    def number(self, kind: str) -> int:
-        (found,) = struct.unpack_from(f">{kind}", self.data, self.at)
-        self.at += struct.calcsize(f">{kind}")
-        return int(found)
+class _Value(DataContainer):  # type: ignore[misc]  # kafka-python has no types
+    """`TransactionLogValue.json`, with shorter names, for kafka-python's decoder."""
 
-    def varint(self) -> int:
-        found = shift = 0
-        while True:
-            byte = self.data[self.at]
-            self.at += 1
-            found |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return found
+    _struct = StructField(
+        {"name": "TransactionLogValue", "type": "data", "fields": _FIELDS, **_PLAIN}
+    )
 
-    def length(self, flexible: bool, kind: str = "i") -> int:
-        """Of a list or a text; null counts as 0."""
-        return max(0, self.varint() - 1 if flexible else self.number(kind))
 
-    def text(self, length: int) -> str:
-        if self.at + length > len(self.data):
-            raise IndexError("a text that is longer than its record")
-        self.at += length
-        return self.data[self.at - length : self.at].decode()
-
-    def tags(self) -> dict[int, bytes]:
-        found = {}
-        for _ in range(self.varint()):
-            tag, size = self.varint(), self.varint()
-            found[tag] = self.data[self.at : self.at + size]
-            self.at += size
-        return found
+_Value._struct.set_data_class(_Value)
 
 
 def _records(
     address: Address, spans: Mapping[int, tuple[int, int]]
-) -> Iterator[tuple[bytes | None, bytes | None]]:
+) -> list[tuple[bytes | None, bytes | None]]:
     """Keys and values of [first, end) of each partition, in order for each of them."""
+    found: list[tuple[bytes | None, bytes | None]] = []
     if not spans:
-        return
+        return found
     deadline = time.monotonic() + settings.REQUEST_TIMEOUT_MS / 1000
     # Compaction may have taken the first record since the bounds were taken.
-    with open_consumer(
-        address, TOPIC, settings.READ_UNCOMMITTED, auto_offset_reset="earliest"
-    ) as consumer:
+    earliest = {"auto.offset.reset": "earliest"}
+    with open_consumer(address, TOPIC, settings.READ_UNCOMMITTED, earliest) as consumer:
         for message in read_range(consumer, TOPIC, spans):
             if message is not None:
-                yield as_bytes(message.key()), as_bytes(message.value())
-            elif time.monotonic() > deadline:
+                found.append((as_bytes(message.key()), as_bytes(message.value())))
+            if time.monotonic() > deadline:
                 raise ClusterError(f"{TOPIC} at {address} could not be read to its end in time.")
+    return found
