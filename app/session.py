@@ -38,8 +38,8 @@ from topicproof.backend.kafka.browse.search import Search, offset_at, search
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import (
     PRODUCER_COLUMNS,
-    ask_open_transactions,
-    ask_producers,
+    open_transactions,
+    topic_producers,
 )
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
@@ -224,8 +224,8 @@ def _coordination(
 ) -> Coordination:
     try:
         with connect(Address(bootstrap, _client)) as kafka:
-            opened = ask_open_transactions(kafka, topic, _seen.bounds, _seen.ranges)
-            producers = ask_producers(kafka, topic)
+            opened = open_transactions(kafka, topic, _seen.bounds, _seen.ranges)
+            producers = topic_producers(kafka, topic)
     except ClusterError as error:
         return Coordination((), pd.DataFrame(columns=list(PRODUCER_COLUMNS)), {}, {}, str(error))
     remembered = producers.dropna(subset=["transactional_id"])
@@ -323,7 +323,8 @@ def lags(
     _seen: Snapshot,
 ) -> tuple[GroupLag, ...]:
     opened = _coordination(bootstrap, topic, taken_at, _client, _seen).opened
-    return group_lags(Address(bootstrap, _client), topic, _seen.bounds, _seen.ranges, opened)
+    with connect(Address(bootstrap, _client)) as kafka:
+        return group_lags(kafka, topic, _seen.bounds, _seen.ranges, opened)
 
 
 def committed_instead(

@@ -35,8 +35,8 @@ from topicproof.backend.judging.capture_store import (
 from topicproof.backend.judging.spark_tuning import tune
 from topicproof.backend.kafka.browse.describe import cleanup_policy
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
-from topicproof.backend.kafka.coordination.unstable import ask_unstable_offsets
+from topicproof.backend.kafka.coordination.coordinator import open_transactions
+from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log import fates, rawlog
 from topicproof.backend.kafka.origin import fetch_origin, topic_names
 from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
@@ -352,12 +352,9 @@ def _ask_coordinator(address: Address, sink: Bounds, source: Bounds) -> Coordina
             opened = tuple(
                 replace(one, partition=first + one.partition)
                 for own, first in split(sink)
-                for one in ask_open_transactions(kafka, own.topic, own)
+                for one in open_transactions(kafka, own.topic, own)
             )
-            asked = [
-                ask_unstable_offsets(kafka, own.topic, [p.partition for p in own.partitions])
-                for own, _ in split(source)
-            ]
+            asked = [unstable_offsets(kafka, own.topic) for own, _ in split(source)]
     except ClusterError:
         return None
     unstable = tuple(one for _, found in asked for one in found)

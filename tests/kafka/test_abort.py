@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.kafka.hanging import GHOST, hang
-from tests.kafka.topics import Writer, delivered
+from tests.kafka.topics import Writer, ask, delivered
 from tests.test_cli import call
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.coordination.abort import abort, plan_abort
-from topicproof.backend.kafka.coordination.coordinator import open_transactions, producers
+from topicproof.backend.kafka.coordination.coordinator import open_transactions, topic_producers
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.settings import READ_COMMITTED
 from topicproof.validators.coordinator import OpenTransaction
@@ -44,7 +44,7 @@ def test_a_hanging_transaction_is_aborted_and_its_partition_flows_again(
         "a plan changes nothing"
     )
     assert abort(Address(bootstrap), plan) == PartitionBounds(0, 0, 4, 4)
-    assert open_transactions(Address(bootstrap), topic) == ()
+    assert ask(Address(bootstrap), open_transactions, topic) == ()
     assert sorted(
         delivered(bootstrap, fetch_bounds(Address(bootstrap), topic), READ_COMMITTED)
     ) == [
@@ -66,7 +66,7 @@ def test_a_late_write_of_a_producer_that_goes_on_is_aborted(
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+")
-    (of_a,) = producers(Address(bootstrap), topic).to_dict("records")
+    (of_a,) = ask(Address(bootstrap), topic_producers, topic).to_dict("records")
     hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
     plan = plan_abort(Address(bootstrap), topic, 0, producer_id=of_a["producer_id"])
     assert f"transactional id {writer.transactional_id('A')}" in plan.lost
@@ -87,7 +87,7 @@ def test_an_ordinary_open_transaction_is_left_alone_unless_told(
     plan = plan_abort(Address(bootstrap), topic, 0, 0, open_too=True)
     assert "on all its partitions, and its producer is fenced" in plan.means
     assert abort(Address(bootstrap), plan).lso == 4
-    assert open_transactions(Address(bootstrap), topic) == ()
+    assert ask(Address(bootstrap), open_transactions, topic) == ()
     with pytest.raises(KafkaException):
         writer.write("A+")
 
@@ -117,7 +117,7 @@ def test_a_decided_transaction_is_never_torn(
         0, 7, 0, 0, 0, "payments", "PrepareCommit", 90_000, 60_000, 1, 1, False
     )
     monkeypatch.setattr(
-        "topicproof.backend.kafka.coordination.abort.ask_open_transactions", lambda *_: (decided,)
+        "topicproof.backend.kafka.coordination.abort.open_transactions", lambda *_: (decided,)
     )
     with pytest.raises(UsageError, match=r"payments is decided \(PrepareCommit\)"):
         plan_abort(Address(bootstrap), new_topic(), 0, 0, open_too=True)

@@ -11,10 +11,10 @@ from kafka.admin._transactions import TransactionDescription, TransactionState
 
 from tests.conftest import wait_until
 from tests.kafka.hanging import GHOST, NOT_VERIFIED, append_late, hang
-from tests.kafka.topics import Writer
+from tests.kafka.topics import Writer, ask
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
-from topicproof.backend.kafka.coordination.coordinator import open_transactions, producers
+from topicproof.backend.kafka.coordination.coordinator import open_transactions, topic_producers
 from topicproof.backend.kafka.coordination.transaction_state import StateEntry
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
@@ -34,7 +34,7 @@ def test_an_open_transaction_is_named_with_what_it_withholds(
     writer = Writer(bootstrap, topic)
     writer.write("A1 A+ B2 n3 A1 A+")
     writer.write("A5 A+", partition=1)
-    (found,) = open_transactions(Address(bootstrap), topic)
+    (found,) = ask(Address(bootstrap), open_transactions, topic)
     assert (found.partition, found.start_offset, found.withheld, found.hanging) == (0, 2, 6, False)
     assert found.records == 2 and not found.overdue and not found.stuck
     assert found.transactional_id == writer.transactional_id("B")
@@ -47,9 +47,9 @@ def test_an_open_transaction_is_named_with_what_it_withholds(
     )
     bounds = fetch_bounds(Address(bootstrap), topic)
     ranges = fate_ranges(scan(Address(bootstrap), topic, bounds), bounds)
-    assert open_transactions(Address(bootstrap), topic, bounds, ranges)[0].withheld == 6
+    assert ask(Address(bootstrap), open_transactions, topic, bounds, ranges)[0].withheld == 6
     writer.write("B-")
-    assert open_transactions(Address(bootstrap), topic) == ()
+    assert ask(Address(bootstrap), open_transactions, topic) == ()
 
 
 def test_one_transaction_open_on_two_partitions_is_told_for_each(
@@ -61,7 +61,7 @@ def test_one_transaction_open_on_two_partitions_is_told_for_each(
     writer = Writer(bootstrap, topic)
     writer.write("A1")
     writer.write("B1 A2", partition=1)
-    found = open_transactions(Address(bootstrap), topic)
+    found = ask(Address(bootstrap), open_transactions, topic)
     assert [(each.partition, each.start_offset, each.withheld) for each in found] == [
         (0, 0, 1),
         (1, 0, 3),
@@ -85,7 +85,7 @@ def test_a_hanging_transaction_is_found_from_its_partition(
     hang(bootstrap, topic)
     Writer(bootstrap, topic).write("n2")
     assert fetch_bounds(Address(bootstrap), topic).partitions == (PartitionBounds(0, 0, 0, 3),)
-    (found,) = open_transactions(Address(bootstrap), topic)
+    (found,) = ask(Address(bootstrap), open_transactions, topic)
     assert found.hanging
     assert (found.producer_id, found.start_offset, found.records, found.withheld) == (
         GHOST,
@@ -109,9 +109,9 @@ def test_a_late_write_after_the_commit_hangs_under_its_producers_name(
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+")
-    (of_a,) = producers(Address(bootstrap), topic).to_dict("records")
+    (of_a,) = ask(Address(bootstrap), topic_producers, topic).to_dict("records")
     hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
-    (found,) = open_transactions(Address(bootstrap), topic)
+    (found,) = ask(Address(bootstrap), open_transactions, topic)
     assert (found.hanging, found.start_offset, found.transactional_id) == (
         True,
         3,
@@ -166,7 +166,7 @@ def test_a_decision_is_as_old_as_the_coordinators_log_says(
     writer.write("A1")
     now_ms = int(time.time() * 1000)
     name, place = writer.transactional_id("A"), frozenset({(topic, 0)})
-    (of_a,) = producers(Address(bootstrap), topic).to_dict("records")
+    (of_a,) = ask(Address(bootstrap), topic_producers, topic).to_dict("records")
     decided = StateEntry(
         name,
         of_a["producer_id"],
@@ -194,7 +194,7 @@ def test_a_decision_is_as_old_as_the_coordinators_log_says(
     monkeypatch.setattr(
         "topicproof.backend.kafka.coordination.coordinator.read_states", lambda *_: (decided,)
     )
-    (found,) = open_transactions(Address(bootstrap), topic)
+    (found,) = ask(Address(bootstrap), open_transactions, topic)
     assert (found.stuck, found.overdue, found.hanging) == (stuck, False, False)
     assert found.decided_ms is not None and found.decided_ms >= decided_ms
     assert found.why.startswith(f"Stuck: {name} (PrepareCommit)") == stuck
@@ -206,7 +206,7 @@ def test_producers_of_a_topic(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A1 A+ B1 n1")
-    found = producers(Address(bootstrap), topic)
+    found = ask(Address(bootstrap), topic_producers, topic)
     states = dict(zip(found["transactional_id"], found["state"], strict=True))
     assert states == {
         writer.transactional_id("A"): "CompleteCommit",
@@ -220,7 +220,7 @@ def test_an_untouched_topic_has_neither(bootstrap: str, new_topic: NewTopic) -> 
     """Nobody ever wrote here. Both answers are empty tables, and a missing topic is still an
     error."""
     topic = new_topic(partitions=2)
-    assert open_transactions(Address(bootstrap), topic) == ()
-    assert producers(Address(bootstrap), topic).empty
+    assert ask(Address(bootstrap), open_transactions, topic) == ()
+    assert ask(Address(bootstrap), topic_producers, topic).empty
     with pytest.raises(TopicError):
-        producers(Address(bootstrap), "no-such-topic")
+        ask(Address(bootstrap), topic_producers, "no-such-topic")

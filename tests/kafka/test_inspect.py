@@ -138,7 +138,7 @@ def test_what_the_cluster_does_not_answer_is_listed(
     def refuse(*_: object) -> None:
         raise ClusterAuthorizationFailedError
 
-    monkeypatch.setattr(inspection, "ask_group_lags", refuse)
+    monkeypatch.setattr(inspection, "group_lags", refuse)
     topic = new_topic()
     Writer(bootstrap, topic).write("n1")
     view = inspect_topic(Address(bootstrap), topic)

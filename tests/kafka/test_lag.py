@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.backend.test_fates import log
-from tests.kafka.topics import Writer, delete_below, delivered
+from tests.kafka.topics import Writer, ask, delete_below, delivered
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags, partition_lag
@@ -30,7 +30,9 @@ def commit(bootstrap: str, topic: str, group: str, offset: int, partition: int =
 def lags(bootstrap: str, topic: str) -> tuple[Bounds, dict[str, GroupLag]]:
     bounds = fetch_bounds(Address(bootstrap), topic)
     ranges = fate_ranges(scan(Address(bootstrap), topic, bounds), bounds)
-    return bounds, {lag.group: lag for lag in group_lags(Address(bootstrap), topic, bounds, ranges)}
+    return bounds, {
+        lag.group: lag for lag in ask(Address(bootstrap), group_lags, topic, bounds, ranges)
+    }
 
 
 def test_lag_is_what_a_consumer_would_get(bootstrap: str, new_topic: NewTopic) -> None:
@@ -77,10 +79,12 @@ def test_groups_are_found_and_told_apart(bootstrap: str, new_topic: NewTopic) ->
         "and an open transaction from offset 2 on withholds 3 records."
     )
     assert second.stuck_behind is None, "nobody asked the coordinators"
-    opened = open_transactions(Address(bootstrap), topic)
+    opened = ask(Address(bootstrap), open_transactions, topic)
     bounds = fetch_bounds(Address(bootstrap), topic)
     ranges = fate_ranges(scan(Address(bootstrap), topic, bounds), bounds)
-    told = {lag.group: lag for lag in group_lags(Address(bootstrap), topic, bounds, ranges, opened)}
+    told = {
+        lag.group: lag for lag in ask(Address(bootstrap), group_lags, topic, bounds, ranges, opened)
+    }
     assert [p.stuck_behind for p in told[stuck].partitions] == [None, writer.transactional_id("C")]
     assert (
         f"the open transaction of {writer.transactional_id('C')} from offset 2"

@@ -11,10 +11,10 @@ from confluent_kafka import Producer
 
 from tests.conftest import wait_until
 from tests.kafka.hanging import hang
-from tests.kafka.topics import Writer
+from tests.kafka.topics import Writer, ask
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.coordination.abort import abort, plan_abort
-from topicproof.backend.kafka.coordination.coordinator import producers
+from topicproof.backend.kafka.coordination.coordinator import topic_producers
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.transaction_state import (
     TOPIC,
@@ -78,7 +78,7 @@ def test_an_operators_abort_is_told_from_a_producers(bootstrap: str, new_topic: 
     topic = new_topic()
     writer = Writer(bootstrap, topic)
     writer.write("A2 A+")
-    (of_a,) = producers(Address(bootstrap), topic).to_dict("records")
+    (of_a,) = ask(Address(bootstrap), topic_producers, topic).to_dict("records")
     hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
     abort(Address(bootstrap), plan_abort(Address(bootstrap), topic, 0, 3))
     found, _ = found_in(bootstrap, topic)

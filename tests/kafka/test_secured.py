@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from tests.kafka.topics import ask
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.history.store import History
@@ -100,7 +101,7 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
     heard = {witness for check in report.checked for witness in check.witnesses}
     assert heard >= {Witness.READ_COMMITTED, Witness.RAW_LOG, Witness.COORDINATOR, Witness.JOURNAL}
     assert inspect_topic(secured, run.facts.sink).to_json()["topic"] == run.facts.sink
-    assert open_transactions(secured, run.facts.sink) == ()
+    assert ask(secured, open_transactions, run.facts.sink) == ()
 
 
 def test_without_the_password_it_is_said(secured: Address) -> None:

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.conftest import wait_until
+from tests.kafka.topics import ask
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
@@ -29,7 +30,7 @@ def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
     topic = new_topic(partitions=2)
     consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-group", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, p, 0) for p in range(2)], asynchronous=False)
-    before, none = unstable_offsets(Address(bootstrap), topic)
+    before, none = ask(Address(bootstrap), unstable_offsets, topic)
     assert (before, none) == (2, ())
     producer = Producer(transactional_producer_config(Address(bootstrap), f"{topic}-pipeline"))
     producer.init_transactions()
@@ -37,7 +38,7 @@ def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
     producer.send_offsets_to_transaction(
         [TopicPartition(topic, 1, 5)], consumer.consumer_group_metadata()
     )
-    count, (found,) = unstable_offsets(Address(bootstrap), topic)
+    count, (found,) = ask(Address(bootstrap), unstable_offsets, topic)
     assert (count, found.group, found.partition, found.stuck) == (2, f"{topic}-group", 1, False)
     assert f"{topic}-pipeline" in [each.transactional_id for each in found.holders]
     assert [each.timeout_ms for each in found.holders if each.name.startswith(topic)] == [
@@ -47,10 +48,10 @@ def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
     assert "which is under way" in found.why and "UNSTABLE_OFFSET_COMMIT" in found.why
     producer.commit_transaction()
     wait_until(
-        lambda: unstable_offsets(Address(bootstrap), topic) == (2, ()),
+        lambda: ask(Address(bootstrap), unstable_offsets, topic) == (2, ()),
         10,
         "the commit of the offset",
     )
     consumer.close()
     with pytest.raises(TopicError):
-        unstable_offsets(Address(bootstrap), "no-such-topic")
+        ask(Address(bootstrap), unstable_offsets, "no-such-topic")

@@ -8,10 +8,10 @@ end stays open.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -19,6 +19,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.settings import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -38,6 +39,21 @@ FATE_LETTERS = {
     "U": "UNEXPLAINED",
 }
 """A letter for each fate, in the order of the balance."""
+
+
+Answer = TypeVar("Answer")
+Given = ParamSpec("Given")
+
+
+def ask(
+    address: Address,
+    question: Callable[Concatenate[Connection, Given], Answer],
+    *args: Given.args,
+    **kwargs: Given.kwargs,
+) -> Answer:
+    """The answer to a question of the cluster, over a connection of its own."""
+    with connect(address) as kafka:
+        return question(kafka, *args, **kwargs)
 
 
 @dataclass

@@ -15,14 +15,14 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.coordinator import (
     PRODUCER_COLUMNS,
-    ask_open_transactions,
-    ask_producers,
+    open_transactions,
+    topic_producers,
 )
-from topicproof.backend.kafka.coordination.lag import GroupLag, ask_group_lags
+from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import StateEntry, read_states
-from topicproof.backend.kafka.coordination.unstable import ask_unstable_offsets
+from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log.fates import (
     ABORTED,
     COMMITTED,
@@ -195,23 +195,20 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         no_states: tuple[StateEntry, ...] = ()
         opened = hear(
             "open transactions",
-            lambda: ask_open_transactions(kafka, topic, bounds, ranges),
+            lambda: open_transactions(kafka, topic, bounds, ranges),
             none_open,
         )
         writers = hear(
             "producers",
-            lambda: ask_producers(kafka, topic),
+            lambda: topic_producers(kafka, topic),
             pd.DataFrame(columns=list(PRODUCER_COLUMNS)),
         )
         lags = hear(
-            "consumer groups", lambda: ask_group_lags(kafka, topic, bounds, ranges, opened), no_lags
+            "consumer groups", lambda: group_lags(kafka, topic, bounds, ranges, opened), no_lags
         )
-        partitions = [p.partition for p in bounds.partitions]
-        unstable = hear(
-            "unstable offsets",
-            lambda: ask_unstable_offsets(kafka, topic, partitions),
-            none_unstable,
-        )[1]
+        unstable = hear("unstable offsets", lambda: unstable_offsets(kafka, topic), none_unstable)[
+            1
+        ]
         ended = transactions(batches, bounds)
         names = dict(zip(writers["producer_id"], writers["transactional_id"], strict=True))
         states = hear("the coordinators' log", lambda: _states(kafka, ended, names), no_states)

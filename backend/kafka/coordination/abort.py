@@ -26,7 +26,7 @@ from kafka.errors import (
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, UsageError
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
+from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.waiting import ask_until
@@ -173,7 +173,7 @@ def _plan(
     batches = kafka.scan(topic, behind)
     opened = [
         one
-        for one in ask_open_transactions(kafka, topic, behind, fate_ranges(batches, behind))
+        for one in open_transactions(kafka, topic, behind, fate_ranges(batches, behind))
         if one.partition == partition
     ]
     found = _chosen(opened, f"{topic}-{partition}", offset, producer_id)

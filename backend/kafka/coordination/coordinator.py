@@ -19,12 +19,11 @@ import pandas as pd
 from kafka import TopicPartition
 from kafka.errors import KafkaError, TransactionalIdNotFoundError
 
-from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import read_states
 from topicproof.backend.kafka.log.fates import fate_ranges, records_between
-from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.validators.coordinator import PREPARED, STUCK_MS
 from topicproof.validators.coordinator import OpenTransaction as OpenTransaction
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
@@ -68,34 +67,14 @@ class _Transaction:
 
 
 def open_transactions(
-    address: Address, topic: str, bounds: Bounds | None = None, ranges: pd.DataFrame | None = None
+    kafka: Connection, topic: str, bounds: Bounds | None = None, ranges: pd.DataFrame | None = None
 ) -> tuple[OpenTransaction, ...]:
     """The transactions open on the topic now, by partition and start.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`, in which the withheld records are counted;
-    without them, what lies behind the open transactions is scanned. Raises TopicError for a missing
-    topic, ClusterError when the brokers do not answer or are too old for the question (before Kafka
-    3.0).
+    `ranges` are the `fates.fate_ranges` of `bounds`, in which the withheld records are counted.
+    Without them, the log from the first open transaction on is scanned. Raises TopicError for a
+    missing topic, and kafka-python's errors, also when the brokers are older than Kafka 3.0.
     """
-    with connect(address) as kafka:
-        return ask_open_transactions(kafka, topic, bounds, ranges)
-
-
-def producers(address: Address, topic: str) -> pd.DataFrame:
-    """One row (`PRODUCER_COLUMNS`) per partition and producer that its leader remembers.
-
-    `open_from` is the first offset of its open transaction, else null; `transactional_id` and
-    `state` are the coordinator's, null for a producer that is only idempotent. Raises as
-    `open_transactions` does.
-    """
-    with connect(address) as kafka:
-        return ask_producers(kafka, topic)
-
-
-def ask_open_transactions(
-    kafka: Connection, topic: str, bounds: Bounds | None = None, ranges: pd.DataFrame | None = None
-) -> tuple[OpenTransaction, ...]:
-    """See `open_transactions`."""
     found = [each for each in _on_partitions(kafka, topic) if each.open_from is not None]
     if not found:
         return ()
@@ -138,8 +117,13 @@ def ask_open_transactions(
     )
 
 
-def ask_producers(kafka: Connection, topic: str) -> pd.DataFrame:
-    """See `producers`."""
+def topic_producers(kafka: Connection, topic: str) -> pd.DataFrame:
+    """One row (`PRODUCER_COLUMNS`) per partition and producer that its leader remembers.
+
+    `open_from` is the first offset of its open transaction, else null. `transactional_id` and
+    `state` are the coordinator's, null for a producer that is only idempotent. Raises as
+    `open_transactions` does.
+    """
     found = _on_partitions(kafka, topic)
     listed = kafka.with_retries(kafka.admin.list_transactions) if found else {}
     known = {each.producer_id: each for of_broker in listed.values() for each in of_broker}

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import pandas as pd
 from kafka import TopicPartition
 
-from topicproof.backend.address import Address
 from topicproof.backend.kafka.log.fates import records_between
-from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
@@ -82,7 +81,7 @@ class GroupLag:
 
 
 def group_lags(
-    address: Address,
+    kafka: Connection,
     topic: str,
     bounds: Bounds,
     ranges: pd.DataFrame,
@@ -90,23 +89,10 @@ def group_lags(
 ) -> tuple[GroupLag, ...]:
     """The lag of every group with a committed offset on the topic, by name.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`; `opened` are the transactions that are open on
-    the topic, if they are known: then a group that is stuck behind one is told which. Raises
-    ClusterError when the brokers do not answer.
+    `ranges` are the `fates.fate_ranges` of `bounds`. `opened` are the transactions that are open on
+    the topic, if known: then the lag names the one that a stuck group waits for.
     """
-    with connect(address) as kafka:
-        return ask_group_lags(kafka, topic, bounds, ranges, opened)
-
-
-def ask_group_lags(
-    kafka: Connection,
-    topic: str,
-    bounds: Bounds,
-    ranges: pd.DataFrame,
-    opened: Collection[OpenTransaction] = (),
-) -> tuple[GroupLag, ...]:
-    """See `group_lags`."""
-    states = ask_groups(kafka)
+    states = group_states(kafka)
     names = sorted(states)
     if not names:
         return ()
@@ -131,7 +117,7 @@ def ask_group_lags(
     return tuple(found)
 
 
-def ask_groups(kafka: Connection) -> dict[str, str]:
+def group_states(kafka: Connection) -> dict[str, str]:
     """The state of every group that commits offsets, by name; empty for a broker that does not
     say."""
     listed = kafka.with_retries(kafka.admin.list_groups)

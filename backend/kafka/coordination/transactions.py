@@ -18,7 +18,7 @@ from kafka.errors import TransactionalIdNotFoundError
 from kafka.protocol.metadata import MetadataRequest
 
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
+from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.log.rawlog import METADATA_VERSION_MIN, Connection, connect
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 
@@ -69,7 +69,7 @@ def cluster_transactions(address: Address) -> TransactionsOfCluster:
     """
     with connect(address) as kafka:
         topics = sorted(kafka.with_retries(lambda: _topics_with_open(kafka)))
-        opened = {topic: ask_open_transactions(kafka, topic) for topic in topics}
+        opened = {topic: open_transactions(kafka, topic) for topic in topics}
         return TransactionsOfCluster(
             {topic: found for topic, found in opened.items() if found}, _ids(kafka)
         )

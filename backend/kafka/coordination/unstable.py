@@ -13,11 +13,10 @@ from collections.abc import Collection
 from kafka.errors import UnstableOffsetCommitError, for_code
 from kafka.protocol.consumer import OffsetFetchRequest
 
-from topicproof.backend.address import Address
-from topicproof.backend.kafka.coordination.coordinator import ask_open_transactions
-from topicproof.backend.kafka.coordination.lag import ask_groups
+from topicproof.backend.kafka.coordination.coordinator import open_transactions
+from topicproof.backend.kafka.coordination.lag import group_states
 from topicproof.backend.kafka.coordination.transaction_state import partition_of
-from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.validators.coordinator import UnstableOffset
 
 TOPIC = "__consumer_offsets"
@@ -25,28 +24,17 @@ VERSION_MIN, VERSION_MAX = 8, 9
 """From 8 on one request asks for many groups (KIP-709); from 10 on it names topics by id only."""
 
 
-def unstable_offsets(address: Address, topic: str) -> tuple[int, tuple[UnstableOffset, ...]]:
+def unstable_offsets(kafka: Connection, topic: str) -> tuple[int, tuple[UnstableOffset, ...]]:
     """How many offsets groups have on the topic, and those that are unstable now, by group and
-    partition.
-
-    Raises TopicError for a missing topic, ClusterError when the brokers do not answer or are older
-    than Kafka 3.0.
-    """
-    with connect(address) as kafka:
-        return ask_unstable_offsets(kafka, topic, sorted(kafka.leaders(topic)))
-
-
-def ask_unstable_offsets(
-    kafka: Connection, topic: str, partitions: Collection[int]
-) -> tuple[int, tuple[UnstableOffset, ...]]:
-    """See `unstable_offsets`."""
-    groups = sorted(ask_groups(kafka))
+    partition."""
+    groups = sorted(group_states(kafka))
     if not groups:
         return 0, ()
+    partitions = sorted(kafka.leaders(topic))
     stable, unstable = kafka.with_retries(lambda: _offsets(kafka, topic, partitions, groups))
     if not unstable:
         return stable, ()
-    holders = ask_open_transactions(kafka, TOPIC)
+    holders = open_transactions(kafka, TOPIC)
     count = len(kafka.leaders(TOPIC))
     found = [
         UnstableOffset(
