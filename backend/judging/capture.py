@@ -1,15 +1,14 @@
-"""From two topics to what a verdict rests on: bounds once, then the readings, the raw logs, the
-coordinators' answers.
+"""From two topics to a capture: bounds once, then the readings, the raw logs and the coordinators'
+answers.
 
-Without payloads in the evidence, readings are folded as they come and never kept, as long as
-nothing is odd.
+If the evidence needs no payloads and nothing is odd, readings are folded as they come and not kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,8 +31,8 @@ from topicproof.backend.judging.capture_store import (
     Question,
     Readings,
 )
+from topicproof.backend.judging.circumstances import with_circumstances
 from topicproof.backend.judging.spark_tuning import tune
-from topicproof.backend.kafka.browse.describe import cleanup_policy
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
@@ -43,13 +42,12 @@ from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.settings import READ_COMMITTED, spark_source_options
 from topicproof.backend.waiting import ask_until
-from topicproof.validators.circumstances import Circumstances, Growth, Removed
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.facts.balance import TRANSACTION_COLUMNS
 from topicproof.validators.fast_path.offset_runs import folded_pieces, words_of
 from topicproof.validators.fast_path.proof import Folded, spans_of
 from topicproof.validators.fast_path.proof_log import sound_log
-from topicproof.validators.finding import Bounds, Fate, Witness
+from topicproof.validators.finding import Bounds, Origin, Witness
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.ledger.rows import content
 from topicproof.validators.lineage.identity import Identity
@@ -58,7 +56,6 @@ from topicproof.validators.merged_topics import join, split
 from topicproof.validators.readings import COLUMNS, keep, read
 
 SETTLE_S = 3.0
-
 
 Reader = Callable[[Bounds, Witness], DataFrame]
 """Gives the records within bounds at one isolation level."""
@@ -72,18 +69,23 @@ class TimestampsBeyond(Exception):
         self.topics = topics
 
 
-def take(spark: SparkSession, address: Address, question: Question, evidence: Path) -> Capture:
-    """Bounds first, then everything within them. The readings are kept in the folder `evidence`."""
-    asked, sink = question, _sink_bounds(address, question)
-    question, group = (_again(address, question), _group_offsets(address, question))
+def capture_topics(
+    spark: SparkSession, address: Address, question: Question, evidence: Path
+) -> Capture:
+    """Bounds first, then everything within them. The readings are kept in the folder `evidence`.
+
+    Raises ClusterError, TopicError, SparkError, EvidenceError.
+    """
+    before = question.source
+    question, sink, group = _bounded(address, question)
     try:
-        taken = _take(spark, address, question, sink, evidence)
+        capture = _capture(spark, address, question, sink, evidence)
     except TimestampsBeyond as beyond:
-        taken = _take(spark, address, question, sink, evidence, beyond.topics)
-    return _with_circumstances(address, taken, asked.source, group)
+        capture = _capture(spark, address, question, sink, evidence, beyond.topics)
+    return with_circumstances(address, capture, before, group)
 
 
-def _take(
+def _capture(
     spark: SparkSession,
     address: Address,
     question: Question,
@@ -101,32 +103,30 @@ def _take(
         return keep(reader(bounds, level), (evidence / name).as_uri(), offsets, COLUMNS)
 
     tune(spark, offsets)
-    with ThreadPoolExecutor(7) as pool:
+    with ThreadPoolExecutor(4) as pool:
         # All of them at once: each waits for Kafka more than it computes.
         committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
         uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
         inputs = pool.submit(reading, source, Witness.READ_COMMITTED, INPUTS)
-        batches = pool.submit(_scan, address, sink)
-        source_batches = pool.submit(_scan, address, source)
-        coordinator = pool.submit(_ask_coordinator, address, sink, source)
-        origin = pool.submit(fetch_origin, address, topic_names(source, sink))
+        answers = pool.submit(_ask_kafka, address, sink, source)
+    kafka = answers.result()
     try:
-        taken = Capture(
-            *(question, sink, Readings(committed.result(), uncommitted.result(), inputs.result())),
-            *(batches.result(), coordinator.result(), source_batches.result()),
-            _aborted(reader, source, source_batches.result(), inputs.result(), evidence, offsets),
+        readings = Readings(committed.result(), uncommitted.result(), inputs.result())
+        capture = Capture(
+            *(question, sink, readings, kafka.batches, kafka.coordinator, kafka.source_batches),
+            _aborted(reader, source, kafka.source_batches, readings.inputs, evidence, offsets),
             pending=_pending(reader, question, evidence, offsets),
-            origin=origin.result(),
+            origin=kafka.origin,
             notes=tuple(map(_clamped_note, sorted(clamped))),
         )
         try:
-            return _with_packs(taken, evidence)
+            return _with_packs(capture, evidence)
         except OSError as error:
             raise EvidenceError(
                 f"The evidence in {evidence} cannot be written: {error.strerror}."
             ) from error
     except PySparkException as error:
-        beyond = _beyond(error, (sink, batches.result()), (source, source_batches.result()))
+        beyond = _beyond(error, (sink, kafka.batches), (source, kafka.source_batches))
         if beyond - clamped:
             raise TimestampsBeyond(beyond | clamped) from error
         raise SparkError(f"Spark could not read {question.sink}: {first_line(error)}") from error
@@ -160,48 +160,82 @@ def _clamped_note(topic: str) -> str:
     )
 
 
-def take_folded(spark: SparkSession, address: Address, question: Question) -> Capture:
-    """As `take`, but nothing is kept: Spark folds the records as they come. Raises ReadingsNeeded
-    where that will not do, and as `take`."""
-    asked, sink = question, _sink_bounds(address, question)
-    question, group = (_again(address, question), _group_offsets(address, question))
+def capture_folded(spark: SparkSession, address: Address, question: Question) -> Capture:
+    """As `capture_topics`, but no reading is kept: Spark folds the records as they come. Raises
+    also ReadingsNeeded, where folded readings are not enough."""
+    before = question.source
+    question, sink, group = _bounded(address, question)
     options = spark_source_options(address, READ_COMMITTED)
     offsets = sink.offsets + question.source.offsets
     source = read(spark, options, question.source, Witness.READ_COMMITTED)
-    committed, uncommitted = (
-        read(spark, options, sink, level)
-        for level in (Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED)
-    )
+    committed = read(spark, options, sink, Witness.READ_COMMITTED)
+    uncommitted = read(spark, options, sink, Witness.READ_UNCOMMITTED)
     tune(spark, offsets, folding=True)
-    with ThreadPoolExecutor(4) as pool:
-        batches = pool.submit(_scan, address, sink)
-        source_batches = pool.submit(_scan, address, question.source)
-        coordinator = pool.submit(_ask_coordinator, address, sink, question.source)
-        origin = pool.submit(fetch_origin, address, topic_names(question.source, sink))
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(_ask_kafka, address, sink, question.source)
         try:
             # One job after the other: each has a task for every partition, and side by side they
             # only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
-            log = sound_log(batches.result(), transactions_in(batches.result(), sink), sink)
-            if log is None or _has_aborted(source_batches.result(), question.source):
+            kafka = answers.result()
+            log = sound_log(kafka.batches, transactions_in(kafka.batches, sink), sink)
+            if log is None or _has_aborted(kafka.source_batches, question.source):
                 raise ReadingsNeeded
             pieces = folded_pieces(uncommitted, content(), offsets, spans_of(log))
             seen = words_of(committed, content(), offsets)
         except PySparkException as error:
-            if _beyond(error, (sink, batches.result()), (question.source, source_batches.result())):
+            kafka = answers.result()
+            if _beyond(error, (sink, kafka.batches), (question.source, kafka.source_batches)):
                 raise ReadingsNeeded from error
             raise SparkError(
                 f"Spark could not read {question.sink}: {first_line(error)}"
             ) from error
-    folded = Folded(seen, pieces, inputs)
-    logs = batches.result(), coordinator.result(), source_batches.result()
-    taken = Capture(question, sink, folded, *logs, origin=origin.result())
-    return _with_circumstances(address, taken, asked.source, group)
+    capture = Capture(
+        *(question, sink, Folded(seen, pieces, inputs)),
+        *(kafka.batches, kafka.coordinator, kafka.source_batches),
+        origin=kafka.origin,
+    )
+    return with_circumstances(address, capture, before, group)
 
 
-def _sink_bounds(address: Address, question: Question) -> Bounds:
-    topics = (question.sink, *question.also)
-    return _from(join([settled_bounds(address, topic) for topic in topics]), question.sink_from)
+@dataclass(frozen=True)
+class _Answers:
+    """What Kafka tells beside the records."""
+
+    batches: pa.Table
+    source_batches: pa.Table
+    coordinator: Coordinator | None
+    origin: Origin
+
+
+def _ask_kafka(address: Address, sink: Bounds, source: Bounds) -> _Answers:
+    with ThreadPoolExecutor(4) as pool:
+        batches = pool.submit(_scan, address, sink)
+        source_batches = pool.submit(_scan, address, source)
+        coordinator = pool.submit(_ask_coordinator, address, sink, source)
+        origin = pool.submit(fetch_origin, address, topic_names(source, sink))
+    return _Answers(
+        batches.result(), source_batches.result(), coordinator.result(), origin.result()
+    )
+
+
+def _bounded(
+    address: Address, question: Question
+) -> tuple[Question, Bounds, Mapping[int, int] | None]:
+    """The question, the sink's bounds and the committed offsets of its group, all of this moment.
+
+    The source's bounds are taken after the sink's, so that each output finds its input.
+    """
+    whole = join([settled_bounds(address, topic) for topic in (question.sink, *question.also)])
+    starts = {p.partition: p.start for p in whole.partitions} | dict(question.sink_from)
+    partitions = (replace(p, start=max(p.start, starts[p.partition])) for p in whole.partitions)
+    sink = replace(whole, partitions=tuple(partitions))
+    if question.foreign:
+        now = [rawlog.fetch_bounds(address, own.topic) for own, _ in split(question.source)]
+        question = replace(question, source=join(now))
+    if question.group is None:
+        return question, sink, None
+    return question, sink, committed_offsets(Cluster(address), question.group, question.source)
 
 
 def settled_bounds(address: Address, topic: str) -> Bounds:
@@ -226,23 +260,6 @@ def settled_bounds(address: Address, topic: str) -> Bounds:
     return ask_until(ask, settled, SETTLE_S)
 
 
-def _again(address: Address, question: Question) -> Question:
-    """The question with the source's bounds of this moment: after the sink's, so that each output
-    finds its input."""
-    if not question.foreign:
-        return question
-    now = [rawlog.fetch_bounds(address, own.topic) for own, _ in split(question.source)]
-    return replace(question, source=join(now))
-
-
-def _group_offsets(address: Address, question: Question) -> Mapping[int, int] | None:
-    """The group's committed offsets of this moment, after the sink's bounds; None without a
-    group."""
-    if question.group is None:
-        return None
-    return committed_offsets(Cluster(address), question.group, question.source)
-
-
 def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int, int]:
     """The group's committed offsets of the source, its partitions numbered through."""
     return {
@@ -251,73 +268,6 @@ def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int,
         for partition, at in cluster.committed(group, own.topic).items()
         if at >= 0
     }
-
-
-def _with_circumstances(
-    address: Address, taken: Capture, before: Bounds, group: Mapping[int, int] | None
-) -> Capture:
-    """The same, with what was seen of the topics beside their records. `before`: the source's
-    bounds at the first look. Runs know their range, so that only what compaction took from it is
-    asked for."""
-    question, sink = taken.question, taken.sink
-    assert taken.batches is not None and taken.source_batches is not None
-    if not question.foreign:
-        inside = (
-            gone_inside(taken.batches, sink),
-            gone_inside(taken.source_batches, question.source),
-        )
-        seen = Circumstances(
-            looked=True,
-            source_removed={p: Removed(inside=gone) for p, gone in inside[1].items()},
-            sink_removed={p: Removed(inside=gone) for p, gone in inside[0].items()},
-        )
-        return replace(taken, circumstances=seen)
-    topics = [[own.topic for own, _ in split(bounds)] for bounds in (question.source, sink)]
-    with rawlog.connect(address) as kafka:
-        ends = [join([kafka.bounds(topic) for topic in side]) for side in topics]
-        policies = {topic: cleanup_policy(kafka, topic) for side in topics for topic in side}
-    growth = [*_growth("source", before, ends[0]), *_growth("sink", sink, ends[1])]
-    seen = Circumstances(
-        looked=True,
-        source_removed=_removed(taken.source_batches, question.source, ends[0]),
-        sink_removed=_removed(taken.batches, sink, ends[1]),
-        growth=tuple(growth),
-        watched=True,
-        source_lso={p.partition: p.lso for p in question.source.partitions},
-        offsets_after=group,
-        policies=policies,
-    )
-    return replace(taken, circumstances=seen)
-
-
-def _growth(side: str, before: Bounds, after: Bounds) -> list[Growth]:
-    ends = {p.partition: p.hw for p in after.partitions}
-    pairs = [(p.partition, p.hw, ends.get(p.partition, p.hw)) for p in before.partitions]
-    return [
-        Growth(side, partition, first, last) for partition, first, last in pairs if last != first
-    ]
-
-
-def _removed(batches: pa.Table, bounds: Bounds, now: Bounds) -> dict[int, Removed]:
-    """What the whole topic has lost. `now`: its bounds after the readings, as retention may have
-    passed meanwhile."""
-    inside = gone_inside(batches, bounds)
-    starts = {p.partition: p.start for p in now.partitions}
-    found = {
-        p.partition: Removed(
-            max(p.start, min(starts.get(p.partition, p.start), p.hw)), inside.get(p.partition, 0)
-        )
-        for p in bounds.partitions
-    }
-    return {partition: one for partition, one in found.items() if one.offsets}
-
-
-def gone_inside(batches: pa.Table, bounds: Bounds) -> dict[int, int]:
-    """How many offsets of the bounds hold nothing any more, by partition; those that lost none are
-    left out."""
-    counts = fates.balance(fates.fate_ranges(batches, bounds), bounds)[Fate.GONE]
-    gone = zip(counts.index.tolist(), counts.tolist(), strict=True)
-    return {partition: offsets for partition, offsets in gone if offsets}
 
 
 def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -> DataFrame | None:
@@ -332,16 +282,6 @@ def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -
     )
     reading = reader(above, Witness.READ_UNCOMMITTED)
     return keep(reading, (evidence / PENDING).as_uri(), offsets, COLUMNS)
-
-
-def _from(bounds: Bounds, first: Mapping[int, int]) -> Bounds:
-    return replace(
-        bounds,
-        partitions=tuple(
-            replace(p, start=max(p.start, first.get(p.partition, p.start)))
-            for p in bounds.partitions
-        ),
-    )
 
 
 def _ask_coordinator(address: Address, sink: Bounds, source: Bounds) -> Coordinator | None:
@@ -396,26 +336,20 @@ def _has_aborted(batches: pa.Table, bounds: Bounds) -> bool:
     return bool((fates.transactions(batches, bounds)["outcome"] == "ABORTED").any())
 
 
-def _with_packs(taken: Capture, evidence: Path) -> Capture:
-    """The same, with where the packs lie, kept, where lineage is packed."""
-    assert taken.batches is not None and taken.source_batches is not None
+def _with_packs(capture: Capture, evidence: Path) -> Capture:
+    """The same; where lineage is packed, with the folders that say where the packs lie."""
+
+    def packs(reading: DataFrame, name: str, batches: pa.Table | None, folder: str) -> Path | None:
+        # Packs are written in transactions, so no other topic needs a look.
+        if batches is None or not pc.any(batches["transactional"]).as_py():
+            return None
+        found = packs_in(evidence / name) and keep_packs(reading, batches, evidence / folder)
+        return evidence / folder if found else None
+
     with ThreadPoolExecutor(2) as pool:
-        sink = pool.submit(
-            _keep_packs, taken.uncommitted, evidence / UNCOMMITTED, taken.batches, evidence / PACKS
-        )
-        folder = evidence / SOURCE_PACKS
-        source = pool.submit(
-            _keep_packs, taken.inputs, evidence / INPUTS, taken.source_batches, folder
-        )
-    return replace(taken, packs=sink.result(), source_packs=source.result())
-
-
-def _keep_packs(reading: DataFrame, kept: Path, batches: pa.Table, folder: Path) -> Path | None:
-    """Where it is said where the packs lie; None where there are none. They lie in transactions, so
-    that other topics need not be looked at."""
-    if not pc.any(batches["transactional"]).as_py() or not packs_in(kept):
-        return None
-    return folder if keep_packs(reading, batches, folder) else None
+        sink = pool.submit(packs, capture.uncommitted, UNCOMMITTED, capture.batches, PACKS)
+        source = pool.submit(packs, capture.inputs, INPUTS, capture.source_batches, SOURCE_PACKS)
+    return replace(capture, packs=sink.result(), source_packs=source.result())
 
 
 def transactions_in(batches: pa.Table, bounds: Bounds) -> pa.Table:

@@ -151,10 +151,10 @@ class Capture:
         return self.kept.inputs
 
 
-def keep_capture(taken: Capture, evidence: Path) -> None:
+def keep_capture(capture: Capture, evidence: Path) -> None:
     """What is not a reading: the question, the bounds, the raw log, the coordinators' answers, the
     journal."""
-    question, expected = taken.question, taken.question.expected
+    question, expected = capture.question, capture.question.expected
     said = {
         "question": {
             one.name: (
@@ -165,25 +165,25 @@ def keep_capture(taken: Capture, evidence: Path) -> None:
         },
         "expect": expected.kind,
         "count": expected.count if isinstance(expected.count, str) else None,
-        "sink": asdict(taken.sink),
-        "circumstances": TypeAdapter(Circumstances).dump_python(taken.circumstances, mode="json"),
-        "coordinator": asdict(taken.coordinator) if taken.coordinator else None,
-        "raw_log": taken.batches is not None,
-        "doubts": taken.doubts,
-        "folded": isinstance(taken.readings, Folded),
-        "origin": asdict(taken.origin) if taken.origin else None,
-        "notes": taken.notes,
+        "sink": asdict(capture.sink),
+        "circumstances": TypeAdapter(Circumstances).dump_python(capture.circumstances, mode="json"),
+        "coordinator": asdict(capture.coordinator) if capture.coordinator else None,
+        "raw_log": capture.batches is not None,
+        "doubts": capture.doubts,
+        "folded": isinstance(capture.readings, Folded),
+        "origin": asdict(capture.origin) if capture.origin else None,
+        "notes": capture.notes,
     }
     write_text(evidence / TAKEN, json.dumps(said, indent=2, ensure_ascii=False))
     if isinstance(expected.count, DataFrame):
-        keep(expected.count, (evidence / COUNTS).as_uri(), taken.offsets)
+        keep(expected.count, (evidence / COUNTS).as_uri(), capture.offsets)
     try:
-        if isinstance(taken.readings, Folded):
-            keep_folded(taken.readings, evidence)
-        if taken.batches is not None:
-            pq.write_table(taken.batches, evidence / BATCHES)
-        if taken.source_batches is not None:
-            pq.write_table(taken.source_batches, evidence / SOURCE_BATCHES)
+        if isinstance(capture.readings, Folded):
+            keep_folded(capture.readings, evidence)
+        if capture.batches is not None:
+            pq.write_table(capture.batches, evidence / BATCHES)
+        if capture.source_batches is not None:
+            pq.write_table(capture.source_batches, evidence / SOURCE_BATCHES)
         if question.polled is not None:
             pq.write_table(question.polled, evidence / POLLED)
         if question.journal is not None:

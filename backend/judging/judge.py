@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import SparkError
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.judging.capture import take, take_folded, transactions_in
+from topicproof.backend.judging.capture import capture_folded, capture_topics, transactions_in
 from topicproof.backend.judging.capture_store import (
     COMMITTED,
     INPUTS,
@@ -86,17 +86,19 @@ def judge_topics(
     if payloads is Payloads.NONE and _provable(question):
         try:
             return conclude(
-                spark, take_folded(spark, address, question), folder, attachments, payloads
+                spark, capture_folded(spark, address, question), folder, attachments, payloads
             )
         except ReadingsNeeded:
             empty(evidence)
-    report = conclude(spark, take(spark, address, question, evidence), folder, attachments)
+    report = conclude(
+        spark, capture_topics(spark, address, question, evidence), folder, attachments
+    )
     if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
         # In order, everything below the last committed output was due when that one was read. What
         # is still missing at a second look will not come.
         due = {one.partition: one.lso for one in report.source.partitions}
         empty(evidence)
-        second = take(spark, address, replace(question, due=due), evidence)
+        second = capture_topics(spark, address, replace(question, due=due), evidence)
         report = conclude(spark, second, folder, attachments)
     return report
 
@@ -108,7 +110,7 @@ def _on_their_way(report: Report) -> bool:
 
 def conclude(
     spark: SparkSession,
-    taken: Capture,
+    capture: Capture,
     folder: Path,
     attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
@@ -117,8 +119,8 @@ def conclude(
     at all. `payloads`: what these have. Raises ReadingsNeeded where folded ones do not tell
     enough."""
     evidence = folder / EVIDENCE
-    keep_capture(taken, evidence)
-    report = judge_capture(spark, taken, evidence)
+    keep_capture(capture, evidence)
+    report = judge_capture(spark, capture, evidence)
     complete(evidence, report, attachments or {}, payloads)
     write_text(folder / REPORT, report.to_json())
     return report
@@ -130,22 +132,22 @@ def _provable(question: Question) -> bool:
     return simple and question.order is Order.PER_SOURCE_PARTITION and question.agreed.value is None
 
 
-def judge_capture(spark: SparkSession, taken: Capture, evidence: Path) -> Report:
+def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Report:
     """The verdict on what was taken, whether a moment ago or, from the evidence, long ago. Asks
     nobody but Spark; what is computed on the way is kept in the folder `evidence`. Raises
     SparkError; ReadingsNeeded as `conclude`."""
-    question = taken.question
+    question = capture.question
     try:
-        ledger = ledger_of(spark, taken, evidence)
+        ledger = ledger_of(spark, capture, evidence)
         report = judge(
             ledger,
             question.guarantee,
             require=question.agreed.require,
-            not_processed=question.not_processed + _not_due(taken, ledger.source_bounds),
+            not_processed=question.not_processed + _not_due(capture, ledger.source_bounds),
             run=question.run,
             versions=versions(),
         )
-        return replace(report, origin=taken.origin, notes=taken.notes)
+        return replace(report, origin=capture.origin, notes=capture.notes)
     except PySparkException as error:
         raise SparkError(f"Spark could not judge {question.sink}: {first_line(error)}") from error
 
@@ -154,22 +156,22 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in VERSIONS}
 
 
-def ledger_of(spark: SparkSession, taken: Capture, evidence: Path) -> Ledger:
+def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     """Everything that is judged of what was taken. Raises PySparkException; ReadingsNeeded as
     `conclude`.
 
     The judged range ends where outputs are due no longer. Topics that move, without anybody to tell
     what is due, are counted twice: the first time shows how far the outputs reach.
     """
-    question = taken.question
+    question = capture.question
     if question.due is not None:
-        told = replace(taken.circumstances, due_told=True)
-        return _ledger_of(spark, _due(replace(taken, circumstances=told), question.due), evidence)
-    ledger = _ledger_of(spark, taken, evidence)
-    if not taken.circumstances.moving:
+        told = replace(capture.circumstances, due_told=True)
+        return _ledger_of(spark, _due(replace(capture, circumstances=told), question.due), evidence)
+    ledger = _ledger_of(spark, capture, evidence)
+    if not capture.circumstances.moving:
         return ledger
     reached = _due(
-        taken, {p.partition: ledger.after(p.partition) for p in question.source.partitions}
+        capture, {p.partition: ledger.after(p.partition) for p in question.source.partitions}
     )
     return (
         ledger
@@ -178,16 +180,16 @@ def ledger_of(spark: SparkSession, taken: Capture, evidence: Path) -> Ledger:
     )
 
 
-def _due(taken: Capture, ends: Mapping[int, int]) -> Capture:
+def _due(capture: Capture, ends: Mapping[int, int]) -> Capture:
     """The same, with a judged range that ends below these source offsets. By key the inputs beyond
     stay in the reading: an output may be that of one of them."""
-    question = taken.question
+    question = capture.question
     cut = tuple(
         replace(p, lso=max(p.start, min(p.lso, ends.get(p.partition, p.start))))
         for p in question.source.partitions
     )
     source = replace(question.source, partitions=cut)
-    readings = taken.readings
+    readings = capture.readings
     if (
         isinstance(readings, Readings)
         and question.identity is Identity.LINEAGE
@@ -195,13 +197,13 @@ def _due(taken: Capture, ends: Mapping[int, int]) -> Capture:
     ):
         below = F.col("offset") < bound("partition", source, "lso")
         readings = readings._replace(inputs=readings.inputs.where(below))
-    return replace(taken, question=replace(question, source=source), readings=readings)
+    return replace(capture, question=replace(question, source=source), readings=readings)
 
 
-def _not_due(taken: Capture, judged: Bounds) -> int:
+def _not_due(capture: Capture, judged: Bounds) -> int:
     """How many inputs there are between the end of what is judged and that of what was taken."""
     ends = {p.partition: p.lso for p in judged.partitions}
-    source, batches = taken.question.source, taken.source_batches
+    source, batches = capture.question.source, capture.source_batches
     if batches is None or all(ends[p.partition] == p.lso for p in source.partitions):
         return 0
     ranges = fates.fate_ranges(batches, source)
@@ -211,78 +213,78 @@ def _not_due(taken: Capture, judged: Bounds) -> int:
     )
 
 
-def _ledger_of(spark: SparkSession, taken: Capture, evidence: Path) -> Ledger:
-    repeats = taken.question.guarantee is Guarantee.AT_LEAST_ONCE
-    question, folder = taken.question, (evidence / "ledger").as_uri()
-    if isinstance(taken.readings, Folded):
+def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
+    repeats = capture.question.guarantee is Guarantee.AT_LEAST_ONCE
+    question, folder = capture.question, (evidence / "ledger").as_uri()
+    if isinstance(capture.readings, Folded):
         # No record is looked at any more, only batches and transactions.
         tune(spark, 0)
         return proved_ledger(
             *(
                 spark,
-                taken.readings,
-                _accounts(spark, taken, 0),
-                taken.sink,
+                capture.readings,
+                _accounts(spark, capture, 0),
+                capture.sink,
                 question.source,
                 folder,
             ),
             expected=question.expected,
             agreed=replace(question.agreed, repeats=repeats),
-            doubts=taken.doubts,
-            circumstances=taken.circumstances,
+            doubts=capture.doubts,
+            circumstances=capture.circumstances,
         )
-    tune(spark, taken.offsets)
-    limit_rows(spark, (taken.committed, taken.uncommitted, taken.inputs))
-    inputs = taken.inputs
-    if taken.source_packs is not None:
+    tune(spark, capture.offsets)
+    limit_rows(spark, capture.kept)
+    inputs = capture.inputs
+    if capture.source_packs is not None:
         # What wrote the inputs is asked of each of them.
         inputs = keep(
-            unpacked(inputs, taken.source_packs),
+            unpacked(inputs, capture.source_packs),
             (evidence / "ledger" / "inputs").as_uri(),
-            taken.offsets,
+            capture.offsets,
         )
     return build_ledger(
-        taken.committed,
-        taken.uncommitted,
+        capture.committed,
+        capture.uncommitted,
         inputs,
-        taken.sink,
+        capture.sink,
         question.source,
         folder,
-        _accounts(spark, taken, taken.offsets),
+        _accounts(spark, capture, capture.offsets),
         identity=question.identity,
         expected=question.expected,
         order=question.order,
         agreed=replace(question.agreed, repeats=repeats),
-        doubts=taken.doubts,
-        packs=taken.packs,
-        circumstances=taken.circumstances,
+        doubts=capture.doubts,
+        packs=capture.packs,
+        circumstances=capture.circumstances,
     )
 
 
-def _accounts(spark: SparkSession, taken: Capture, offsets: int) -> Accounts:
+def _accounts(spark: SparkSession, capture: Capture, offsets: int) -> Accounts:
     """What witnesses beside the readings tell; `offsets`: how many records Spark is about to look
     at beside it."""
-    question = taken.question
+    question = capture.question
     return Accounts(
         raw_log=None
-        if taken.batches is None
-        else _raw_log(spark, taken.batches, taken.sink, offsets),
+        if capture.batches is None
+        else _raw_log(spark, capture.batches, capture.sink, offsets),
         declared=None if question.journal is None else _declared(spark, question.journal),
-        coordinator=taken.coordinator,
+        coordinator=capture.coordinator,
         source_log=None
-        if taken.source_batches is None
-        else _source_log(spark, taken, taken.source_batches),
+        if capture.source_batches is None
+        else _source_log(spark, capture, capture.source_batches),
         polled=None if question.polled is None else _polled(spark, question.polled),
     )
 
 
-def _source_log(spark: SparkSession, taken: Capture, batches: pa.Table) -> SourceLog:
+def _source_log(spark: SparkSession, capture: Capture, batches: pa.Table) -> SourceLog:
     markers = None
-    if any(one.inside for one in taken.circumstances.source_removed.values()):
+    if any(one.inside for one in capture.circumstances.source_removed.values()):
         control = batches.filter(pc.is_valid(batches["control"]))
         table = pa.table({"partition": control["partition"], "offset": control["base_offset"]})
         markers = frame_of(spark, table, "partition int, offset long")
-    return SourceLog(taken.aborted, taken.pending, markers)
+    return SourceLog(capture.aborted, capture.pending, markers)
 
 
 def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int) -> RawLog:
@@ -314,19 +316,20 @@ def _polled(spark: SparkSession, table: pa.Table) -> Polled:
     return Polled(frame_of(spark, table, POLLED_COLUMNS), records)
 
 
-def with_headers(taken: Capture, folder: Path) -> Capture:
+def with_headers(capture: Capture, folder: Path) -> Capture:
     """The same, with headers of its own for each record, kept in the folder; unchanged where no
     lineage is packed."""
-    readings = {COMMITTED: taken.committed, UNCOMMITTED: taken.uncommitted, INPUTS: taken.inputs}
-    limit_rows(taken.inputs.sparkSession, list(readings.values()))
-    for name, packs in (
-        (COMMITTED, taken.packs),
-        (UNCOMMITTED, taken.packs),
-        (INPUTS, taken.source_packs),
-    ):
-        if packs is not None:
-            whole = unpacked(readings[name], packs)
-            readings[name] = keep(
-                whole, (folder / f"{name}-unpacked").as_uri(), taken.offsets, COLUMNS
-            )
-    return replace(taken, readings=Readings(*readings.values()), packs=None, source_packs=None)
+    limit_rows(capture.inputs.sparkSession, capture.kept)
+
+    def whole(reading: DataFrame, packs: Path | None, name: str) -> DataFrame:
+        if packs is None:
+            return reading
+        path = (folder / f"{name}-unpacked").as_uri()
+        return keep(unpacked(reading, packs), path, capture.offsets, COLUMNS)
+
+    readings = Readings(
+        whole(capture.committed, capture.packs, COMMITTED),
+        whole(capture.uncommitted, capture.packs, UNCOMMITTED),
+        whole(capture.inputs, capture.source_packs, INPUTS),
+    )
+    return replace(capture, readings=readings, packs=None, source_packs=None)

@@ -50,25 +50,24 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     evidence, scratch = folder / EVIDENCE, folder / SCRATCH
     before = Report.from_json((folder / REPORT).read_text(encoding="utf-8"))
     try:
-        taken = read_capture(spark, evidence)
-        if isinstance(taken.readings, Folded):
+        capture = read_capture(spark, evidence)
+        if isinstance(capture.readings, Folded):
             return ()
-        taken = with_headers(taken, scratch)
-        sink = _told_apart(ledger_of(spark, taken, scratch / "before").sink, taken)
-        injection = choose(sink, taken.question.expected, taken.question.order)
+        capture = with_headers(capture, scratch)
+        sink = _told_apart(ledger_of(spark, capture, scratch / "before").sink, capture)
+        injection = choose(sink, capture.question.expected, capture.question.order)
         if injection is None:
             return ()
-        injected = taken.kept._replace(
-            committed=keep(
-                inject(taken.committed, injection), (scratch / "committed").as_uri(), taken.offsets
-            ),
-            uncommitted=keep(
-                inject(taken.uncommitted, injection),
-                (scratch / "uncommitted").as_uri(),
-                taken.offsets,
-            ),
+
+        def injected(reading: DataFrame, name: str) -> DataFrame:
+            path = (scratch / name).as_uri()
+            return keep(inject(reading, injection), path, capture.offsets)
+
+        readings = capture.kept._replace(
+            committed=injected(capture.committed, "committed"),
+            uncommitted=injected(capture.uncommitted, "uncommitted"),
         )
-        copies = replace(taken, readings=injected)
+        copies = replace(capture, readings=readings)
         caught = compare(before, judge_capture(spark, copies, scratch), injection)
     except PySparkException as error:
         raise SparkError(f"The self-test failed: {first_line(error)}") from error
@@ -84,12 +83,12 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     return caught
 
 
-def _told_apart(sink: DataFrame, taken: Capture) -> DataFrame:
+def _told_apart(sink: DataFrame, capture: Capture) -> DataFrame:
     """The sink's records; by key, only those whose key is nobody else's."""
-    if taken.question.identity is not Identity.KEY:
+    if capture.question.identity is not Identity.KEY:
         return sink
-    held = taken.committed.select(
-        "partition", "offset", taken.question.agreed.match.of_sink().alias("held")
+    held = capture.committed.select(
+        "partition", "offset", capture.question.agreed.match.of_sink().alias("held")
     )
     alone = held.groupBy("held").agg(
         F.count("*").alias("times"), F.first("partition").alias("partition")

@@ -87,8 +87,8 @@ def judge_table(
     )
     origin = fetch_origin(cluster.address, topic_names(source))
     readings = Readings(committed, uncommitted, inputs)
-    taken = Capture(question, sink, readings, batches=None, coordinator=None, origin=origin)
-    return conclude(spark, taken, folder, attachments)
+    capture = Capture(question, sink, readings, batches=None, coordinator=None, origin=origin)
+    return conclude(spark, capture, folder, attachments)
 
 
 def read_table(url: str, table: str) -> pa.Table:

@@ -36,15 +36,15 @@ LASTING = (
 
 
 def compare_with_cluster(
-    address: Address, taken: Capture
+    address: Address, capture: Capture
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the cluster contradicts, and what cannot be compared with it, in sentences. Raises
     ClusterError."""
     contradicted: list[str] = []
     unsettled: list[str] = []
-    if taken.origin is None:
+    if capture.origin is None:
         unsettled.append(f"{TAKEN}: it names no cluster and no topic ids.")
-    origin = taken.origin or Origin(None, {})
+    origin = capture.origin or Origin(None, {})
     for topic, topic_id in origin.topics.items():
         try:
             now = fetch_origin(address, [topic])
@@ -58,11 +58,11 @@ def compare_with_cluster(
             elif kept != there:
                 contradicted.append(f"{TAKEN}: {what} is {kept}; at {address} it is {there}.")
     for name, bounds, batches in (
-        (BATCHES, taken.sink, taken.batches),
-        (SOURCE_BATCHES, taken.question.source, taken.source_batches),
+        (BATCHES, capture.sink, capture.batches),
+        (SOURCE_BATCHES, capture.question.source, capture.source_batches),
     ):
         if batches is not None:
-            for wrong, sentence in _logs(address, bounds, batches, taken.origin):
+            for wrong, sentence in _logs(address, bounds, batches, capture.origin):
                 (contradicted if wrong else unsettled).append(f"{name}: {sentence}")
     return tuple(dict.fromkeys(contradicted)), tuple(dict.fromkeys(unsettled))
 

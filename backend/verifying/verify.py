@@ -98,11 +98,11 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
     if looked.differences:
         return looked
     said, manifest = read_report(evidence), looked.manifest
-    taken = read_capture(spark, evidence)
+    capture = read_capture(spark, evidence)
     with tempfile.TemporaryDirectory(prefix="topicproof-verify-") as name:
         scratch = Path(name)
         try:
-            found = judge_capture(spark, taken, scratch)
+            found = judge_capture(spark, capture, scratch)
         except ReadingsNeeded as error:
             raise EvidenceError(
                 f"What {evidence} holds of the readings does not prove the report again, and the"
@@ -110,7 +110,7 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
             ) from error
         text = (evidence / REPORT).read_text(encoding="utf-8")
         contradictions = report_contradictions(text, said, found)
-        forged = asked_contradictions(evidence, taken.question)
+        forged = asked_contradictions(evidence, capture.question)
         others = other_versions(said)
         rendered: list[str] = []
         if not contradictions:
@@ -124,7 +124,7 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
                 raise SparkError(
                     f"Spark could not compare the findings: {first_line(error)}"
                 ) from error
-    asked = compare_with_cluster(address, taken) if address is not None else ((), ())
+    asked = compare_with_cluster(address, capture) if address is not None else ((), ())
     unsettled = [
         f"{one} This version may render it otherwise than the report's."
         for one in rendered

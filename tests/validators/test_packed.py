@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.kafka.topics import delete_below
 from tests.packs import write_broken
 from topicproof.backend.address import Address
-from topicproof.backend.judging.capture import take
+from topicproof.backend.judging.capture import capture_topics
 from topicproof.backend.judging.capture_store import Question, read_capture
 from topicproof.backend.judging.judge import judge_capture, judge_topics, with_headers
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
@@ -126,7 +126,7 @@ def test_without_the_raw_log_packed_lineage_is_unknown(
     sink = new_topic()
     write_broken(bootstrap, sink, source, packed=True)
     question = Question(fetch_bounds(Address(bootstrap), source), sink)
-    taken = take(spark, Address(bootstrap), question, tmp_path)
+    taken = capture_topics(spark, Address(bootstrap), question, tmp_path)
     unheard = replace(taken, batches=None, packs=None)
     report = judge_capture(spark, unheard, tmp_path / "again")
     assert report.verdict is Outcome.UNKNOWN

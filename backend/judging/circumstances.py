@@ -1,0 +1,82 @@
+"""What happened to the topics while they were read, and what Kafka has removed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from topicproof.backend.address import Address
+from topicproof.backend.judging.capture_store import Capture
+from topicproof.backend.kafka.browse.describe import cleanup_policy
+from topicproof.backend.kafka.log import fates, rawlog
+from topicproof.validators.circumstances import Circumstances, Growth, Removed
+from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.merged_topics import join, split
+
+
+def with_circumstances(
+    address: Address, capture: Capture, before: Bounds, group: Mapping[int, int] | None
+) -> Capture:
+    """The same, with what was seen of the topics beside their records.
+
+    `before` are the source's bounds at the first look, `group` its committed offsets. A run knows
+    its range: of its topics only what compaction removed from that range is counted.
+    """
+    question, sink = capture.question, capture.sink
+    assert capture.batches is not None and capture.source_batches is not None
+    if not question.foreign:
+        gone = gone_inside(capture.source_batches, question.source)
+        sink_gone = gone_inside(capture.batches, sink)
+        seen = Circumstances(
+            looked=True,
+            source_removed={p: Removed(inside=count) for p, count in gone.items()},
+            sink_removed={p: Removed(inside=count) for p, count in sink_gone.items()},
+        )
+        return replace(capture, circumstances=seen)
+    topics = [[own.topic for own, _ in split(bounds)] for bounds in (question.source, sink)]
+    with rawlog.connect(address) as kafka:
+        ends = [join([kafka.bounds(topic) for topic in side]) for side in topics]
+        policies = {topic: cleanup_policy(kafka, topic) for side in topics for topic in side}
+    growth = [*_growth("source", before, ends[0]), *_growth("sink", sink, ends[1])]
+    seen = Circumstances(
+        looked=True,
+        source_removed=_removed(capture.source_batches, question.source, ends[0]),
+        sink_removed=_removed(capture.batches, sink, ends[1]),
+        growth=tuple(growth),
+        watched=True,
+        source_lso={p.partition: p.lso for p in question.source.partitions},
+        offsets_after=group,
+        policies=policies,
+    )
+    return replace(capture, circumstances=seen)
+
+
+def _growth(side: str, before: Bounds, after: Bounds) -> list[Growth]:
+    ends = {p.partition: p.hw for p in after.partitions}
+    pairs = [(p.partition, p.hw, ends.get(p.partition, p.hw)) for p in before.partitions]
+    return [
+        Growth(side, partition, first, last) for partition, first, last in pairs if last != first
+    ]
+
+
+def _removed(batches: pa.Table, bounds: Bounds, now: Bounds) -> dict[int, Removed]:
+    """What the whole topic has lost. `now` are its bounds after the readings: retention may have
+    removed more meanwhile."""
+    inside = gone_inside(batches, bounds)
+    starts = {p.partition: p.start for p in now.partitions}
+    found = {
+        p.partition: Removed(
+            max(p.start, min(starts.get(p.partition, p.start), p.hw)), inside.get(p.partition, 0)
+        )
+        for p in bounds.partitions
+    }
+    return {partition: one for partition, one in found.items() if one.offsets}
+
+
+def gone_inside(batches: pa.Table, bounds: Bounds) -> dict[int, int]:
+    """How many offsets of the bounds hold nothing any more, by partition that lost any."""
+    counts = fates.balance(fates.fate_ranges(batches, bounds), bounds)[Fate.GONE]
+    gone = zip(counts.index.tolist(), counts.tolist(), strict=True)
+    return {partition: offsets for partition, offsets in gone if offsets}
