@@ -14,6 +14,7 @@ import typer
 from typer._click.exceptions import ClickException  # typer carries its own click
 
 from topicproof.backend.commands import evidence, history, runs, topics
+from topicproof.backend.commands.check import check
 from topicproof.backend.commands.contracts import contract
 from topicproof.backend.commands.matrix import matrix
 from topicproof.backend.commands.terminal import err, out
@@ -37,7 +38,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "floor": topics.floor,
     "run": runs.run,
     "process": runs.process,
-    "check": runs.check,
+    "check": check,
     "contract": contract,
     "inspect": topics.inspect,
     "transactions": topics.transactions,

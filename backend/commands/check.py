@@ -1,0 +1,129 @@
+"""Judge any two topics of any cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, Out, settings_of
+from topicproof.backend.commands.outcome import conclude_check
+from topicproof.backend.commands.runs import given
+from topicproof.backend.commands.terminal import say
+from topicproof.backend.errors import UsageError
+from topicproof.backend.evidence.copy import copy_evidence, require_room
+from topicproof.backend.evidence.folder import EVIDENCE
+from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.exit_codes import UNJUDGED, code_of, worst
+from topicproof.backend.history.store import History
+from topicproof.backend.judging.contract import Contract, make_contract, question_of, read_contract
+from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs import lifecycle
+from topicproof.backend.services.keeper import services
+from topicproof.backend.services.spark import spark_session
+from topicproof.validators.finding import Guarantee
+from topicproof.validators.lineage.identity import Identity
+
+
+def check(
+    source: Annotated[
+        str | None, typer.Option(help="The topic that was read; else numbers.", metavar="T")
+    ] = None,
+    sink: Annotated[
+        str | None, typer.Option(help="The topic that was written; else squares.", metavar="T")
+    ] = None,
+    identity: Annotated[
+        Identity | None, typer.Option(help="How a sink record names its input; else by lineage.")
+    ] = None,
+    guarantee: Annotated[
+        Guarantee | None, typer.Option(help="What was promised; else exactly_once.")
+    ] = None,
+    contract: Annotated[
+        Path | None,
+        typer.Option(help="A contract in YAML, which says all of these.", metavar="FILE"),
+    ] = None,
+    self_tested: Annotated[
+        bool,
+        typer.Option(
+            "--self-test",
+            help="Also show that faults injected into copies of the readings are caught.",
+        ),
+    ] = False,
+    folder: Out = None,
+    payloads: Annotated[
+        Payloads,
+        typer.Option(
+            help=(
+                "Keys, values and headers in --out: as read, as digests; none: kept nowhere, and"
+                " faster."
+            )
+        ),
+    ] = Payloads.ALL,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+    brokers: Brokers = None,
+    json_: Json = None,
+) -> None:
+    """Judge any two topics of any cluster, whoever wrote them. The exit code is the verdict's; 3
+    where the self-test was asked for and cannot run.
+
+    Example: `topicproof check --source numbers --sink squares --identity key`, or
+    `topicproof check --contract contracts/squares.yaml`
+    """
+    options = given(source=source, sink=sink, identity=identity, guarantee=guarantee)
+    if self_tested and payloads is Payloads.NONE:
+        raise UsageError(
+            "--self-test needs the records, which --payloads none does not keep. Leave one of them"
+            " out."
+        )
+    terms, fields = _terms(contract, {name: str(value) for name, value in options.items()})
+    settings = settings_of(bootstrap, config, brokers)
+    if folder is not None:
+        require_room(folder)
+    history = History(settings)
+    attachments: dict[str, Any] = {}
+    if contract is not None:
+        attachments["contract.yaml"] = contract.read_text(encoding="utf-8")
+    name = contract.name if contract is not None else None
+    reports, codes = [], []
+    with services(settings, say=say) as found:
+        cluster = Cluster(found.address)
+        cluster.check()
+        for one in terms.each():
+            question = question_of(one, fields, cluster)
+            report = lifecycle.check(
+                settings, found, history, question, attachments, name, payloads
+            )
+            reports.append(report)
+            codes.append(code_of(report))
+            if self_tested and report.run is not None:
+                with spark_session(found.spark_remote) as spark:
+                    caught = self_test(spark, history.get(report.run).folder(settings))
+                if caught:
+                    say(f"self-test: {', '.join(each.kind for each in caught)} caught, each once")
+                else:
+                    codes.append(UNJUDGED)
+                    say(f"self-test: not run: {NOTHING_TO_INJECT_INTO}.")
+    for report in reports:
+        if folder is not None and report.run is not None:
+            kept = Payloads.MASKED if payloads is Payloads.MASKED else Payloads.ALL
+            target = folder if len(reports) == 1 else folder / report.sink.topic
+            copy_evidence(history.get(report.run).folder(settings) / EVIDENCE, target, kept)
+    conclude_check(reports, json_, worst(codes))
+
+
+def _terms(contract: Path | None, options: Mapping[str, str]) -> tuple[Contract, dict[str, Any]]:
+    """The contract of a check, from a file or from options. Raises UsageError, ContractError."""
+    if contract is not None:
+        if options:
+            raise UsageError(
+                f"The contract says this already. Remove --{next(iter(options))}, or --contract."
+            )
+        return read_contract(contract)
+    fields: dict[str, Any] = {"source": {"topic": "numbers"}, "sink": {"topic": "squares"}}
+    for name, value in options.items():
+        fields[name] = {"topic": value} if name in fields else value
+    return make_contract(fields), fields

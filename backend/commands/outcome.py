@@ -1,0 +1,74 @@
+"""How a command ends that has a verdict: what it prints, its JSON and its exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+
+from topicproof.backend.commands.show import balances, plain, progress_line, side_effects
+from topicproof.backend.commands.terminal import emit, err, out, print_report
+from topicproof.backend.history.run_state import progress_fields
+from topicproof.backend.history.store import History, Run
+from topicproof.backend.runs import lifecycle
+from topicproof.validators.report import Report
+
+
+def conclude_run(history: History, run_id: str, report: Report | None, json_: str | None) -> None:
+    """End with a run's verdict; without a report, say how far the run is."""
+    run = history.get(run_id)
+    if report is None:
+        emit(json_, run_json(run))
+        out.print(f"{run_id} is {run.state}: {progress_line(run.progress)}")
+        return
+    emit(json_, json.loads(report.to_json()))
+    if json_ != "-":
+        print_report(report)
+        print_stages(run)
+        if counted := side_effects(run.progress):
+            out.print(counted)
+        out.print(f"Look closer: topicproof show {run.id}")
+        if run.error:
+            err.print(f"[red]{run.error}[/]", highlight=False)
+    raise typer.Exit(lifecycle.exit_code(run, report))
+
+
+def conclude_check(reports: Sequence[Report], json_: str | None, code: int) -> NoReturn:
+    """End with the verdicts of a check of one or several sinks."""
+    verdicts = [json.loads(report.to_json()) for report in reports]
+    emit(json_, verdicts[0] if len(verdicts) == 1 else verdicts)
+    if json_ != "-":
+        for report in reports:
+            print_report(report)
+    raise typer.Exit(code)
+
+
+def print_stages(run: Run) -> None:
+    """What each of several stages proves, and whether totals are right."""
+    facts = run.facts
+    for kind, verdicts in (("stage", facts.verdicts), ("values of", facts.values)):
+        for name, verdict in verdicts.items():
+            out.print(f"{kind} {name}: {verdict.verdict}: {plain(verdict.why)}")
+    if text := balances(facts):
+        out.print(text)
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    """What `--json` says of a run."""
+    topics = {name: getattr(run.facts, name) for name in ("source", "sink", "journal")}
+    return {
+        "run": run.id,
+        "kind": run.kind,
+        "state": run.state,
+        "created_at": run.created_at.isoformat() + "Z",
+        "ended_at": run.ended_at.isoformat() + "Z" if run.ended_at else None,
+        "alive": run.alive,
+        "verdict": run.verdict,
+        "why": run.why,
+        "error": run.error,
+        "plan": run.plan,
+        "topics": {name: topic for name, topic in topics.items() if topic},
+        "progress": progress_fields(run.progress),
+    }
