@@ -30,26 +30,27 @@ from topicproof.validators.lineage.identity import Identity
 
 def check(
     source: Annotated[
-        str | None, typer.Option(help="The topic that was read; else numbers.", metavar="T")
+        str | None, typer.Option(help="The topic that was read. Default: numbers.", metavar="T")
     ] = None,
     sink: Annotated[
-        str | None, typer.Option(help="The topic that was written; else squares.", metavar="T")
+        str | None, typer.Option(help="The topic that was written. Default: squares.", metavar="T")
     ] = None,
     identity: Annotated[
-        Identity | None, typer.Option(help="How a sink record names its input; else by lineage.")
+        Identity | None,
+        typer.Option(help="How a sink record identifies its input. Default: lineage."),
     ] = None,
     guarantee: Annotated[
-        Guarantee | None, typer.Option(help="What was promised; else exactly_once.")
+        Guarantee | None, typer.Option(help="What was promised. Default: exactly_once.")
     ] = None,
     contract: Annotated[
         Path | None,
-        typer.Option(help="A contract in YAML, which says all of these.", metavar="FILE"),
+        typer.Option(help="A contract in YAML, instead of these options.", metavar="FILE"),
     ] = None,
     self_tested: Annotated[
         bool,
         typer.Option(
             "--self-test",
-            help="Also show that faults injected into copies of the readings are caught.",
+            help="Also inject faults into copies of the readings, and show that they are caught.",
         ),
     ] = False,
     folder: Out = None,
@@ -57,8 +58,8 @@ def check(
         Payloads,
         typer.Option(
             help=(
-                "Keys, values and headers in --out: as read, as digests; none: kept nowhere, and"
-                " faster."
+                "Keys, values and headers in --out: all as read, masked as digests, or none. With"
+                " none they are stored nowhere, and the check is faster."
             )
         ),
     ] = Payloads.ALL,
@@ -67,8 +68,9 @@ def check(
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Judge any two topics of any cluster, whoever wrote them. The exit code is the verdict's; 3
-    where the self-test was asked for and cannot run.
+    """Judge any two topics of any cluster, written by any program.
+
+    The exit code is the verdict's; it is 3 if the self-test was requested and cannot run.
 
     Example: `topicproof check --source numbers --sink squares --identity key`, or
     `topicproof check --contract contracts/squares.yaml`
@@ -120,7 +122,7 @@ def _terms(contract: Path | None, options: Mapping[str, str]) -> tuple[Contract,
     if contract is not None:
         if options:
             raise UsageError(
-                f"The contract says this already. Remove --{next(iter(options))}, or --contract."
+                f"The contract already says this. Remove --{next(iter(options))}, or --contract."
             )
         return read_contract(contract)
     fields: dict[str, Any] = {"source": {"topic": "numbers"}, "sink": {"topic": "squares"}}

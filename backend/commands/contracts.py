@@ -1,4 +1,4 @@
-"""Contracts: write a first one from the data, and explain what is wrong with one."""
+"""Contracts: write a first one from the data, and explain the errors in one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Action(StrEnum):
 
 def contract(
     action: Annotated[
-        Action, typer.Argument(help="Write a first contract, or explain what is wrong with one.")
+        Action, typer.Argument(help="Write a first contract, or explain the errors in one.")
     ],
     file: Annotated[Path | None, typer.Argument(help="The contract.", metavar="[FILE]")] = None,
     source: Annotated[
@@ -41,20 +41,19 @@ def contract(
     config: Config = None,
     json_: Json = None,
 ) -> None:
-    """`init` looks at two topics and writes a contract to begin with; `lint` explains all errors,
-    by line.
+    """`init` looks at two topics and writes a first contract. `lint` explains all errors, by line.
 
     Example: `topicproof contract init --source orders --sink invoices orders.yaml`
     """
     if action is Action.LINT:
         if file is None:
-            raise UsageError("Which contract? Say topicproof contract lint FILE.")
+            raise UsageError("Name the contract: topicproof contract lint FILE.")
         _lint(file, json_)
         return
     if source is None or sink is None:
-        raise UsageError("Between which topics? Say --source T --sink T.")
+        raise UsageError("Name both topics: --source T --sink T.")
     if file is not None and file.exists():
-        raise UsageError(f"{file} is there already. Choose another name, or remove it.")
+        raise UsageError(f"{file} already exists. Choose another name, or remove it.")
     settings = settings_of(bootstrap, config)
     with services(settings, spark=False, say=say) as running:
         found = draft(running.address, source, sink)

@@ -1,4 +1,4 @@
-"""What proves a verdict, and who answers for it: take it along, judge it again, sign it."""
+"""Evidence: copy it, verify it, sign it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from topicproof.backend.verifying.verify import verify as verify_evidence
 def evidence(
     run_id: RunId, folder: Out = None, payloads: PayloadsKept = Payloads.ALL, json_: Json = None
 ) -> None:
-    """Where a run's evidence lies; with `--out` a copy of it, which `topicproof verify` can judge
+    """Show where a run's evidence is. With `--out`, copy it; `topicproof verify` can judge the copy
     anywhere.
 
     Example: `topicproof evidence squares-k3f9a2 --out proof --payloads masked`
@@ -71,29 +71,31 @@ def verify(
         bool,
         typer.Option(
             "--judge/--hashes-only",
-            help="Judge again, or only hold the files against their hashes.",
+            help="Judge again, or only compare the files with their hashes.",
         ),
     ] = True,
     bootstrap: Annotated[
         str | None,
         typer.Option(
-            help="host:port of the cluster that was judged: also compare ids and raw logs.",
+            help="host:port of the judged cluster, to compare ids and raw logs with it too.",
             metavar="B",
         ),
     ] = None,
     config: Config = None,
     json_: Json = None,
 ) -> None:
-    """Hold evidence against its hashes, judge it again, and derive every other file again, without
+    """Compare evidence with its hashes, judge it again, and derive every other file again, without
     Kafka.
 
-    The exit code is the verdict's: as `check` has it, 2 for a warning. It is 4 if a file is not
-    what was written, or judging again contradicts one.
+    The exit code is the verdict's, as for `check`. It is 4 if a file was changed, or if judging
+    again contradicts one.
 
     Example: `topicproof verify proof`
     """
     if bootstrap is not None and not judged:
-        raise UsageError("--bootstrap compares what is judged again. Remove it, or --hashes-only.")
+        raise UsageError(
+            "--bootstrap needs the evidence to be judged again. Remove it, or --hashes-only."
+        )
     settings = settings_of(bootstrap, config)
     address = None if bootstrap is None else Address(bootstrap, settings.client)
     places = evidence_in(folder.absolute())
@@ -121,23 +123,23 @@ def signoff(
     decision: Annotated[
         Decision, typer.Option(help="accept, reject, or waive one kind of finding.")
     ],
-    by: Annotated[
-        str, typer.Option(help="Who you are; nobody is asked for a password.", metavar="NAME")
-    ],
+    by: Annotated[str, typer.Option(help="Your name. No password is asked.", metavar="NAME")],
     comment: Annotated[
-        str, typer.Option(help="Why; a waiver and an UNKNOWN need it.", metavar="TEXT")
+        str,
+        typer.Option(
+            help="The reason. Required for a waiver and for an UNKNOWN verdict.", metavar="TEXT"
+        ),
     ] = "",
-    kind: Annotated[
-        str | None, typer.Option(help="The kind that is waived.", metavar="KIND")
-    ] = None,
+    kind: Annotated[str | None, typer.Option(help="The kind to waive.", metavar="KIND")] = None,
     until: Annotated[
         str | None, typer.Option(help="The last day of the waiver.", metavar="YYYY-MM-DD")
     ] = None,
     json_: Json = None,
 ) -> None:
-    """Sign a report: your decision is kept for good, bound to the evidence as it is now. Before a
-    report is accepted the chain tests itself on it: faults injected into copies of its readings
-    must be caught.
+    """Sign a report. The decision is permanent and bound to the evidence as it is now.
+
+    Before a report is accepted, the judge tests itself on it: faults injected into copies of its
+    readings must be caught.
 
     Example: `topicproof signoff squares-k3f9a2 --decision accept --by "Grace Hopper"`
     """
@@ -203,8 +205,8 @@ def _print_verified(found: Verified, judged: bool) -> None:
         out.print(f"note: {plain(sentence)}", highlight=False)
     if found.contradictions and found.masked:
         out.print(
-            f"The copy was made with payloads {found.manifest.payloads}: what they said may be what"
-            " is missing."
+            f"The copy was made with payloads {found.manifest.payloads}. Missing payloads may explain"
+            " the difference."
         )
     if found.found is not None:
         doubted = found.contradictions or found.forged or found.unsettled

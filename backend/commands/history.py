@@ -1,4 +1,4 @@
-"""What the history says of more than one report: two side by side, and one pipeline over time."""
+"""Compare two reports, and follow one pipeline over time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORT = {
     "aborted share of the sink, %": "aborted",
     "pending offsets": "pending",
 }
-"""What a terminal has room for: some of the measures, and what they are called there."""
+"""The measures that fit a terminal, with their short names."""
 
 
 def compare(
@@ -36,7 +36,7 @@ def compare(
     after: Annotated[str, typer.Argument(help="Another one.", metavar="RUN")],
     json_: Json = None,
 ) -> None:
-    """Two reports side by side: counts, fates, and the findings that appeared or disappeared.
+    """Compare two reports: counts, fates, and the findings that appeared or disappeared.
 
     Example: `topicproof compare squares-k3f9a2 squares-p7m4x8`
     """
@@ -83,11 +83,13 @@ def compare(
 def trend(
     of: Annotated[
         str | None,
-        typer.Argument(help="Part of a contract's name, a scenario or a topic; else everything."),
+        typer.Argument(
+            help="Part of a contract's name, a scenario or a topic. Default: everything."
+        ),
     ] = None,
     json_: Json = None,
 ) -> None:
-    """Runs and checks of one contract or scenario over time, oldest first.
+    """Show runs and checks of one contract or scenario over time, oldest first.
 
     Example: `topicproof trend orders.yaml`
     """

@@ -24,27 +24,29 @@ def matrix(
         list[str] | None,
         typer.Option(
             help=(
-                "Only these cells: guarantee=NAME, fault=NAME, or both with a comma; `fault=crash`"
-                " is every crash."
+                "Only these cells: guarantee=NAME, fault=NAME, or both with a comma. `fault=crash`"
+                " selects every crash."
             ),
             metavar="guarantee=NAME,fault=NAME",
         ),
     ] = None,
     small: Annotated[
-        bool, typer.Option("--small", help="Only a handful of cells that tell most.")
+        bool, typer.Option("--small", help="Only a few representative cells.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the cells that are in the home already.")
+        bool, typer.Option("--resume", help="Keep the results that already exist.")
     ] = False,
     at_once: Annotated[
-        int, typer.Option(help="How many cells run at a time.", min=1, max=8)
+        int, typer.Option(help="How many cells run at once.", min=1, max=8)
     ] = AT_ONCE,
     markdown_file: Annotated[
-        Path | None, typer.Option("--markdown", help="The table as Markdown.", metavar="FILE")
+        Path | None, typer.Option("--markdown", help="Write the table as Markdown.", metavar="FILE")
     ] = None,
     html_file: Annotated[
         Path | None,
-        typer.Option("--html", help="The table as a heat map, one HTML file.", metavar="FILE"),
+        typer.Option(
+            "--html", help="Write the table as a heat map in one HTML file.", metavar="FILE"
+        ),
     ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
@@ -54,10 +56,9 @@ def matrix(
     """Run every guarantee against every fault, judge each from its sink, and compare with what
     theory expects.
 
-    The exit code is 0 when every cell agrees and 1 when one is a surprise. A matrix that was
-    stopped goes on with --resume. Cells that strike brokers need three of the embedded Kafka:
-    --brokers 3 --only fault=broker. Example: `topicproof matrix --only fault=crash --markdown
-    matrix.md`
+    The exit code is 0 if every cell agrees and 1 if one is a surprise. `--resume` continues a
+    matrix that was stopped. Broker faults need three embedded brokers: `--brokers 3 --only
+    fault=broker`. Example: `topicproof matrix --only fault=crash --markdown matrix.md`
     """
     settings = settings_of(bootstrap, config, brokers)
     wanted = cells(only or (), small, settings.brokers if settings.bootstrap is None else 1)
@@ -102,7 +103,7 @@ def matrix(
         raise typer.Exit(1)
     if len(done) < len(wanted):
         raise TopicproofError(
-            f"The matrix was stopped after {len(done)} of {len(wanted)} cells. Go on: topicproof"
+            f"The matrix was stopped after {len(done)} of {len(wanted)} cells. Continue: topicproof"
             " matrix --resume"
         )
 

@@ -82,35 +82,33 @@ def run(
     source_option: SourceOption = None,
     sink: Annotated[
         str | None,
-        typer.Option(
-            help="The sink topic, or the table, instead of one of the run's own.", metavar="T"
-        ),
+        typer.Option(help="An existing sink topic or table, instead of a new one.", metavar="T"),
     ] = None,
     url: Annotated[
         str | None,
         typer.Option(
             help=(
-                "In the scenario table: the database, such as postgresql+psycopg://user@host/name;"
-                " else SQLite."
+                "Scenario table: the database, such as postgresql+psycopg://user@host/name."
+                " Default: SQLite."
             ),
             metavar="URL",
         ),
     ] = None,
     duplicates: Annotated[
         Cause | None,
-        typer.Option(help="In the scenario totals: why payments come into the source twice."),
+        typer.Option(help="Scenario totals: why payments enter the source twice."),
     ] = None,
     deduplicate_s: Annotated[
         int | None,
         typer.Option(
-            help="In the scenario totals: drop payments that came before, within so many seconds.",
+            help="Scenario totals: drop payments repeated within this many seconds.",
             metavar="S",
         ),
     ] = None,
     reader: Annotated[
         bool,
         typer.Option(
-            "--reader", help="Also read the sink while it is written, as one more witness."
+            "--reader", help="Also read the sink while it is being written: one more witness."
         ),
     ] = False,
     bootstrap: Bootstrap = None,
@@ -118,8 +116,9 @@ def run(
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """One run from end to end: fill, transactional pipeline on Spark, verdict. The exit code is the
-    verdict's.
+    """Run end to end: fill a topic, process it in transactions on Spark, judge the result.
+
+    The exit code is the verdict's.
 
     Example: `topicproof run --records 100000 --abort-probability 0.2 --fault crash@transaction=3
     --seed 1`
@@ -150,7 +149,7 @@ def run(
 def process(
     source: Annotated[str, typer.Option(help="The topic to read.", metavar="T")] = "numbers",
     sink: Annotated[
-        str, typer.Option(help="The topic to write; made when it is missing.", metavar="T")
+        str, typer.Option(help="The topic to write. It is created if missing.", metavar="T")
     ] = "squares",
     scenario: Scenario = None,
     per_transaction: PerTransaction = None,
@@ -166,7 +165,7 @@ def process(
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Only the transactional pipeline: from a source topic to a sink topic, without a verdict.
+    """Process a source topic into a sink topic in transactions, without a verdict.
 
     Example: `topicproof process --source numbers --sink squares`
     """
@@ -186,8 +185,8 @@ def process(
 
 
 def stop(run_id: RunId, json_: Json = None) -> None:
-    """Stop a run: its current transaction ends or is aborted, none is left open; `resume` goes on
-    from there.
+    """Stop a run. Its current transaction is committed or aborted, and none stays open. `resume`
+    continues from there.
 
     Example: `topicproof stop squares-k3f9a2`
     """
@@ -213,7 +212,7 @@ def resume(
     config: Config = None,
     json_: Json = None,
 ) -> None:
-    """Go on with a run that was stopped or killed, from what it had committed.
+    """Continue a run that was stopped or killed, from its committed offsets.
 
     Example: `topicproof resume squares-k3f9a2`
     """
@@ -226,7 +225,7 @@ def resume(
 
 
 def list_runs(json_: Json = None) -> None:
-    """All runs and checks, newest first.
+    """List all runs and checks, newest first.
 
     Example: `topicproof runs`
     """
@@ -251,7 +250,7 @@ def list_runs(json_: Json = None) -> None:
 
 
 def show(run_id: RunId, json_: Json = None) -> None:
-    """A run's report, or how far it is.
+    """Show a run's report, or its progress.
 
     Example: `topicproof show squares-k3f9a2`
     """
@@ -288,15 +287,13 @@ def clean(
     run_id: RunId,
     signed_too: Annotated[
         bool,
-        typer.Option(
-            "--signed-too", help="Also a run that somebody signed: its evidence is gone then."
-        ),
+        typer.Option("--signed-too", help="Also delete a signed run. Its evidence is then lost."),
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
     json_: Json = None,
 ) -> None:
-    """Delete a run: the topics it made, its group, its folder, its entry in the history.
+    """Delete a run: the topics it created, its group, its folder and its history entry.
 
     Example: `topicproof clean squares-k3f9a2`
     """
@@ -306,9 +303,8 @@ def clean(
     signed = signoffs(history, run_id)
     if signed and not signed_too:
         raise UsageError(
-            f"Run {run_id} was signed by {signed[-1].name}, and the evidence of that would be"
-            f" deleted. Take it along first (topicproof evidence {run_id} --out DIR), then repeat"
-            " with --signed-too."
+            f"{signed[-1].name} has signed run {run_id}, and its evidence would be deleted. Copy it"
+            f" first (topicproof evidence {run_id} --out DIR), then repeat with --signed-too."
         )
     settings = where_it_ran(settings, found_run)
     with services(
@@ -324,7 +320,7 @@ def clean(
 def execute(
     settings: Settings, found: Services, plan: RunPlan, stop: threading.Event
 ) -> tuple[str, Report | None]:
-    """One run from end to end, told line by line: its name and its verdict."""
+    """Run from end to end and print the progress; returns the run's name and its report."""
     history = History(settings)
     made = lifecycle.create(settings, found, history, plan)
     say(f"run {made.id}: {made.facts.source} -> {made.facts.sink}")
@@ -334,8 +330,7 @@ def execute(
 
 
 def stop_all(settings: Settings) -> None:
-    """Stop every run that still goes on in this home, so that none is cut off in the middle of a
-    transaction."""
+    """Stop every run of this home that is still alive, so that none ends inside a transaction."""
     history = History(settings)
     going = [one.id for one in history.list() if one.alive]
     for run_id in going:
@@ -352,7 +347,7 @@ def _launch(settings: Settings, plan: RunPlan, json_: str | None) -> None:
 
 @contextmanager
 def _followed(history: History, run_id: str) -> Iterator[None]:
-    """One line a second about a run while the block works on it."""
+    """Print the progress of a run, at most once a second, while the block works on it."""
     ended = threading.Event()
 
     def follow() -> None:
@@ -373,7 +368,7 @@ def _followed(history: History, run_id: str) -> Iterator[None]:
 
 
 def where_it_ran(settings: Settings, run_: Run) -> Settings:
-    """The cluster a run was made on, unless another address is given."""
+    """Settings for the cluster that a run used, unless another address is given."""
     where = run_.facts.cluster
     if settings.bootstrap is not None:
         return settings

@@ -1,5 +1,4 @@
-"""Topics: fill one, say where a group begins in one, look at one, and end a transaction that
-nothing else ends."""
+"""Topics: fill one, set where a group begins, inspect one, abort a hanging transaction."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ from topicproof.backend.services.keeper import services
 
 def fill(
     topic: Annotated[
-        str, typer.Option(help="Where to; made when it is missing.", metavar="T")
+        str, typer.Option(help="The topic. It is created if missing.", metavar="T")
     ] = "numbers",
     records: Records = 10_000,
     partitions: Partitions = 3,
@@ -45,7 +44,7 @@ def fill(
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Fill a topic with the integers from 0 on, as text, keyed, by an idempotent producer.
+    """Fill a topic with integers starting at 0, as keyed text, by an idempotent producer.
 
     Example: `topicproof fill --topic numbers --records 100000 --partitions 4`
     """
@@ -66,19 +65,21 @@ def fill(
 
 def floor(
     group: Annotated[
-        str, typer.Option(help="The consumer group, as the sink's option group says.", metavar="G")
+        str,
+        typer.Option(
+            help="The consumer group: the value of the sink's option `group`.", metavar="G"
+        ),
     ],
     topic: Annotated[str, typer.Option(help="The source topic.", metavar="T")],
     latest: Annotated[
-        bool, typer.Option("--latest", help="Begin at the end of the topic, not at its start.")
+        bool, typer.Option("--latest", help="Begin at the end of the topic instead of its start.")
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Commit where a group begins, once before the first start of a program of your own that uses
-    the sink.
+    """Commit a group's initial offsets, once, before your own program first starts the sink.
 
     Example: `topicproof floor --group loud-run --topic quiet --bootstrap broker:9092`
     """
@@ -96,14 +97,14 @@ def inspect(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     check_crc: Annotated[
         bool,
-        typer.Option("--check-crc", help="Hold every record batch against its checksum as well."),
+        typer.Option("--check-crc", help="Also verify the checksum of every record batch."),
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Fates, LSO and HW, transactions, open ones, producers, true lag of every group.
+    """Show a topic's fates, LSO and HW, transactions, producers, and the true lag of every group.
 
     Example: `topicproof inspect squares --bootstrap localhost:9092`
     """
@@ -118,7 +119,7 @@ def inspect(
 def transactions(
     bootstrap: Bootstrap = None, config: Config = None, brokers: Brokers = None, json_: Json = None
 ) -> None:
-    """What is open or hanging on any topic of the cluster, and every transactional id that its
+    """List open and hanging transactions on all topics, and every transactional id that the
     coordinators know.
 
     Example: `topicproof transactions --bootstrap broker:9092`
@@ -136,24 +137,30 @@ def abort(
     partition: Annotated[int, typer.Argument(metavar="PARTITION")],
     offset: Annotated[
         int | None,
-        typer.Argument(help="Where it begins, as `topicproof inspect` says.", metavar="[OFFSET]"),
+        typer.Argument(
+            help="First offset of the transaction, as `topicproof inspect` shows it.",
+            metavar="[OFFSET]",
+        ),
     ] = None,
     producer_id: Annotated[
-        int | None, typer.Option(help="Or the producer that holds it open.", metavar="N")
+        int | None, typer.Option(help="Or the id of its producer.", metavar="N")
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do it. Without, only say what would be lost.")
+        bool, typer.Option("--yes", help="Abort it. Without --yes, only show what would be lost.")
     ] = False,
     open_too: Annotated[
-        bool, typer.Option("--open-too", help="Also one that is not hanging: fences its producer.")
+        bool,
+        typer.Option(
+            "--open-too", help="Also abort one that is not hanging; this fences its producer."
+        ),
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Abort a hanging transaction, which withholds what is behind it for ever. A dry run, unless
-    you say `--yes`.
+    """Abort a hanging transaction, which withholds all later records for ever. A dry run unless
+    `--yes` is given.
 
     Example: `topicproof abort invoices 0 12345 --bootstrap broker:9092`
     """
@@ -165,7 +172,7 @@ def abort(
     for sentence in (plan.found.why, plan.lost, plan.gained, plan.means):
         out.print(sentence, highlight=False, markup=False)
     if after is None:
-        out.print("[bold]Nothing was done.[/] To do it, say the same again with --yes.")
+        out.print("[bold]Nothing was done.[/] To abort it, repeat the command with --yes.")
     else:
         where = (
             f"{topic}-{partition}: last stable offset {after.lso:,}, high watermark {after.hw:,}"

@@ -20,31 +20,33 @@ SHRINKING_RUNS = 20
 
 def torture(
     minutes: Annotated[
-        float | None, typer.Option(help="Begin no run after so many minutes.", min=0)
+        float | None, typer.Option(help="Start no run after this many minutes.", min=0)
     ] = None,
-    runs: Annotated[int | None, typer.Option(help="Try so many schedules.", min=1)] = None,
-    seed: Annotated[int, typer.Option(help="Of the first schedule; the next has the next.")] = 0,
+    runs: Annotated[int | None, typer.Option(help="Number of schedules to try.", min=1)] = None,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the first schedule. Each schedule increases it by one.")
+    ] = 0,
     schedule: Annotated[
         list[str] | None,
-        typer.Option(help="Replay this schedule instead of drawing.", metavar="TEXT"),
+        typer.Option(help="Replay this schedule instead of drawing one.", metavar="TEXT"),
     ] = None,
     shrink: Annotated[
-        bool, typer.Option("--shrink/--no-shrink", help="Make each failure smaller.")
+        bool, typer.Option("--shrink/--no-shrink", help="Reduce each failure to fewer faults.")
     ] = True,
     at_once: Annotated[
-        int, typer.Option(help="How many runs go on at a time.", min=1, max=8)
+        int, typer.Option(help="How many runs go on at once.", min=1, max=8)
     ] = AT_ONCE,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Look for a break: random plans under several random faults at once.
+    """Try to break the sink: random plans under several random faults at once.
 
     Each run is judged from its sink. Exactly-once must stay exact; the other guarantees may break
     only as the matrix says. A failure prints its seed, is replayed from it, and is made as small as
-    possible. The exit code is 1 when there was one. Example: `topicproof torture --minutes 10
-    --seed 1`
+    possible. The exit code is 1 if a run failed. Example: `topicproof torture --minutes 10 --seed
+    1`
     """
     settings = settings_of(bootstrap, config, brokers)
     given = [parse(text) for text in schedule or ()]

@@ -19,16 +19,17 @@ from topicproof.backend.services.keeper import services
 def totals(
     run_id: RunId, bootstrap: Bootstrap = None, config: Config = None, json_: Json = None
 ) -> None:
-    """The current total of every account, as a consumer of the run's sink knows it, and what it
-    should be: its payments counted once each, by their ids. The two differ where payments came into
-    the source twice.
+    """Show every account's total in the run's sink beside the correct one.
+
+    The correct total counts each payment once, by its id. The two differ if payments entered the
+    source twice.
 
     Example: `topicproof totals totals-k3f9a2`
     """
     settings = settings_of(bootstrap, config)
     found = History(settings).get(run_id)
     if found.plan.get("scenario") != "totals":
-        raise UsageError(f"{run_id} is no run of the scenario totals, so it has no totals.")
+        raise UsageError(f"{run_id} is not a run of the scenario totals, so it has no totals.")
     settings = where_it_ran(settings, found)
     with services(settings, spark=False, say=say) as running:
         known = current_totals(Cluster(running.address), found.facts.sink)

@@ -1,4 +1,4 @@
-"""Everything at once: Kafka, Spark, a demo and the dashboard, until Ctrl-C."""
+"""Start Kafka, Spark, a demo and the dashboard; stop them on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def up(
     ] = True,
     json_: Json = None,
 ) -> None:
-    """Start what is missing (Kafka, Spark, the dashboard) and keep it up until Ctrl-C.
+    """Start Kafka, Spark and the dashboard, unless they exist already, until Ctrl-C.
 
     Example: `topicproof up --brokers 3`
     """
@@ -42,8 +42,8 @@ def up(
                 {"abort_probability": 0.2, "faults": ["crash@transaction=2"], "seed": 1}
             )
             say(
-                "one small demo: 10,000 numbers squared, a fifth of the transactions aborted, every"
-                " worker killed once"
+                "one small demo: 10,000 numbers are squared, a fifth of the transactions abort, and"
+                " every worker is killed once"
             )
             execute(settings, found, plan, stop)
         emit(json_, {"address": address, "bootstrap": found.bootstrap, "spark": found.spark_remote})

@@ -136,7 +136,7 @@ def test_the_command_is_a_dry_run_until_told(
     assert (
         "Hanging: producer" in told and "Lost for every read_committed consumer: 1 record" in told
     )
-    assert "Nothing was done. To do it, say the same again with --yes." in told
+    assert "Nothing was done. To abort it, repeat the command with --yes." in told
     assert fetch_bounds(Address(bootstrap), topic).partitions[0].lso == 0
     assert call(*asked, "--yes", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
