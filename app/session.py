@@ -45,7 +45,8 @@ from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import read_states
-from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, require_reachable
+from topicproof.backend.kafka.log.client import require_reachable
+from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings

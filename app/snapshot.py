@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.log import fates, rawlog
+from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 FATES_NEXT = (Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.COMMITTED, Fate.GONE, Fate.UNEXPLAINED)
@@ -52,8 +53,8 @@ class Snapshot:
 
     @cached_property
     def over_partitions(self) -> pd.DataFrame:
-        """One row a transaction: `fates.over_partitions`."""
-        return fates.over_partitions(self.transactions)
+        """One row a transaction: `over_partitions`."""
+        return over_partitions(self.transactions)
 
     @cached_property
     def parts(self) -> Mapping[tuple[int, int], tuple[int, ...]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from topicproof.backend.errors import TopicError
+
 
 @dataclass(frozen=True)
 class Address:
@@ -17,3 +19,9 @@ class Address:
 
     def __str__(self) -> str:
         return self.bootstrap
+
+    def missing(self, topic: str) -> TopicError:
+        """The error for a topic that this cluster does not have."""
+        return TopicError(
+            f"There is no topic {topic} at {self}. Check its name, which is case-sensitive."
+        )

@@ -29,7 +29,8 @@ from topicproof.backend.history.store import History, Run
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.log.fates import over_partitions, transactions
+from topicproof.backend.kafka.log.fates import transactions
+from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
 from topicproof.backend.runs.plan import make_plan

@@ -18,7 +18,8 @@ from topicproof.app.clickable import clickable
 from topicproof.app.place import Selection, read_selection, write_selection
 from topicproof.app.session import Coordination
 from topicproof.app.snapshot import Snapshot
-from topicproof.backend.kafka.log.fates import ABORTED, SPLIT
+from topicproof.backend.kafka.log.fates import ABORTED
+from topicproof.backend.kafka.log.over_partitions import SPLIT
 from topicproof.backend.services.keeper import Services
 from topicproof.validators.coordinator import OpenTransaction
 

@@ -205,8 +205,8 @@ def _print_verified(found: Verified, judged: bool) -> None:
         out.print(f"note: {plain(sentence)}", highlight=False)
     if found.contradictions and found.masked:
         out.print(
-            f"The copy was made with payloads {found.manifest.payloads}. Missing payloads may explain"
-            " the difference."
+            f"The copy has payloads {found.manifest.payloads}: missing payloads may explain the"
+            " contradiction."
         )
     if found.found is not None:
         doubted = found.contradictions or found.forged or found.unsettled

@@ -303,7 +303,7 @@ def clean(
     signed = signoffs(history, run_id)
     if signed and not signed_too:
         raise UsageError(
-            f"{signed[-1].name} has signed run {run_id}, and its evidence would be deleted. Copy it"
+            f"Run {run_id} was signed by {signed[-1].name}. This would delete its evidence: copy it"
             f" first (topicproof evidence {run_id} --out DIR), then repeat with --signed-too."
         )
     settings = where_it_ran(settings, found_run)

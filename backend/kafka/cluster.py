@@ -1,5 +1,4 @@
-"""A Kafka cluster's topics and groups: made, asked, and settled. Errors are translated here, once,
-into sentences."""
+"""A Kafka cluster's topics, groups and offsets. confluent-kafka's errors become sentences here."""
 
 from __future__ import annotations
 
@@ -68,7 +67,7 @@ class Cluster:
         """By group."""
 
     def check(self) -> None:
-        """Raises ClusterError when no broker answers, or one that is too old for our
+        """Raises ClusterError when no broker answers, or the brokers are too old for our
         transactions."""
         from topicproof.backend.kafka.log import rawlog  # late: the sink needs no kafka-python
 
@@ -77,7 +76,7 @@ class Cluster:
         require_transactions(self.address, spoken)
 
     def topics(self) -> list[str]:
-        """Names of all topics that are not Kafka's own, sorted."""
+        """The names of all topics except Kafka's own, sorted."""
         with self._translated():
             return sorted(set(self.admin.list_topics(timeout=TIMEOUT_S).topics) - INTERNAL_TOPICS)
 
@@ -86,17 +85,14 @@ class Cluster:
         with self._translated():
             found = self.admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
         if found is None or not found.partitions:
-            raise TopicError(
-                f"There is no topic {topic} at {self.address}. Check its name; capital letters"
-                " count."
-            )
+            raise self.address.missing(topic)
         return sorted(found.partitions)
 
     def create_topic(
         self, topic: str, partitions: int, exists_ok: bool = False, **config: str
     ) -> None:
-        """Create it with the cluster's default replication. Raises TopicError when it exists and
-        may not."""
+        """Create a topic with the cluster's default replication. Raises TopicError when it exists,
+        unless `exists_ok`."""
         new = NewTopic(topic, partitions, config=config)
         with self._translated(f"creating topic {topic}"):
             try:
@@ -106,7 +102,7 @@ class Cluster:
                     raise
                 if not exists_ok:
                     raise TopicError(
-                        f"Topic {topic} exists already. Choose another name or delete it."
+                        f"Topic {topic} already exists. Choose another name, or delete it."
                     ) from error
                 return
         _wait(
@@ -115,7 +111,7 @@ class Cluster:
         )
 
     def delete_topics(self, topics: Iterable[str]) -> list[str]:
-        """Delete those that exist and wait until they are gone; gives their names."""
+        """Delete the topics that exist and wait until they are gone; returns their names."""
         existing = sorted(set(topics) & set(self.topics()))
         if existing:
             with self._translated("deleting topics"):
@@ -130,8 +126,8 @@ class Cluster:
         return existing
 
     def bounds(self, topic: str) -> Bounds:
-        """Log start, then last stable offset, then high watermark, asked in that order of every
-        partition."""
+        """Every partition's log start, last stable offset and high watermark, asked in that
+        order."""
         partitions = self.partitions(topic)
         start = self._offsets(topic, partitions, _earliest(), IsolationLevel.READ_UNCOMMITTED)
         lso = self._offsets(topic, partitions, _latest(), IsolationLevel.READ_COMMITTED)
@@ -139,24 +135,24 @@ class Cluster:
         return Bounds(topic, tuple(PartitionBounds(p, start[p], lso[p], hw[p]) for p in partitions))
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The group's committed offset of every partition that has one, after open transactions
-        settled."""
+        """The group's committed offset of every partition that has one. Offsets in an open
+        transaction are waited for."""
         partitions = self.partitions(topic)
 
         def ask(consumer: Consumer) -> list[TopicPartition]:
-            # Asked for anew: the answer is written into what was asked.
+            # New objects for each try: the client writes the answers into them.
             return consumer.committed(
                 [TopicPartition(topic, p) for p in partitions], timeout=TIMEOUT_S
             )
 
         found = self._of_group(group, ask, f"reading the offsets of group {group}")
-        return {one.partition: one.offset for one in found if one.offset != OFFSET_INVALID}
+        return {each.partition: each.offset for each in found if each.offset != OFFSET_INVALID}
 
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Set the group's offsets, outside any transaction. The group must have no members.
 
-        Raises ClusterError also when the client hangs: what it was asked may still be done, and
-        must not be done after the same was asked of another one.
+        Raises ClusterError also when the client hangs. A new client must not try again, because the
+        first commit may still arrive, after the second.
         """
 
         def ask(consumer: Consumer) -> list[TopicPartition]:
@@ -180,13 +176,13 @@ class Cluster:
         doing: str,
         again: bool = True,
     ) -> list[TopicPartition]:
-        """Ask for the group's offsets, or set them, as a consumer that is no member of it; of a new
-        one where that one hangs, if `again`."""
+        """Read or commit the group's offsets by a consumer that is not a member. If `again`, a new
+        consumer replaces one that hangs."""
 
-        # Not the admin client: librdkafka 2.16 ends the whole process when a request of that one to
-        # a coordinator fails to be sent (its issues 4605 and 3663, pull request 5397: an assertion
-        # in rd_kafka_enq_once_del_source_return). Seen within seconds of every kill, and with a
-        # coordinator that was only new.
+        # Not by the admin client: librdkafka 2.16 aborts the whole process when the admin client
+        # cannot send a request to a coordinator (its issues 4605 and 3663, pull request 5397: an
+        # assertion in rd_kafka_enq_once_del_source_return). It happened within seconds of every
+        # kill, and with a coordinator that had only just started.
         def once() -> list[TopicPartition]:
             if group not in self.asking:
                 self.asking[group] = Consumer(consumer_config(self.address, group, READ_COMMITTED))
@@ -201,22 +197,22 @@ class Cluster:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
             except KafkaException as error:
                 if _silent(error):
-                    # It may hold on to a coordinator that is gone; a new one looks for it anew.
+                    # It may stick to a coordinator that is gone; a new consumer looks it up.
                     self.asking.pop(group, None)
                 raise
 
         return self._retrying(once, doing)
 
-    def settle(self, transactional_ids: Iterable[str]) -> None:
-        """Fence the last holder of every id and abort what it left open, so that no last stable
+    def fence_and_abort(self, transactional_ids: Iterable[str]) -> None:
+        """Fence the last holder of every id and abort its open transaction, so that no last stable
         offset waits for it."""
 
-        def settle_one(transactional_id: str) -> None:
+        def take_over(transactional_id: str) -> None:
             with TransactionalProducer(self.address, transactional_id):
-                pass  # init_transactions on entering is what settles
+                pass  # Entering calls init_transactions, which fences and aborts.
 
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(settle_one, transactional_ids))
+            list(pool.map(take_over, transactional_ids))
 
     def _ready(self, topic: str, partitions: int) -> bool:
         found = self.admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
@@ -231,14 +227,16 @@ class Cluster:
             futures = self.admin.list_offsets(
                 {TopicPartition(topic, p): spec for p in partitions}, isolation_level=isolation
             )
-            return {one.partition: future.result().offset for one, future in futures.items()}
+            return {each.partition: future.result().offset for each, future in futures.items()}
 
         return self._retrying(ask, f"asking for the offsets of {topic}")
 
     def _retrying(self, ask: Callable[[], Answer], doing: str) -> Answer:
-        """Ask again while the broker says that it is not ready yet (a coordinator that loads, a
-        leader that moves), or does not answer while others do: until the controller has missed its
-        heartbeat, it is where it was."""
+        """Ask again while a broker is not ready yet: a coordinator loads, or a leader moves.
+
+        Also while one broker is silent and others answer: until the controller has missed its
+        heartbeat, clients are still sent to it.
+        """
         retrying = Retrying(
             retry=retry_if_exception(
                 lambda error: _not_ready(error) or (_silent(error) and self._answered())
@@ -251,7 +249,7 @@ class Cluster:
             return retrying(ask)
 
     def _answered(self) -> bool:
-        """Whether any broker answers at this moment."""
+        """Whether any broker answers now."""
         try:
             self.admin.list_topics(timeout=ANY_ANSWER_S)
         except KafkaException:
@@ -267,11 +265,10 @@ class Cluster:
 
 
 def require_transactions(address: Address, spoken: Mapping[int, tuple[int, int]]) -> None:
-    """Raises ClusterError unless the brokers take consumer offsets with the group's metadata into a
-    transaction.
+    """Raises ClusterError unless transactions can carry consumer offsets with the group's metadata
+    (KIP-447, TxnOffsetCommit version 3).
 
-    `spoken` are a broker's API versions (lowest, highest) by API key. TxnOffsetCommit 3 came with
-    KIP-447.
+    `spoken` are a broker's API versions (lowest, highest) by API key.
     """
     if spoken.get(TXN_OFFSET_COMMIT, (0, -1))[1] < TXN_OFFSET_COMMIT_VERSION_MIN:
         raise ClusterError(
@@ -281,8 +278,7 @@ def require_transactions(address: Address, spoken: Mapping[int, tuple[int, int]]
 
 
 def cluster_error(error: KafkaException, address: Address, doing: str) -> ClusterError:
-    """A sentence for what a client raised: unreachable, too old, or refused with the broker's own
-    words."""
+    """A sentence for a client's error: unreachable, or refused with the broker's own words."""
     cause: KafkaError = error.args[0]
     if _silent(error):
         return ClusterError(
@@ -303,9 +299,9 @@ def _latest() -> OffsetSpec:
 
 
 def _without_errors(found: list[TopicPartition]) -> list[TopicPartition]:
-    for one in found:
-        if one.error is not None:
-            raise KafkaException(one.error)
+    for each in found:
+        if each.error is not None:
+            raise KafkaException(each.error)
     return found
 
 
@@ -323,7 +319,7 @@ def _wait(condition: Callable[[], bool], message: str) -> None:
 
 
 def require_records(bounds: Bounds) -> None:
-    """Raises TopicError when nobody could read a record from it."""
+    """Raises TopicError when a read_committed consumer could read no record."""
     if all(p.lso <= p.start for p in bounds.partitions):
         raise TopicError(
             f"Topic {bounds.topic} holds no record that a read_committed consumer could read. Fill"

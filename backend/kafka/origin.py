@@ -7,11 +7,8 @@ import base64
 import uuid
 from collections.abc import Iterable
 
-from kafka.errors import for_code
-from kafka.protocol.metadata import MetadataRequest
-
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.log.rawlog import METADATA_VERSION_MIN, Connection, connect
+from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.validators.finding import Bounds, Origin
 from topicproof.validators.merged_topics import split
 
@@ -31,16 +28,8 @@ def _ask(kafka: Connection, topics: tuple[str, ...]) -> Origin:
     ids: dict[str, str | None] = {}
     cluster = None
     for topic in topics:
-        kafka.leaders(topic)
-        wanted = MetadataRequest.MetadataRequestTopic(name=topic)
-        request = MetadataRequest(
-            topics=[wanted], allow_auto_topic_creation=False, min_version=METADATA_VERSION_MIN
-        )
-        answer = kafka.send({None: request})[None]
-        (found,) = answer.topics
-        if found.error_code:
-            raise for_code(found.error_code)(f"metadata of {topic}")
-        cluster, ids[topic] = answer.cluster_id, spelled(found.topic_id)
+        answer = kafka.metadata(topic)
+        cluster, ids[topic] = answer.cluster_id, spelled(answer.topics[0].topic_id)
     return Origin(cluster, ids)
 
 

@@ -144,7 +144,9 @@ def _process(
             # time is over.
             for one in fenced:
                 begin_generation(cluster, one.names)
-            cluster.settle([name for one in fenced for name in one.transactional_ids(cluster)])
+            cluster.fence_and_abort(
+                [name for one in fenced for name in one.transactional_ids(cluster)]
+            )
 
 
 def begin_generation(cluster: Cluster, names: Names) -> int:

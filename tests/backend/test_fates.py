@@ -22,17 +22,16 @@ from tests.kafka.topics import FATE_LETTERS, model
 from topicproof.backend.kafka.log.batches import SCHEMA
 from topicproof.backend.kafka.log.fates import (
     FATES,
-    OVER_PARTITIONS_COLUMNS,
     RANGE_COLUMNS,
     TRANSACTION_COLUMNS,
     balance,
     bins,
     fate_ranges,
-    over_partitions,
     records_between,
     total,
     transactions,
 )
+from topicproof.backend.kafka.log.over_partitions import OVER_PARTITIONS_COLUMNS, over_partitions
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 PRODUCERS = {"A": 1001, "B": 1002, "C": 1003}

@@ -29,10 +29,10 @@ from topicproof.backend.kafka.log.batches import COMPRESSIONS
 from topicproof.backend.kafka.log.fates import (
     balance,
     fate_ranges,
-    over_partitions,
     total,
     transactions,
 )
+from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.services.jars import BROKER, TOOLS, jar_files
 from topicproof.backend.services.java import java

@@ -26,7 +26,7 @@ from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError, UsageError
 from topicproof.backend.kafka.browse.records import read_window
-from topicproof.backend.kafka.log import rawlog
+from topicproof.backend.kafka.log import rawlog, spans
 from topicproof.backend.kafka.log.batches import (
     COMPRESSIONS,
     HEADER,
@@ -162,7 +162,7 @@ def test_only_what_is_new_is_read_again(
     writer.write("A1 A+", partition=1)
     bounds = fetch_bounds(Address(bootstrap), topic)
     asked: list[dict[int, list[tuple[int, int]]]] = []
-    original = rawlog._missing
+    original = spans.missing_spans
 
     def listen(
         bounds: Bounds, since: pa.Table | None
@@ -171,7 +171,7 @@ def test_only_what_is_new_is_read_again(
         asked.append({partition: list(spans) for partition, spans in answer[1].items()})
         return answer
 
-    monkeypatch.setattr(rawlog, "_missing", listen)
+    monkeypatch.setattr(rawlog, "missing_spans", listen)
     table = scan(Address(bootstrap), topic, bounds, since=first)
     assert table.equals(scan(Address(bootstrap), topic, bounds))
     assert asked == [{0: [(8, 13)], 1: [(0, 2)]}, {0: [(0, 13)], 1: [(0, 2)]}]

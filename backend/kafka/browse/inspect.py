@@ -23,6 +23,7 @@ from topicproof.backend.kafka.coordination.reasons import abort_reasons, transac
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import StateEntry, read_states
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
+from topicproof.backend.kafka.log.client import cluster_error
 from topicproof.backend.kafka.log.fates import (
     ABORTED,
     COMMITTED,
@@ -33,7 +34,7 @@ from topicproof.backend.kafka.log.fates import (
     total,
     transactions,
 )
-from topicproof.backend.kafka.log.rawlog import Connection, cluster_error, connect
+from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.validators.coordinator import OpenTransaction, UnstableOffset
 from topicproof.validators.finding import Bounds, Fate
 

@@ -151,7 +151,7 @@ def abort(address: Address, plan: AbortPlan) -> PartitionBounds:
             assert found.transactional_id is not None, (
                 "a coordinator knows every transaction that is not hanging"
             )
-            Cluster(address).settle([found.transactional_id])
+            Cluster(address).fence_and_abort([found.transactional_id])
         return _ended(kafka, plan)
 
 

@@ -25,10 +25,6 @@ from topicproof.validators.finding import Bounds, Fate
 COMMITTED, ABORTED, OPEN, UNEXPLAINED = "COMMITTED", "ABORTED", "OPEN", "UNEXPLAINED"
 """A transaction's outcomes. UNEXPLAINED: it has no marker although it lies below the last stable
 offset."""
-SPLIT = "SPLIT"
-"""A transaction over several partitions that was committed on one of them and aborted on
-another."""
-
 FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.GONE, Fate.UNEXPLAINED)
 """What the raw log can tell, in the order in which the balance is written."""
 
@@ -53,18 +49,6 @@ TRANSACTION_COLUMNS = (
     "marker_offset",
     "marker_timestamp",
     "marker_epoch",
-)
-OVER_PARTITIONS_COLUMNS = (
-    "producer_id",
-    "producer_epoch",
-    "partitions",
-    "first_offset_by_partition",
-    "last_offset_by_partition",
-    "records",
-    "bytes",
-    "begin_ms",
-    "end_ms",
-    "outcome",
 )
 RANGE_COLUMNS = (
     "partition",
@@ -94,63 +78,6 @@ def transactions(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
     nullable Int64. The index is what the column `transaction` of `fate_ranges` refers to.
     """
     return _fold(batches, bounds)[1]
-
-
-def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
-    """One row (`OVER_PARTITIONS_COLUMNS`) per transaction of the topic, by begin; from the table of
-    `transactions`.
-
-    `partitions`, `first_offset_by_partition` and `last_offset_by_partition` are tuples of one
-    order, by partition. `begin_ms` is the first timestamp of its data, `end_ms` that of its last
-    marker, a nullable Int64: null unless it has ended everywhere.
-
-    The parts of a transaction have one producer id and epoch. A marker of the next epoch (KIP-890:
-    a Java client's, a fence's, a timeout's) was the last of its epoch, so its parts belong
-    together. Otherwise one epoch holds many transactions (librdkafka), and time decides: the
-    coordinator lets a transaction write only when every marker of the one before is written, and
-    markers of one transaction are written at nearly one time. So in the order of markers a part
-    begins the next transaction if its partition has a part already, or if it was begun nearer to
-    the first of the markers than its own marker is to it (or after it). A part without a marker
-    joins ended ones only if their data were made at one time: it may have been left hanging long
-    before.
-
-    Headers alone cannot tell apart for certain two transactions of one epoch that share no
-    partition. A commit returns before its markers are written, so the next data may be made some ms
-    before them; timestamps may be of the writer's choice, and clocks may differ. Then two may be
-    taken as one, and called SPLIT if they ended differently, or one as two. And nothing tells of
-    parts in other topics, or of those that were deleted or compacted away.
-    """
-    order = transactions.assign(
-        marker=transactions["marker_timestamp"].astype("Float64").fillna(np.inf).astype(float)
-    )
-    order = order.sort_values(
-        ["producer_id", "producer_epoch", "marker", "partition"], kind="stable"
-    )
-    rows = order.assign(number=_numbers(order)).sort_values(["number", "partition"], kind="stable")
-    own = rows.groupby("number")
-    found = pd.DataFrame(
-        {
-            "producer_id": own["producer_id"].first(),
-            "producer_epoch": own["producer_epoch"].first(),
-            "records": own["records"].sum(),
-            "bytes": own["bytes"].sum(),
-            "begin_ms": own["first_timestamp"].min(),
-            "end_ms": (
-                own["marker_timestamp"].max().where(own["marker_timestamp"].count() == own.size())
-            ),
-            "outcome": _outcomes(rows),
-        }
-    )
-    cuts = np.flatnonzero(np.diff(rows["number"].to_numpy())) + 1
-    for name, values in (
-        ("partitions", rows["partition"]),
-        ("first_offset_by_partition", rows["first_offset"]),
-        ("last_offset_by_partition", rows["last_offset"]),
-    ):
-        parts = np.split(values.to_numpy(), cuts) if len(rows) else []
-        found[name] = pd.Series([tuple(part.tolist()) for part in parts], found.index, dtype=object)
-    found = found.sort_values(["begin_ms", "producer_id"], kind="stable", ignore_index=True)
-    return found[list(OVER_PARTITIONS_COLUMNS)]
 
 
 def fate_ranges(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
@@ -337,59 +264,6 @@ def _transactions(fold: pd.DataFrame, data: Flags, ends: Flags, has_data: Flags)
     found["marker_timestamp"] = marker["max_timestamp"].astype("Int64")
     found["marker_epoch"] = marker["producer_epoch"].astype("Int64")
     return found
-
-
-def _numbers(order: pd.DataFrame) -> list[int]:
-    """Which transaction each part belongs to; the parts come by producer id, epoch and marker."""
-    # A part's data are older than its marker. Where their timestamps say otherwise, the writer's
-    # clock is ahead.
-    ahead = (order["last_timestamp"] - order["marker"]).clip(lower=0)
-    ahead = ahead.groupby([order["producer_id"], order["producer_epoch"]]).transform("max")
-    numbers: list[int] = []
-    last_of_epoch = (order["marker_epoch"] > order["producer_epoch"]).fillna(False)
-    number, of, seen, complete = _NONE, None, set[int](), False
-    first_marker, oldest, newest = np.inf, np.inf, -np.inf
-    for producer, epoch, partition, first, last, marker, ends_epoch in zip(
-        order["producer_id"],
-        order["producer_epoch"],
-        order["partition"],
-        order["first_timestamp"] - ahead,
-        order["last_timestamp"] - ahead,
-        order["marker"],
-        last_of_epoch,
-        strict=True,
-    ):
-        if marker == np.inf > first_marker:
-            apart = first > newest or last < oldest or last > first_marker
-        else:
-            apart = marker - first_marker > first_marker - first
-        if of != (producer, epoch) or partition in seen or (apart and not complete):
-            number, of, seen = number + 1, (producer, epoch), set()
-            first_marker, oldest, newest = marker, first, last
-        seen.add(partition)
-        oldest, newest = min(oldest, first), max(newest, last)
-        complete = bool(ends_epoch)
-        numbers.append(number)
-    return numbers
-
-
-def _outcomes(rows: pd.DataFrame) -> pd.Series[Any]:
-    """The outcome of each number; where its partitions differ, what is not known yet comes before
-    what is."""
-    has = {
-        name: (rows["outcome"] == name).groupby(rows["number"]).any()
-        for name in _MARKER_OUTCOME.values()
-    }
-    waits = {
-        name: (rows["outcome"] == name).groupby(rows["number"]).any()
-        for name in (OPEN, UNEXPLAINED)
-    }
-    found = np.select(
-        [has[COMMITTED] & has[ABORTED], waits[UNEXPLAINED], waits[OPEN], has[ABORTED]],
-        [SPLIT, UNEXPLAINED, OPEN, ABORTED],
-        COMMITTED,
-    )
-    return pd.Series(found, has[COMMITTED].index, dtype=object)
 
 
 def _lso(partitions: pd.Series[int], bounds: Bounds) -> Ints:

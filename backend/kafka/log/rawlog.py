@@ -8,8 +8,6 @@ scanned at the speed of the network.
 
 from __future__ import annotations
 
-import logging
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,33 +16,24 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from kafka import KafkaAdminClient
-from kafka.cluster import get_ip_port_afi
 from kafka.errors import (
-    AuthorizationError,
     InvalidTopicError,
     KafkaError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
-    SaslAuthenticationFailedError,
     TopicAuthorizationFailedError,
     UnknownBrokerIdError,
     UnknownTopicOrPartitionError,
     for_code,
 )
-from kafka.net.compat import KafkaNetClient
-from kafka.net.inet import KafkaNetSocket
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from topicproof.backend import settings
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError, TopicError, UsageError
+from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.log.batches import (
     ROW,
-    SCHEMA,
     Headers,
     batch_positions,
     batch_rows,
@@ -52,6 +41,9 @@ from topicproof.backend.kafka.log.batches import (
     require_crc,
     table,
 )
+from topicproof.backend.kafka.log.client import open_client
+from topicproof.backend.kafka.log.spans import missing_spans
+from topicproof.backend.waiting import ask_until
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 PARTITION_BYTES_MAX = 4_000_000
@@ -75,22 +67,6 @@ METADATA_VERSION_MIN = 4
 
 UNCOMMITTED, COMMITTED = 0, 1
 LATEST, EARLIEST = -1, -2
-
-
-class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
-    """kafka-python's connection, chosen by the scheme `direct`, with one difference: a socket that
-    fails is closed."""
-
-    SCHEMES = ("direct",)
-
-    async def sock_connect(
-        self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None
-    ) -> Any:
-        try:
-            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
-        except BaseException:
-            sock.close()
-            raise
 
 
 Answer = TypeVar("Answer")
@@ -131,82 +107,10 @@ def scan(
 
 @contextmanager
 def connect(address: Address) -> Iterator[Connection]:
-    """One client of the cluster for several questions. Raises ClusterError, also for what goes
-    wrong inside."""
-    # The library logs the bytes it receives, and every failed attempt; what matters reaches the
-    # caller as an error.
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    require_reachable(address.bootstrap)
-    opened: list[Any] = []
-
-    def keep(**config: object) -> Any:
-        opened.append(KafkaNetClient(**config))
-        return opened[0]
-
-    try:
-        try:
-            admin = KafkaAdminClient(
-                **settings.kafka_python_config(address), kafka_client=keep, proxy_url="direct://"
-            )
-        except BaseException:
-            # The constructor starts a thread before it looks for a broker and would leave it
-            # running.
-            for each in opened:
-                each.close()
-            raise
-        try:
-            yield Connection(address, admin, opened[0])
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise cluster_error(address, error) from error
-
-
-def require_reachable(bootstrap: str) -> None:
-    """Open and close a connection to one of the addresses.
-
-    Raises ClusterError saying what each of them did, UsageError for what is no address.
-
-    The library tries a dead address for its whole time limit, says only that time was up, and
-    leaves sockets open.
-    """
-    try:
-        addresses = [get_ip_port_afi(address) for address in bootstrap.split(",")]
-    except ValueError as error:
-        raise UsageError(
-            f"The address of Kafka, {bootstrap}, must be host:port, or several with commas."
-        ) from error
-    refused = []
-    for host, port, _family in addresses:
-        try:
-            with socket.create_connection(
-                (host, port), settings.REQUEST_TIMEOUT_MS / 1000 / len(addresses)
-            ):
-                return
-        except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            refused.append(f"{host}:{port}: {reason}")
-    raise ClusterError(
-        f"No Kafka broker can be reached ({'; '.join(refused)}). Check the address and that the"
-        " broker runs."
-    )
-
-
-def cluster_error(address: Address, error: KafkaError) -> ClusterError:
-    """What happened, where, and what to do."""
-    name = type(error).__name__
-    details = f": {error.args[0]}" if error.args else ""
-    if isinstance(error, SaslAuthenticationFailedError | AuthorizationError):
-        return ClusterError(
-            f"Kafka at {address} refused this client ({name}). "
-            "Check the user and its rights in the client properties."
-        )
-    if error.retriable:
-        return ClusterError(
-            f"Kafka at {address} did not answer in time ({name}{details}). Check that its brokers"
-            " run and that the client properties have the right security settings."
-        )
-    return ClusterError(f"Kafka at {address} refused the request ({name}: {error}).")
+    """One client of the cluster for several questions. Raises ClusterError, also for errors inside
+    the block."""
+    with open_client(address) as (admin, net):
+        yield Connection(address, admin, net)
 
 
 @dataclass(frozen=True)
@@ -264,7 +168,7 @@ class Connection:
     ) -> pa.Table:
         """See `scan`. Of bounds that are `part_of` others, the batches that begin inside, cut only
         at those others'."""
-        kept, spans = _missing(bounds, since)
+        kept, spans = missing_spans(bounds, since)
         edges = {p.partition: (p.start, p.hw) for p in part_of.partitions} if part_of else {}
         parts: list[Headers] = []
         served = time.monotonic()
@@ -300,38 +204,40 @@ class Connection:
     def leaders(self, topic: str) -> dict[int, int]:
         """The broker that leads each partition. Raises TopicError for a topic that does not
         exist."""
-        deadline = time.monotonic() + NEW_TOPIC_PATIENCE_S
-        while True:
-            wanted = MetadataRequest.MetadataRequestTopic(name=topic)
-            request = MetadataRequest(
-                topics=[wanted], allow_auto_topic_creation=False, min_version=METADATA_VERSION_MIN
+        (found,) = self.metadata(topic).topics
+        for partition in found.partitions:
+            if partition.leader_id < 0:
+                raise for_code(partition.error_code)(
+                    f"partition {partition.partition_index} has no leader"
+                )
+        return {partition.partition_index: partition.leader_id for partition in found.partitions}
+
+    def metadata(self, topic: str) -> Any:
+        """The Metadata response for one topic. Raises TopicError for a topic that does not
+        exist."""
+        wanted = MetadataRequest.MetadataRequestTopic(name=topic)
+        request = MetadataRequest(
+            topics=[wanted], allow_auto_topic_creation=False, min_version=METADATA_VERSION_MIN
+        )
+
+        def ask() -> Any:
+            return self.send({None: request})[None]
+
+        def known(answer: Any) -> bool:
+            return for_code(answer.topics[0].error_code) is not UnknownTopicOrPartitionError
+
+        answer = ask_until(ask, known, NEW_TOPIC_PATIENCE_S, RETRY_PAUSE_S)
+        error = for_code(answer.topics[0].error_code)
+        if error is TopicAuthorizationFailedError:
+            raise TopicError(
+                f"Kafka at {self.address} does not let this client see the topic {topic}. Ask for"
+                " the right to read and describe it."
             )
-            (answer,) = self.send({None: request})[None].topics
-            error = for_code(answer.error_code)
-            if not answer.error_code:
-                for partition in answer.partitions:
-                    if partition.leader_id < 0:
-                        raise for_code(partition.error_code)(
-                            f"partition {partition.partition_index} has no leader"
-                        )
-                return {
-                    partition.partition_index: partition.leader_id
-                    for partition in answer.partitions
-                }
-            if error is TopicAuthorizationFailedError:
-                raise TopicError(
-                    f"Kafka at {self.address} does not let this client see the topic {topic}. "
-                    "Ask for the right to read and describe it."
-                )
-            missing = error in (UnknownTopicOrPartitionError, InvalidTopicError)
-            if missing and (error is InvalidTopicError or time.monotonic() > deadline):
-                raise TopicError(
-                    f"There is no topic {topic} at {self.address}. Check its name; capital"
-                    " letters count."
-                )
-            if not missing:
-                raise error(f"metadata of {topic}")
-            time.sleep(RETRY_PAUSE_S)
+        if error in (UnknownTopicOrPartitionError, InvalidTopicError):
+            raise self.address.missing(topic)
+        if answer.topics[0].error_code:
+            raise error(f"metadata of {topic}")
+        return answer
 
     def send(self, requests: Mapping[int | None, Any]) -> dict[int | None, Any]:
         """One request to each broker, all under way at once; None is any broker."""
@@ -523,30 +429,3 @@ def _by_leader(
     for partition in partitions:
         found.setdefault(leaders[partition], []).append(partition)
     return found
-
-
-def _missing(
-    bounds: Bounds, since: pa.Table | None
-) -> tuple[pa.Table, dict[int, list[tuple[int, int]]]]:
-    """What of `since` still holds within the bounds, and per partition the spans [first, end) to be
-    read."""
-    known = since if since is not None else SCHEMA.empty_table()
-    kept = []
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for p in bounds.partitions:
-        rows = known.filter(pc.equal(known["partition"], p.partition))
-        reached = pc.max(rows["last_offset"]).as_py() if rows.num_rows else None
-        if reached is None or reached >= p.hw:
-            # Beyond the high watermark: the topic was made anew, or these are other bounds. Nothing
-            # known counts.
-            wanted = [(p.start, p.hw)]
-        else:
-            inside = rows.filter(pc.greater_equal(rows["base_offset"], p.start))
-            kept.append(inside)
-            # A known batch across the new log start is read again, to be cut.
-            whole_from = pc.min(inside["base_offset"]).as_py() if inside.num_rows else reached + 1
-            wanted = [(p.start, whole_from), (max(reached + 1, p.start), p.hw)]
-        wanted = [span for span in wanted if span[0] < span[1]]
-        if wanted:
-            spans[p.partition] = wanted
-    return pa.concat_tables(kept) if kept else SCHEMA.empty_table(), spans

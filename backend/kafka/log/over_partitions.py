@@ -1,0 +1,136 @@
+"""Whole transactions of a topic, from their parts on each partition (`fates.transactions`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topicproof.backend.kafka.log.fates import ABORTED, COMMITTED, OPEN, UNEXPLAINED
+
+SPLIT = "SPLIT"
+"""A transaction over several partitions that was committed on one of them and aborted on
+another."""
+
+OVER_PARTITIONS_COLUMNS = (
+    "producer_id",
+    "producer_epoch",
+    "partitions",
+    "first_offset_by_partition",
+    "last_offset_by_partition",
+    "records",
+    "bytes",
+    "begin_ms",
+    "end_ms",
+    "outcome",
+)
+
+
+def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
+    """One row (`OVER_PARTITIONS_COLUMNS`) per transaction of the topic, by begin; from the table of
+    `transactions`.
+
+    `partitions`, `first_offset_by_partition` and `last_offset_by_partition` are tuples of one
+    order, by partition. `begin_ms` is the first timestamp of its data, `end_ms` that of its last
+    marker, a nullable Int64: null unless it has ended everywhere.
+
+    The parts of a transaction share producer id and epoch. A marker of the next epoch (KIP-890: of
+    a Java client, a fence or a timeout) ends its epoch, so all parts of the epoch belong together.
+    Otherwise one epoch holds many transactions (librdkafka), and time decides: the coordinator lets
+    a transaction write only after every marker of the one before, and writes the markers of one
+    transaction at nearly the same time. So, in the order of markers, a part begins the next
+    transaction if its partition already has a part, or if it was begun nearer to the first marker
+    than its own marker is to it, or later. A part without a marker joins parts that have ended only
+    if their data overlap in time: it may have been hanging since long before.
+
+    Headers alone cannot always separate two transactions of one epoch that share no partition. A
+    commit returns before its markers are written, so the next data may be some ms older than them.
+    Timestamps may be set by the writer, and clocks may differ. Then two transactions may count as
+    one, which is SPLIT if they ended differently, or one as two. Parts in other topics, and parts
+    that were deleted or compacted away, are unknown.
+    """
+    order = transactions.assign(
+        marker=transactions["marker_timestamp"].astype("Float64").fillna(np.inf).astype(float)
+    )
+    order = order.sort_values(
+        ["producer_id", "producer_epoch", "marker", "partition"], kind="stable"
+    )
+    rows = order.assign(number=_numbers(order)).sort_values(["number", "partition"], kind="stable")
+    own = rows.groupby("number")
+    found = pd.DataFrame(
+        {
+            "producer_id": own["producer_id"].first(),
+            "producer_epoch": own["producer_epoch"].first(),
+            "records": own["records"].sum(),
+            "bytes": own["bytes"].sum(),
+            "begin_ms": own["first_timestamp"].min(),
+            "end_ms": (
+                own["marker_timestamp"].max().where(own["marker_timestamp"].count() == own.size())
+            ),
+            "outcome": _outcomes(rows),
+        }
+    )
+    cuts = np.flatnonzero(np.diff(rows["number"].to_numpy())) + 1
+    for name, values in (
+        ("partitions", rows["partition"]),
+        ("first_offset_by_partition", rows["first_offset"]),
+        ("last_offset_by_partition", rows["last_offset"]),
+    ):
+        parts = np.split(values.to_numpy(), cuts) if len(rows) else []
+        found[name] = pd.Series([tuple(part.tolist()) for part in parts], found.index, dtype=object)
+    found = found.sort_values(["begin_ms", "producer_id"], kind="stable", ignore_index=True)
+    return found[list(OVER_PARTITIONS_COLUMNS)]
+
+
+def _numbers(order: pd.DataFrame) -> list[int]:
+    """Which transaction each part belongs to; the parts come by producer id, epoch and marker."""
+    # A part's data are older than its marker. Where their timestamps say otherwise, the writer's
+    # clock is ahead.
+    ahead = (order["last_timestamp"] - order["marker"]).clip(lower=0)
+    ahead = ahead.groupby([order["producer_id"], order["producer_epoch"]]).transform("max")
+    numbers: list[int] = []
+    last_of_epoch = (order["marker_epoch"] > order["producer_epoch"]).fillna(False)
+    number, of, seen, complete = -1, None, set[int](), False
+    first_marker, oldest, newest = np.inf, np.inf, -np.inf
+    for producer, epoch, partition, first, last, marker, ends_epoch in zip(
+        order["producer_id"],
+        order["producer_epoch"],
+        order["partition"],
+        order["first_timestamp"] - ahead,
+        order["last_timestamp"] - ahead,
+        order["marker"],
+        last_of_epoch,
+        strict=True,
+    ):
+        if marker == np.inf > first_marker:
+            apart = first > newest or last < oldest or last > first_marker
+        else:
+            apart = marker - first_marker > first_marker - first
+        if of != (producer, epoch) or partition in seen or (apart and not complete):
+            number, of, seen = number + 1, (producer, epoch), set()
+            first_marker, oldest, newest = marker, first, last
+        seen.add(partition)
+        oldest, newest = min(oldest, first), max(newest, last)
+        complete = bool(ends_epoch)
+        numbers.append(number)
+    return numbers
+
+
+def _outcomes(rows: pd.DataFrame) -> pd.Series[Any]:
+    """The outcome of each number; where its partitions differ, what is not known yet comes before
+    what is."""
+    has = {
+        name: (rows["outcome"] == name).groupby(rows["number"]).any()
+        for name in (COMMITTED, ABORTED)
+    }
+    waits = {
+        name: (rows["outcome"] == name).groupby(rows["number"]).any()
+        for name in (OPEN, UNEXPLAINED)
+    }
+    found = np.select(
+        [has[COMMITTED] & has[ABORTED], waits[UNEXPLAINED], waits[OPEN], has[ABORTED]],
+        [SPLIT, UNEXPLAINED, OPEN, ABORTED],
+        COMMITTED,
+    )
+    return pd.Series(found, has[COMMITTED].index, dtype=object)
