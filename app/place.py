@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 import pandas as pd
 
 from topicproof.app.wording import TRANSACTION_WORDS, plain
-from topicproof.backend.kafka.browse.search import DATA_FATES, Wanted
+from topicproof.backend.kafka.browse.search import Wanted
+from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.validators.finding import Bounds, Example, Fate, PartitionBounds
 from topicproof.validators.report import Report
 

@@ -31,6 +31,7 @@ from topicproof.app.snapshot import Snapshot
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.describe import VERDICT_SETTINGS
 from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
+from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED
 from topicproof.validators.finding import Fate
@@ -182,7 +183,7 @@ def conditions(seen: Snapshot, look: Look) -> None:
             help="Text, in large or small letters, or bytes in hexadecimal after 0x."
             + (" Each header is taken as name=value." if name == "header" else ""),
         )
-    there = [fate for fate in browse.DATA_FATES if seen.fates[fate] or fate in look.fates]
+    there = [fate for fate in DATA_FATES if seen.fates[fate] or fate in look.fates]
     st.pills(
         "Only these fates",
         there,

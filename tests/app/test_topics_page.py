@@ -16,7 +16,8 @@ from tests.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app.place import COMMITTED, UNCOMMITTED, VIEWS, Look, needle, read_look, write_look
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.browse.search import DATA_FATES, FOUND_MAX
+from topicproof.backend.kafka.browse.search import FOUND_MAX
+from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.settings import (
     READ_COMMITTED,
     Settings,

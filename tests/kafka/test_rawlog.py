@@ -35,7 +35,7 @@ from topicproof.backend.kafka.log.batches import (
     batch_rows,
     cut,
     decompress,
-    record_places,
+    record_positions,
     require_crc,
 )
 from topicproof.backend.kafka.log.fates import FATES, balance, fate_ranges, total, transactions
@@ -320,7 +320,7 @@ def test_a_thinned_out_batch_says_fewer_records_than_offsets() -> None:
     batch = thinned_batch([0, 4, 9], compression=0)
     (row,) = batch_rows(batch, batch_positions(batch, "t-0"), 0)
     assert (row["base_offset"], row["last_offset"], row["count"]) == (0, 9, 3)
-    offsets, timestamps = record_places(batch)
+    offsets, timestamps = record_positions(batch)
     assert offsets.tolist() == [0, 4, 9] and timestamps.tolist() == [1_000, 1_004, 1_009]
     middle = cut(row, batch, 2, 8, "t-0")
     assert (middle["base_offset"], middle["last_offset"], middle["count"]) == (4, 7, 1)

@@ -21,6 +21,7 @@ from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.browse.records import Headers, headers_of
+from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
@@ -34,8 +35,6 @@ LATEST_S_MAX = 5.0
 LATEST_KEPT_BYTES_MAX = 1_000
 """Of one key, value or header among the newest records: they are many, read again and again, and
 only listed."""
-DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
-"""What a record can be; a marker is none, and nothing is left of what is gone."""
 TOLD_EVERY = 5_000
 SKIPPED_MIN = 2_000
 """A stretch of other fates is skipped by a new fetch when it is at least so long; reading on is

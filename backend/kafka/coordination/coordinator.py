@@ -22,11 +22,11 @@ from kafka.errors import KafkaError, TransactionalIdNotFoundError
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import read_states
-from topicproof.backend.kafka.log.fates import fate_ranges, records_between
+from topicproof.backend.kafka.log.fates import DATA_FATES, fate_ranges, records_between
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.validators.coordinator import PREPARED, STUCK_MS
 from topicproof.validators.coordinator import OpenTransaction as OpenTransaction
-from topicproof.validators.finding import Bounds, Fate, PartitionBounds
+from topicproof.validators.finding import Bounds, PartitionBounds
 
 PRODUCER_COLUMNS = (
     "partition",
@@ -39,7 +39,6 @@ PRODUCER_COLUMNS = (
     "transactional_id",
     "state",
 )
-DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
 
 
 @dataclass(frozen=True)

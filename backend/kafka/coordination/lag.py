@@ -13,12 +13,10 @@ from dataclasses import dataclass
 import pandas as pd
 from kafka import TopicPartition
 
-from topicproof.backend.kafka.log.fates import records_between
+from topicproof.backend.kafka.log.fates import DATA_FATES, records_between
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
-
-DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
 
 
 @dataclass(frozen=True)

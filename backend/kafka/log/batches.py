@@ -1,4 +1,4 @@
-"""The format of record batches, version 2 (KIP-98): headers become rows; a record is decoded only
+"""The format of record batches, version 2 (KIP-98): headers become rows. Records are decoded only
 to cut a batch."""
 
 from __future__ import annotations
@@ -54,27 +54,17 @@ HEADER = np.dtype(
         ("count", ">i4"),
     ]
 )
+_INDEXES = ("control", "compression")
 ROW = np.dtype(
     [
-        ("partition", "i4"),
-        ("base_offset", "i8"),
-        ("last_offset", "i8"),
-        ("count", "i4"),
-        ("producer_id", "i8"),
-        ("producer_epoch", "i4"),
-        ("base_sequence", "i4"),
-        ("transactional", "?"),
-        ("control", "i1"),
-        ("first_timestamp", "i8"),
-        ("max_timestamp", "i8"),
-        ("size", "i4"),
-        ("compression", "i1"),
-        ("leader_epoch", "i4"),
+        (field.name, np.int8 if field.name in _INDEXES else field.type.to_pandas_dtype())
+        for field in SCHEMA
     ]
 )
 """A row of the table while it is collected: `control` and `compression` are indexes into the tuples
 above."""
 
+_SHARED = [name for name in HEADER.names or () if name in SCHEMA.names]
 _LENGTH_AT = 8
 _MAGIC_AT = 16
 _AFTER_LENGTH = 12
@@ -91,11 +81,10 @@ Headers = npt.NDArray[Any]
 
 
 def batch_positions(data: memoryview, where: str) -> list[int]:
-    """Where the complete batches of a Fetch response's records begin; the last batch may be cut off
-    (KIP-74).
+    """Where the complete batches of a Fetch response begin. Its last batch may be cut off (KIP-74).
 
-    Raises TopicError for records older than message format version 2, ClusterError for what is no
-    batch at all.
+    Raises TopicError for records older than message format version 2, ClusterError for bytes that
+    are not a batch.
     """
     length_at = struct.Struct(">i").unpack_from
     positions = []
@@ -121,10 +110,10 @@ def batch_positions(data: memoryview, where: str) -> list[int]:
 
 
 def require_crc(data: memoryview, positions: Sequence[int], where: str) -> None:
-    """Hold every batch against its CRC-32C, which covers all that follows it in the batch (KIP-98).
+    """Verify every batch's CRC-32C, which covers all bytes after it (KIP-98).
 
     Raises ClusterError naming the first batch that differs. kafka-python computes it by the package
-    crc32c, which takes no time beside the network; in Python it would be 5 MB/s.
+    crc32c, much faster than the network; in Python it would be 5 MB/s.
     """
     for at in positions:
         header = np.frombuffer(data[at : at + HEADER.itemsize], HEADER)[0]
@@ -154,22 +143,14 @@ def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> He
     attributes = found["attributes"]
     rows = np.zeros(len(at), ROW)
     rows["partition"] = partition
-    for name in (
-        "base_offset",
-        "count",
-        "producer_id",
-        "producer_epoch",
-        "base_sequence",
-        "leader_epoch",
-    ):
+    for name in _SHARED:
         rows[name] = found[name]
-    rows["max_timestamp"] = found["max_timestamp"]
     rows["last_offset"] = rows["base_offset"] + found["last_offset_delta"]
     rows["transactional"] = (attributes & _TRANSACTIONAL_BIT) != 0
-    # With log append time the first timestamp is the client's; with a delete horizon (KIP-534) it
-    # is no timestamp.
-    misled = (attributes & (_LOG_APPEND_TIME_BIT | _DELETE_HORIZON_BIT)) != 0
-    rows["first_timestamp"] = np.where(misled, found["max_timestamp"], found["first_timestamp"])
+    # With log append time the first timestamp is the client's. With a delete horizon (KIP-534) it
+    # is not a timestamp.
+    replaced = (attributes & (_LOG_APPEND_TIME_BIT | _DELETE_HORIZON_BIT)) != 0
+    rows["first_timestamp"] = np.where(replaced, found["max_timestamp"], found["first_timestamp"])
     rows["size"] = found["length"] + _AFTER_LENGTH
     rows["compression"] = attributes & _COMPRESSION_BITS
     for index in np.flatnonzero(attributes & _CONTROL_BIT).tolist():
@@ -178,8 +159,7 @@ def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> He
 
 
 def control_of(batch: memoryview, count: int) -> int:
-    """Index into CONTROLS. A control batch emptied by compaction no longer says what it was:
-    OTHER."""
+    """Index into CONTROLS; OTHER for a control batch that compaction has emptied."""
     if count < 1:
         return CONTROLS.index("OTHER")
     at = HEADER.itemsize
@@ -192,12 +172,12 @@ def control_of(batch: memoryview, count: int) -> int:
 
 
 def cut(row: Any, batch: memoryview, first: int, end: int, where: str) -> Any:
-    """The row for only those records of the batch that lie in [first, end). Raises ClusterError for
-    broken records."""
+    """The row for the records of the batch within [first, end). Raises ClusterError for broken
+    records."""
     try:
-        offsets, timestamps = record_places(batch[: int(row["size"])])
+        offsets, timestamps = record_positions(batch[: int(row["size"])])
     except (OSError, ValueError, IndexError) as error:
-        # Arrow's codecs raise the first two; a number that runs over the end of the records the
+        # Arrow's codecs raise the first two. A number beyond the end of the records raises the
         # third.
         raise _corrupt(
             where, int(row["base_offset"]), f"its records cannot be decoded: {error}"
@@ -219,7 +199,7 @@ def cut(row: Any, batch: memoryview, first: int, end: int, where: str) -> Any:
     return shorter
 
 
-def record_places(batch: memoryview) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def record_positions(batch: memoryview) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Offset and timestamp (ms) of every record of one batch."""
     header = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
     records = memoryview(
@@ -293,7 +273,7 @@ def _snappy(block: memoryview) -> bytes:
 
 
 def table(kept: pa.Table, parts: Sequence[Headers]) -> pa.Table:
-    """Rows as a table (`SCHEMA`), together with rows that are one already, by partition and
+    """The rows as a table (`SCHEMA`), after those that are already in one, by partition and
     offset."""
     rows = np.concatenate([np.empty(0, ROW), *parts])
     columns = []

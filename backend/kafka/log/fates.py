@@ -28,6 +28,9 @@ offset."""
 FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.GONE, Fate.UNEXPLAINED)
 """What the raw log can tell, in the order in which the balance is written."""
 
+DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
+"""The fates that a record can have."""
+
 WORST_FIRST = (Fate.UNEXPLAINED, Fate.ABORTED, Fate.PENDING, Fate.COMMITTED, Fate.GONE, Fate.MARKER)
 """Which fate colours a bin of several offsets. The first three are what somebody looks for, so one
 of them shows however many committed records surround it. Markers end every transaction and
