@@ -1,11 +1,10 @@
-"""An operator ends an open transaction. First a plan that says what is lost, then, if it is wanted,
-the deed.
+"""An operator aborts an open transaction: first a plan that says what is lost, then the abort.
 
-A hanging transaction gets an ABORT marker written to its partition (WriteTxnMarkers, KIP-664): no
+For a hanging transaction an ABORT marker is written to its partition (WriteTxnMarkers, KIP-664): no
 coordinator knows it, so none can contradict. An ordinary open one must never be ended that way,
-because its coordinator might still commit it on its other partitions: it is ended by taking its
-transactional id over, so that its coordinator aborts it everywhere and its producer is fenced. One
-that its coordinator has decided already is left alone: its marker is on the way.
+because its coordinator might still commit it on other partitions. Instead its transactional id is
+taken over: the coordinator aborts it everywhere and fences its producer. A transaction that its
+coordinator has already decided is left alone: its marker is on the way.
 """
 
 from __future__ import annotations
@@ -34,32 +33,32 @@ from topicproof.validators.coordinator import PREPARED, OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 MOVE_S = 10.0
-"""How long to wait for the partition to show that the transaction ended."""
+"""How long to wait until the partition shows the end of the transaction."""
 
 
 @dataclass(frozen=True)
 class AbortPlan:
-    """What an abort would do, as it looks now."""
+    """What an abort would do now."""
 
     topic: str
     found: OpenTransaction
     bytes: int
-    """Of its own record batches here, as stored."""
+    """Size of the transaction's record batches on this partition, as stored."""
     last_offset: int
-    """Of its own last record here."""
+    """Offset of the transaction's last record on this partition."""
     bounds: PartitionBounds
     next_stable: int
-    """Where the last stable offset will be: at the next open transaction, else at the end."""
+    """The last stable offset afterwards: the next open transaction, else the end."""
 
     @property
     def released(self) -> int:
-        """Records of others that become readable or settle, at most: some may wait behind the next
-        open one."""
+        """At most so many records of others become readable or settle: some may wait behind the
+        next open transaction."""
         return self.found.withheld - self.found.records
 
     @property
     def whose(self) -> str:
-        """Who wrote it, for a person."""
+        """The producer, in words."""
         name = (
             f"transactional id {self.found.transactional_id}, "
             if self.found.transactional_id
@@ -69,7 +68,7 @@ class AbortPlan:
 
     @property
     def lost(self) -> str:
-        """One sentence: what no read_committed consumer will ever get."""
+        """One sentence: what read_committed consumers will never get."""
         count = self.found.records
         return (
             f"Lost for every read_committed consumer: {_records(count)} ({self.bytes:,} bytes as"
@@ -79,7 +78,7 @@ class AbortPlan:
 
     @property
     def gained(self) -> str:
-        """One sentence: what is withheld no longer."""
+        """One sentence: what is no longer withheld."""
         moves = (
             f"The last stable offset moves from {self.bounds.lso:,} to {self.next_stable:,} or"
             " beyond"
@@ -93,7 +92,7 @@ class AbortPlan:
 
     @property
     def means(self) -> str:
-        """One sentence: how it is done, and whom else it touches."""
+        """One sentence: how the abort is done, and who else is affected."""
         if self.found.hanging:
             return (
                 "An ABORT marker is written to this partition; no coordinator knows the"
@@ -118,8 +117,8 @@ def plan_abort(
     producer_id: int | None = None,
     open_too: bool = False,
 ) -> AbortPlan:
-    """What aborting the transaction that begins at `offset`, or is of `producer_id`, would do.
-    Changes nothing.
+    """What it would do to abort the transaction that begins at `offset` or belongs to
+    `producer_id`. Changes nothing.
 
     Raises UsageError when there is no such open transaction, and when it is not hanging, unless
     `open_too`; also then for one that its coordinator has decided. Raises TopicError and
@@ -130,10 +129,11 @@ def plan_abort(
 
 
 def abort(address: Address, plan: AbortPlan) -> PartitionBounds:
-    """Do it, if it is still the same transaction; the partition's bounds when it has ended.
+    """Abort, if the transaction is still the planned one; returns the partition's bounds
+    afterwards.
 
-    Raises UsageError when it ended by itself since it was planned, ClusterError when the broker
-    refuses or the partition does not show the end in time.
+    Raises UsageError when it has ended by itself, ClusterError when the broker refuses or the
+    partition does not show the end in time.
     """
     found = plan.found
     with connect(address) as kafka:
@@ -197,7 +197,7 @@ def _chosen(
     opened: list[OpenTransaction], place: str, offset: int | None, producer_id: int | None
 ) -> OpenTransaction:
     if offset is None and producer_id is None:
-        raise UsageError("Say which transaction: the offset where it begins, or --producer-id.")
+        raise UsageError("Say which transaction: its first offset, or --producer-id.")
     for one in opened:
         if offset in (None, one.start_offset) and producer_id in (None, one.producer_id):
             return one
@@ -217,14 +217,14 @@ def _require_abortable(found: OpenTransaction, open_too: bool) -> None:
         return
     if found.state in PREPARED:
         raise UsageError(
-            f"{found.transactional_id} is decided ({found.state}): its coordinator writes the"
-            " marker by itself, and another one would tear it. If that takes long, look at the"
+            f"{found.transactional_id} is already decided ({found.state}). Its coordinator writes"
+            " the markers; another marker could tear the transaction. If that takes long, check the"
             " brokers that lead its partitions."
         )
     if not open_too:
         raise UsageError(
-            f"This one is not hanging. {found.why} Its coordinator aborts it by itself after its"
-            " timeout; to abort it now and fence its producer, say --open-too."
+            f"This transaction is not hanging. {found.why} Its coordinator aborts it after its"
+            " timeout. To abort it now and fence its producer, add --open-too."
         )
 
 
@@ -234,8 +234,8 @@ def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
         TopicPartition(plan.topic, found.partition),
         found.producer_id,
         found.producer_epoch,
-        # As Java's tool does: not below what the partition has seen, or the leader takes it for a
-        # fenced coordinator.
+        # As Java's tool does. Below the epoch that the partition has seen, the leader would take it
+        # for a fenced coordinator.
         max(0, found.coordinator_epoch),
     )
     try:
@@ -253,8 +253,8 @@ def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
 
 
 def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
-    """The partition's bounds once the transaction is no longer open there and the last stable
-    offset has moved on."""
+    """The partition's bounds, once the transaction has ended there and the last stable offset has
+    moved on."""
     found = plan.found
     at = TopicPartition(plan.topic, found.partition)
 
@@ -274,7 +274,7 @@ def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
     shown, bounds = ask_until(ask, itemgetter(0), MOVE_S)
     if not shown:
         raise ClusterError(
-            f"The abort was taken, but {plan.topic}-{found.partition} does not show it after"
+            f"The abort was accepted, but {plan.topic}-{found.partition} does not show it after"
             f" {MOVE_S:.0f} s. Look again: topicproof inspect {plan.topic}"
         )
     return bounds

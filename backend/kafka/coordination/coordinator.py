@@ -1,18 +1,18 @@
-"""Open transactions and producers of a topic, asked of the partitions and of the transaction
+"""Open transactions and producers of a topic, asked of its partitions and of the transaction
 coordinators (KIP-664).
 
-The search starts from the partitions: each leader knows which producers have a transaction open
-there and since which offset. What a coordinator says is joined to that. A transaction that a
-partition holds open and no coordinator knows for it is hanging: nothing will ever end it but an
-operator, and until then every read_committed reader stops there.
+The search starts from the partitions: each leader knows which producers have an open transaction
+there, and its first offset. The coordinators' answers are joined to that. A transaction that is
+open on a partition and unknown to the coordinators hangs: only an operator can end it, and until
+then every read_committed consumer stops there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 
 import pandas as pd
@@ -28,18 +28,6 @@ from topicproof.validators.coordinator import PREPARED, STUCK_MS
 from topicproof.validators.coordinator import OpenTransaction as OpenTransaction
 from topicproof.validators.finding import Bounds, PartitionBounds
 
-PRODUCER_COLUMNS = (
-    "partition",
-    "producer_id",
-    "producer_epoch",
-    "last_sequence",
-    "last_timestamp",
-    "coordinator_epoch",
-    "open_from",
-    "transactional_id",
-    "state",
-)
-
 
 @dataclass(frozen=True)
 class _Producer:
@@ -52,6 +40,9 @@ class _Producer:
     last_timestamp: int
     coordinator_epoch: int
     open_from: int | None
+
+
+PRODUCER_COLUMNS = (*(one.name for one in fields(_Producer)), "transactional_id", "state")
 
 
 @dataclass(frozen=True)
@@ -78,42 +69,35 @@ def open_transactions(
     if not found:
         return ()
     transactions = _of_coordinators(kafka, {each.producer_id for each in found})
-    if any(_told(transactions, topic, each) is None for each in found):
-        # It may have ended between the two questions. Only one that is open since the same offset
-        # still, hangs.
+    known = [_on_partition(transactions.get(each.producer_id), topic, each) for each in found]
+    if not all(known):
+        # One that is not known may have ended between the two questions. It hangs only if it is
+        # still open from the same offset.
         still = {
             (each.partition, each.producer_id, each.open_from)
             for each in _on_partitions(kafka, topic)
         }
         found = [
             each
-            for each in found
-            if _told(transactions, topic, each)
-            or (each.partition, each.producer_id, each.open_from) in still
+            for each, told in zip(found, known, strict=True)
+            if told or (each.partition, each.producer_id, each.open_from) in still
         ]
     bounds = kafka.bounds(topic) if bounds is None else bounds
     if ranges is None:
         behind = _behind(bounds, found)
         ranges = fate_ranges(kafka.scan(topic, behind), behind)
     ends = {p.partition: p.hw for p in bounds.partitions}
-    decided = _decided(kafka, transactions.values(), int(time.time() * 1000))
     now_ms = int(time.time() * 1000)
-    opened = (
-        open_transaction(
-            each,
-            transactions.get(each.producer_id),
-            (topic, each.partition),
-            _own_records(ranges, each),
-            records_between(
-                ranges, each.partition, each.open_from or 0, ends.get(each.partition, 0), DATA_FATES
-            ),
-            now_ms,
-        )
-        for each in found
-    )
-    return tuple(
-        replace(each, decided_ms=decided.get(each.transactional_id or "")) for each in opened
-    )
+    decided = _decided(kafka, transactions.values(), now_ms)
+    opened = []
+    for each in found:
+        start, end = each.open_from or 0, ends.get(each.partition, 0)
+        withheld = records_between(ranges, each.partition, start, end, DATA_FATES)
+        transaction = transactions.get(each.producer_id)
+        records = _own_records(ranges, each)
+        one = _open_transaction(topic, each, transaction, records, withheld, now_ms)
+        opened.append(replace(one, decided_ms=decided.get(one.transactional_id or "")))
+    return tuple(opened)
 
 
 def topic_producers(kafka: Connection, topic: str) -> pd.DataFrame:
@@ -126,31 +110,27 @@ def topic_producers(kafka: Connection, topic: str) -> pd.DataFrame:
     found = _on_partitions(kafka, topic)
     listed = kafka.with_retries(kafka.admin.list_transactions) if found else {}
     known = {each.producer_id: each for of_broker in listed.values() for each in of_broker}
-    rows = [
-        {
-            **vars(each),
-            "transactional_id": known[each.producer_id].transactional_id
-            if each.producer_id in known
-            else None,
-            "state": known[each.producer_id].state.value if each.producer_id in known else None,
-        }
-        for each in found
-    ]
+    rows = []
+    for each in found:
+        transaction = known.get(each.producer_id)
+        told = (
+            (transaction.transactional_id, transaction.state.value) if transaction else (None,) * 2
+        )
+        rows.append((*astuple(each), *told))
     return pd.DataFrame(rows, columns=list(PRODUCER_COLUMNS)).astype({"open_from": "Int64"})
 
 
-def open_transaction(
+def _open_transaction(
+    topic: str,
     producer: _Producer,
     transaction: _Transaction | None,
-    place: tuple[str, int],
     records: int,
     withheld: int,
     now_ms: int,
 ) -> OpenTransaction:
-    """What the partition and the coordinator say, joined; it hangs unless the coordinator knows it
-    at this place."""
-    hanging = transaction is None or place not in transaction.partitions
-    began = producer.last_timestamp if transaction is None or hanging else transaction.began_ms
+    """What the partition and the coordinator say, joined. It hangs unless the coordinator knows it
+    on this partition."""
+    known = transaction if _on_partition(transaction, topic, producer) else None
     return OpenTransaction(
         partition=producer.partition,
         producer_id=producer.producer_id,
@@ -160,12 +140,17 @@ def open_transaction(
         transactional_id=transaction.transactional_id if transaction else None,
         state=transaction.state if transaction else None,
         # The coordinator's clock may be ahead of ours.
-        age_ms=max(0, now_ms - began),
-        timeout_ms=transaction.timeout_ms if transaction and not hanging else None,
+        age_ms=max(0, now_ms - (known.began_ms if known else producer.last_timestamp)),
+        timeout_ms=known.timeout_ms if known else None,
         records=records,
         withheld=withheld,
-        hanging=hanging,
+        hanging=known is None,
     )
+
+
+def _on_partition(transaction: _Transaction | None, topic: str, producer: _Producer) -> bool:
+    """Whether the coordinator knows the transaction on the producer's partition."""
+    return transaction is not None and (topic, producer.partition) in transaction.partitions
 
 
 def _own_records(ranges: pd.DataFrame, producer: _Producer) -> int:
@@ -176,14 +161,6 @@ def _own_records(ranges: pd.DataFrame, producer: _Producer) -> int:
         & (ranges["first_offset"] >= (producer.open_from or 0))
     ]
     return int(own["records"].sum())
-
-
-def _told(
-    transactions: Mapping[int, _Transaction], topic: str, producer: _Producer
-) -> _Transaction | None:
-    """What a coordinator knows of the producer's transaction on this very partition."""
-    found = transactions.get(producer.producer_id)
-    return found if found is not None and (topic, producer.partition) in found.partitions else None
 
 
 def _on_partitions(kafka: Connection, topic: str) -> list[_Producer]:
@@ -197,9 +174,7 @@ def _on_partitions(kafka: Connection, topic: str) -> list[_Producer]:
             each.last_sequence,
             each.last_timestamp,
             each.coordinator_epoch,
-            each.current_transaction_start_offset
-            if each.current_transaction_start_offset >= 0
-            else None,
+            start if (start := each.current_transaction_start_offset) >= 0 else None,
         )
         for place, state in sorted(answer.items())
         for each in sorted(
@@ -231,11 +206,10 @@ def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[i
 def _decided(
     kafka: Connection, transactions: Collection[_Transaction], now_ms: int
 ) -> dict[str, int]:
-    """How many ms ago the decided ones were decided, by transactional id: only the coordinators'
-    log tells.
+    """How many ms ago transactions were decided, by transactional id: only the coordinators' log
+    tells.
 
-    It is read only for those that may be stuck; that it may not be read leaves their own age to
-    judge by.
+    It is read only for those that may be stuck. Without the right to read it, their age has to do.
     """
     names = {
         each.transactional_id
@@ -256,23 +230,18 @@ def _decided(
 
 
 def _behind(bounds: Bounds, found: Collection[_Producer]) -> Bounds:
-    """The bounds from the first open transaction of each partition on; partitions without one are
-    left out."""
+    """The bounds from the first open transaction of each partition on, without the partitions that
+    have none."""
     first: dict[int, int] = {}
     for each in found:
-        first[each.partition] = min(
-            first.get(each.partition, each.open_from or 0), each.open_from or 0
-        )
+        start = each.open_from or 0
+        first[each.partition] = min(first.get(each.partition, start), start)
+    starts = {p.partition: max(p.start, first.get(p.partition, p.hw)) for p in bounds.partitions}
     return Bounds(
         bounds.topic,
         tuple(
-            PartitionBounds(
-                p.partition,
-                max(p.start, first[p.partition]),
-                max(p.start, first[p.partition]),
-                p.hw,
-            )
+            PartitionBounds(p.partition, starts[p.partition], starts[p.partition], p.hw)
             for p in bounds.partitions
-            if p.partition in first and first[p.partition] < p.hw
+            if starts[p.partition] < p.hw
         ),
     )

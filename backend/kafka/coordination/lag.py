@@ -1,8 +1,8 @@
-"""What each consumer group still has to read, counted in records instead of subtracted in offsets.
+"""Consumer lag, counted in records instead of subtracted in offsets.
 
 High watermark minus committed offset counts markers, aborted records, holes, and what an open
-transaction withholds: on a transactional topic it may never reach 0. Here the records are counted
-from batch headers, at both levels.
+transaction withholds: on a transactional topic it may never reach 0. Here records are counted from
+batch headers, at both isolation levels.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class PartitionLag:
     committed: int
     """The offset that the group would read next."""
     visible: int
-    """Records it can read now at read_committed: committed ones from there to the LSO."""
+    """Records readable now at read_committed: committed ones from there to the LSO."""
     uncommitted: int
-    """Records it can read now at read_uncommitted: all data from there to the high watermark."""
+    """Records readable now at read_uncommitted: all data from there to the high watermark."""
     withheld: int
-    """Records from there on that lie at or above the LSO."""
+    """Records from there on, at or above the LSO."""
     subtraction: int
     """High watermark minus committed offset: the number that other tools show."""
     exact: bool
-    """False where the committed offset lies inside a batch that compaction thinned out: then one
-    batch is estimated."""
+    """False if the committed offset lies inside a batch that compaction thinned out: that batch is
+    estimated."""
     stuck: bool
     """Nothing is left below the LSO, and an open transaction withholds the rest."""
     stuck_behind: str | None
-    """Who holds the LSO back, if that was asked: a transactional id, or the producer of a hanging
+    """The holder of the LSO, if known: a transactional id, or the producer of a hanging
     transaction."""
     why: str
     """One sentence for a person."""
@@ -74,7 +74,7 @@ class GroupLag:
 
     @property
     def stuck(self) -> bool:
-        """It waits for an open transaction on some partition, and has nothing to read on any."""
+        """It waits for an open transaction on one partition, and can read nothing on any."""
         return self.visible == 0 and any(p.stuck for p in self.partitions)
 
 
@@ -130,8 +130,8 @@ def group_states(kafka: Connection) -> dict[str, str]:
 def partition_lag(
     p: PartitionBounds, committed: int, ranges: pd.DataFrame, blocker: OpenTransaction | None = None
 ) -> PartitionLag:
-    """The lag of a group that would read `committed` next; `blocker` holds the LSO, if it is known.
-    Pure."""
+    """The lag of a group that would read `committed` next. `blocker` is the transaction that holds
+    the LSO, if known."""
     visible = records_between(ranges, p.partition, committed, p.lso, [Fate.COMMITTED])
     uncommitted = records_between(ranges, p.partition, committed, p.hw, DATA_FATES)
     withheld = records_between(ranges, p.partition, max(committed, p.lso), p.hw, DATA_FATES)
@@ -166,8 +166,8 @@ def _why(
 ) -> str:
     if committed > p.hw:
         return (
-            f"The committed offset {committed:,} lies behind the end of the log ({p.hw:,}): was the"
-            " topic made anew?"
+            f"The committed offset {committed:,} lies beyond the end of the log ({p.hw:,}). Was the"
+            " topic recreated?"
         )
     deleted = (
         f"{p.start - committed:,} offsets were deleted before it read them. "

@@ -1,9 +1,9 @@
-"""Why a transaction was aborted, and under which name it ran: the raw log's transactions beside the
-coordinators' log.
+"""Why transactions were aborted, and their transactional ids: the raw log's transactions joined
+with the coordinators' log.
 
-`declared`: its producer said so. `timeout`: its coordinator ended it because nobody did in time.
-`fenced`: another producer took its transactional id over. `operator`: no coordinator decided so.
-Where nothing proves one of them, the reason is not known.
+`declared`: the producer aborted it. `timeout`: the coordinator aborted it after its timeout.
+`fenced`: another producer took over the transactional id. `operator`: no coordinator decided it.
+Without proof, the reason is unknown.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from topicproof.backend.kafka.log.fates import ABORTED
 
 DECLARED, TIMEOUT, FENCED, OPERATOR = "declared", "timeout", "fenced", "operator"
 CLOCKS_MS = 1_000
-"""By how much the clock of a partition's leader may be behind the coordinator's."""
+"""How far a partition leader's clock may be behind the coordinator's."""
 EPOCH_BUMPS = 2
-"""The transaction version whose clients get a new epoch with every end (KIP-890)."""
+"""The transaction version in which every end bumps the epoch (KIP-890)."""
 
 
 class _Abort(NamedTuple):
-    """A decision to abort, and what its transactional id did right before and once the abort was
-    complete."""
+    """A decision to abort, with the transactional id's entries before it and after its
+    completion."""
 
     before: StateEntry | None
     decided: StateEntry
@@ -50,11 +50,11 @@ def abort_reasons(
     """The reason of every row of `fates.transactions`; None where it was not aborted, or nothing
     proves a reason.
 
-    `states` are the coordinators' entries, in order for each transactional id. A marker of the
-    data's own epoch was asked for by the producer (transaction version 1): fences and timeouts
-    always raise it. An operator's marker has it too, but no decision behind it. Compaction keeps
-    the later entries of an id, so where the log knows the producer from before the marker, a
-    decision that is not there was never made.
+    `states` are the coordinators' entries, in order for each transactional id. A marker with the
+    data's own epoch was requested by the producer (transaction version 1): fences and timeouts
+    always bump the epoch. An operator's marker has the same epoch, but no decision behind it.
+    Compaction keeps the later entries of an id. So if the log knows the producer from before the
+    marker, a missing decision was never made.
     """
     decided: dict[int, list[_Abort]] = {}
     for each in _aborts(states):
@@ -111,14 +111,14 @@ def _reason(
     before, entry, _, after = max(behind, key=lambda each: each.decided.updated_ms)
     if entry.updated_ms - entry.began_ms >= entry.timeout_ms:
         return TIMEOUT
-    # A fence writes its own version into the decision; the client's is in what was written while it
-    # went on.
+    # A fence writes its own version into the decision. The client's version is in the entries of
+    # the ongoing transaction.
     if (
         before is not None
         and before.state == "Ongoing"
         and (before.client_version or 0) < EPOCH_BUMPS
     ):
         return FENCED
-    # Here every end raises the epoch. A fence is followed by its successor's Empty; so is an abort
-    # before a restart.
+    # Here every end bumps the epoch. A fence is followed by its successor's Empty, and so is an
+    # abort before a restart.
     return DECLARED if after is None or after.state == "Ongoing" else None

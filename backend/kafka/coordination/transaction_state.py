@@ -1,12 +1,12 @@
-"""What the coordinators wrote into their own log: `__transaction_state`, read as a topic.
+"""The transaction coordinators' own log, `__transaction_state`, read as a topic.
 
-One record per change of a transactional id's state, from which follows what no answer of a
-coordinator tells: which id a producer id had that is forgotten or replaced, since when a decided
-transaction waits, and why one was aborted.
+It has one record per state change of a transactional id. It tells what coordinators do not answer:
+the transactional id of a forgotten or replaced producer id, when a transaction was decided, and why
+one was aborted.
 
 Kafka's schemas: `TransactionLogKey.json` and `TransactionLogValue.json` of its module
-transaction-coordinator. The log is compacted, so what is old may be gone; a record of a version
-that is not known here is passed over.
+transaction-coordinator. The log is compacted, so old entries may be gone. Records of unknown
+versions are skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from topicproof.validators.finding import Bounds
 
 TOPIC = "__transaction_state"
 ENTRIES_MAX = 50_000
-"""Of each partition, at most about this many of the last records are read: 16,000 transactions."""
+"""At most so many of the last records of each partition are read: 16,000 transactions."""
 STATES = (
     "Empty",
     "Ongoing",
@@ -41,7 +41,7 @@ STATES = (
     "Dead",
     "PrepareEpochFence",
 )
-"""By the number that the log has for them."""
+"""Indexed by the number in the log."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class StateEntry:
     transactional_id: str
     producer_id: int
     previous_producer_id: int
-    """The one it had before its epochs were used up; -1: none."""
+    """The producer id before its epochs were used up; -1: none."""
     producer_epoch: int
     timeout_ms: int
     state: str
@@ -60,17 +60,17 @@ class StateEntry:
     began_ms: int
     """-1 when no transaction is under way."""
     client_version: int | None
-    """Transaction version that the client spoke (KIP-890): 2 bumps the epoch with every end; None
-    before Kafka 4."""
+    """The client's transaction version (KIP-890): 2 bumps the epoch with every end. None before
+    Kafka 4."""
 
 
 def read_states(
     address: Address, bounds: Bounds, transactional_ids: Collection[str] | None = None
 ) -> tuple[StateEntry, ...]:
-    """What the log holds of these transactional ids (None: of all), in order for each id.
+    """The log's entries of these transactional ids (None: of all), in order for each id.
 
-    `bounds` are those of `__transaction_state`. Raises ClusterError when it may not be read or does
-    not come in time.
+    `bounds` are those of `__transaction_state`. Raises ClusterError when the log may not be read or
+    does not arrive in time.
     """
     count = len(bounds.partitions)
     wanted = (
@@ -93,8 +93,8 @@ def read_states(
 
 
 def partition_of(transactional_id: str, partitions: int) -> int:
-    """The partition of the log that an id's coordinator leads: Java's hash of a text, made positive
-    as Kafka does."""
+    """The log partition of an id, whose leader is the id's coordinator: Java's string hash, made
+    positive as in Kafka."""
     found = 0
     data = transactional_id.encode("utf-16-be")
     for (unit,) in struct.iter_unpack(">H", data):
@@ -104,8 +104,7 @@ def partition_of(transactional_id: str, partitions: int) -> int:
 
 
 def decode(key: bytes | None, value: bytes | None) -> StateEntry | None:
-    """A record of the log; None for a deleted id and for versions, or bytes, that are not
-    understood."""
+    """A record of the log; None for a deleted id, an unknown version or broken bytes."""
     if not key or not value:
         return None
     try:

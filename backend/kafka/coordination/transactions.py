@@ -1,8 +1,7 @@
-"""A whole cluster: every transactional id that its coordinators know, and what is open on any
-topic.
+"""All transactional ids of a cluster, and the transactions that are open on any topic.
 
-What is open is asked of the partitions first, as in `coordinator`, so that hanging transactions are
-among it.
+Open transactions are looked up on the partitions first, as in `coordinator`, which also finds
+hanging ones.
 """
 
 from __future__ import annotations
@@ -33,21 +32,22 @@ class TransactionalId:
     state: str
     producer_id: int
     producer_epoch: int | None
-    """This and what follows is None, or empty, while no transaction is under way."""
+    """None while no transaction is under way, as are the fields below; `partitions` is then
+    empty."""
     timeout_ms: int | None
     age_ms: int | None
     partitions: tuple[tuple[str, int], ...]
-    """Where its transaction has written to; offsets that it carries are on `__consumer_offsets`."""
+    """The partitions of its transaction. Offsets in it are on `__consumer_offsets`."""
 
 
 @dataclass(frozen=True)
 class TransactionsOfCluster:
-    """What is open, and who may open something."""
+    """Open transactions, and all transactional ids."""
 
     open: Mapping[str, tuple[OpenTransaction, ...]]
-    """By topic, Kafka's own topics included; those with nothing open are left out."""
+    """By topic, including Kafka's own; without topics that have none."""
     ids: tuple[TransactionalId, ...]
-    """Those under way first, the oldest first; then by name."""
+    """Those under way first, oldest first; then by name."""
 
     def to_json(self) -> dict[str, Any]:
         """For `json.dumps`, every sentence included."""
@@ -105,7 +105,7 @@ def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
 
 
 def _described(kafka: Connection, listed: Any) -> TransactionalId:
-    """Only those under way are described: a cluster may know many thousands that are not."""
+    """Only ids under way are described: a cluster may have many thousands of others."""
     name, state = listed.transactional_id, listed.state.value
     if state in UNDER_WAY:
         # It may have expired since it was listed.

@@ -1,9 +1,7 @@
-"""Offsets of consumer groups that an open transaction holds (KIP-447): asked for with the wish that
-they be stable.
+"""Committed offsets that an open transaction may still change (KIP-447).
 
-A consumer that takes such a partition over cannot start, because nobody knows yet where. That is
-over with the transaction, so the transactions that are open on the group's partition of
-`__consumer_offsets` are named.
+A consumer that is assigned such a partition cannot start until the transaction ends. Its
+candidates are the transactions that are open on the group's partition of `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from topicproof.validators.coordinator import UnstableOffset
 
 TOPIC = "__consumer_offsets"
 VERSION_MIN, VERSION_MAX = 8, 9
-"""From 8 on one request asks for many groups (KIP-709); from 10 on it names topics by id only."""
+"""From 8 on one request asks for many groups (KIP-709); from 10 on it names topics only by id."""
 
 
 def unstable_offsets(kafka: Connection, topic: str) -> tuple[int, tuple[UnstableOffset, ...]]:
@@ -45,7 +43,7 @@ def unstable_offsets(kafka: Connection, topic: str) -> tuple[int, tuple[Unstable
         )
         for group, partition in sorted(unstable)
     ]
-    # Without a holder it has ended between the two questions.
+    # Without a holder, the transaction has ended between the two questions.
     return stable + len(unstable), tuple(each for each in found if each.holders)
 
 
