@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import pandas as pd
 
 from topicproof.app.wording import TRANSACTION_WORDS, plain
-from topicproof.backend.kafka.browse.search import Wanted
+from topicproof.backend.kafka.browse.search import RecordQuery
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.validators.finding import Bounds, Example, Fate, PartitionBounds
 from topicproof.validators.report import Report
@@ -203,8 +203,8 @@ class Look:
     """Of the live tail."""
 
     @property
-    def wanted(self) -> Wanted:
-        return Wanted(needle(self.key), needle(self.value), needle(self.header), self.fates)
+    def wanted(self) -> RecordQuery:
+        return RecordQuery(needle(self.key), needle(self.value), needle(self.header), self.fates)
 
     @property
     def time_ms(self) -> int | None:

@@ -63,7 +63,7 @@ def beyond_spark(batches: pa.Table) -> bool:
     in the middle of a batch may have an earlier one that no header shows."""
     shown = [pc.min_max(batches[name]).as_py() for name in ("first_timestamp", "max_timestamp")]
     return any(
-        one["min"] is not None and (one["min"] < MIN_MS or one["max"] > MAX_MS) for one in shown
+        each["min"] is not None and (each["min"] < MIN_MS or each["max"] > MAX_MS) for each in shown
     )
 
 
@@ -158,12 +158,12 @@ class RecordsReader(DataSourceReader):
 
 def _rows(messages: list[Message]) -> pa.RecordBatch:
     columns: list[list[Any]] = [
-        [one.partition() for one in messages],
-        [one.offset() for one in messages],
-        [min(max(one.timestamp()[1], MIN_MS), MAX_MS) * 1_000 for one in messages],
-        [one.key() for one in messages],
-        [one.value() for one in messages],
-        [_headers(one) for one in messages],
+        [each.partition() for each in messages],
+        [each.offset() for each in messages],
+        [min(max(each.timestamp()[1], MIN_MS), MAX_MS) * 1_000 for each in messages],
+        [each.key() for each in messages],
+        [each.value() for each in messages],
+        [_headers(each) for each in messages],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
@@ -171,4 +171,4 @@ def _rows(messages: list[Message]) -> pa.RecordBatch:
 
 def _headers(message: Message) -> list[dict[str, Any]] | None:
     headers = list(message.headers() or ())
-    return [{"key": one[0], "value": one[1]} for one in headers] if headers else None
+    return [{"key": each[0], "value": each[1]} for each in headers] if headers else None

@@ -14,7 +14,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.describe import describe_cluster, describe_topic
-from topicproof.backend.kafka.browse.search import Stop, Wanted, latest, offset_at, search
+from topicproof.backend.kafka.browse.search import RecordQuery, Stop, latest, offset_at, search
 from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, idempotent_producer_config
 from topicproof.validators.finding import Fate
 
@@ -31,23 +31,23 @@ def test_records_are_found_by_what_is_in_them(
     writer.write("A3 A+ B4 B- n2 C1")
     seen = take(Address(bootstrap), topic)
 
-    def found(wanted: Wanted, first: int = 0) -> list[tuple[int, Fate]]:
+    def found(wanted: RecordQuery, first: int = 0) -> list[tuple[int, Fate]]:
         answer = search(Address(bootstrap), seen.bounds, seen.ranges, 0, first, wanted)
         assert (answer.stop, answer.reached) == (Stop.END, seen.bounds.partitions[0].hw)
         return [(row.offset, row.fate) for row in answer.rows]
 
     everything = [0, 1, 2, 4, 5, 6, 7, 9, 10, 11]
-    assert [offset for offset, _fate in found(Wanted())] == everything
-    assert found(Wanted(fates=(Fate.ABORTED,))) == [
+    assert [offset for offset, _fate in found(RecordQuery())] == everything
+    assert found(RecordQuery(fates=(Fate.ABORTED,))) == [
         (offset, Fate.ABORTED) for offset in (4, 5, 6, 7)
     ]
-    assert found(Wanted(fates=(Fate.PENDING, Fate.ABORTED)), 6)[-1] == (11, Fate.PENDING)
-    assert found(Wanted(key=b"b2")) == [(6, Fate.ABORTED)]
-    assert len(found(Wanted(header=b"kind=invoice"))) == len(everything) and not found(
-        Wanted(header=b"kind=x")
+    assert found(RecordQuery(fates=(Fate.PENDING, Fate.ABORTED)), 6)[-1] == (11, Fate.PENDING)
+    assert found(RecordQuery(key=b"b2")) == [(6, Fate.ABORTED)]
+    assert len(found(RecordQuery(header=b"kind=invoice"))) == len(everything) and not found(
+        RecordQuery(header=b"kind=x")
     )
-    assert len(found(Wanted(value=b"SOME LENGTH"))) == len(everything) and not found(
-        Wanted(value=b"\xff")
+    assert len(found(RecordQuery(value=b"SOME LENGTH"))) == len(everything) and not found(
+        RecordQuery(value=b"\xff")
     )
 
 
@@ -71,7 +71,7 @@ def test_a_search_stops_at_its_limits_and_goes_on(
             seen.ranges,
             0,
             first,
-            Wanted(),
+            RecordQuery(),
             lambda *each: told.append(each),
         )
         stops.append(answer.stop)
@@ -80,7 +80,7 @@ def test_a_search_stops_at_its_limits_and_goes_on(
     assert offsets == list(range(100))
     assert stops == [Stop.FOUND] * 4 + [Stop.END]
     assert (10, 10) in told
-    answer = search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, Wanted(key=b"A29"))
+    answer = search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, RecordQuery(key=b"A29"))
     assert (answer.rows, answer.stop, answer.reached) == ((), Stop.OFFSETS, 40)
     # What has another fate is not read, so it does not count.
     answer = search(
@@ -89,11 +89,13 @@ def test_a_search_stops_at_its_limits_and_goes_on(
         seen.ranges,
         0,
         0,
-        Wanted(key=b"A29", fates=(Fate.ABORTED,)),
+        RecordQuery(key=b"A29", fates=(Fate.ABORTED,)),
     )
     assert [row.offset for row in answer.rows] == [99]
     monkeypatch.setattr(browse, "SCAN_BYTES_MAX", 100)
-    assert search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, Wanted()).stop is Stop.BYTES
+    assert (
+        search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, RecordQuery()).stop is Stop.BYTES
+    )
 
 
 def test_a_time_is_an_offset(bootstrap: str, new_topic: Callable[..., str]) -> None:
@@ -147,7 +149,7 @@ def test_deleted_records_are_said(bootstrap: str, new_topic: Callable[..., str])
     seen = take(Address(bootstrap), topic)
     delete_below(bootstrap, topic, 5)
     with pytest.raises(TopicError, match="deleted after the bounds were taken"):
-        search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, Wanted())
+        search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, RecordQuery())
 
 
 def test_what_a_cluster_and_a_topic_are_made_of(

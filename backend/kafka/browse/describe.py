@@ -1,4 +1,4 @@
-"""What a cluster and a topic are made of: brokers, topics, leaders, settings. No record is read."""
+"""A cluster and a topic: brokers, topics, leaders, settings. No record is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERDICT_SETTINGS = (
     "retention.ms",
     "unclean.leader.election.enable",
 )
-"""Settings that decide what a topic still holds, or how safe it is: a verdict depends on them."""
+"""Settings on which a verdict depends: what a topic still holds, and how safe it is."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Broker:
 
 @dataclass(frozen=True)
 class TopicShape:
-    """A topic's name and how it is spread."""
+    """A topic's name, partitions and replicas."""
 
     topic: str
     partitions: int
     replicas: int
-    """Of its partition with the fewest."""
+    """The fewest of any partition."""
     out_of_sync: int
     """Partitions that lack an in-sync replica."""
 
@@ -54,13 +54,13 @@ class ClusterView:
     cluster: str
     brokers: tuple[Broker, ...]
     controller: int | None
-    """The leader of the metadata quorum; None when the cluster does not say, as before KRaft."""
+    """The leader of the metadata quorum; None if unknown, as before KRaft."""
     topics: tuple[TopicShape, ...]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a partition lies."""
+    """The brokers of a partition."""
 
     partition: int
     leader: int
@@ -74,9 +74,9 @@ class Setting:
 
     name: str
     value: str
-    """Empty for one that is secret."""
+    """Empty if it is secret."""
     source: str
-    """Where the value is set, in Kafka's words: DYNAMIC_TOPIC_CONFIG, DEFAULT_CONFIG and so on."""
+    """Kafka's name for the source: DYNAMIC_TOPIC_CONFIG, DEFAULT_CONFIG and so on."""
 
     @property
     def default(self) -> bool:
@@ -112,8 +112,7 @@ def describe_cluster(address: Address) -> ClusterView:
 def describe_topic(
     address: Address, topic: str
 ) -> tuple[tuple[Placement, ...], tuple[Setting, ...]]:
-    """Where its partitions lie, and its settings: those that are not the default first, then by
-    name.
+    """The topic's placements and settings; settings that are not the default come first.
 
     Raises TopicError for a missing topic, ClusterError.
     """
@@ -137,11 +136,11 @@ def describe_topic(
         )
         for name, each in answer["topic"][topic].items()
     ]
-    return placements, tuple(sorted(settings, key=lambda one: (one.default, one.name)))
+    return placements, tuple(sorted(settings, key=lambda each: (each.default, each.name)))
 
 
 def cleanup_policy(kafka: Connection, topic: str) -> str:
-    """What Kafka removes from a topic, such as `delete after 7 days`; empty where we may not
+    """What Kafka removes from a topic, such as `delete after 7 days`; empty without the right to
     ask."""
     try:
         answer = kafka.with_retries(
@@ -163,7 +162,7 @@ def cleanup_policy(kafka: Connection, topic: str) -> str:
 
 
 def _controller(kafka: Connection) -> int | None:
-    """A broker names any broker as the controller since KRaft; the quorum knows."""
+    """The quorum's answer. Since KRaft, brokers name any broker as the controller."""
     try:
         told = kafka.with_retries(kafka.admin.describe_metadata_quorum)
         leader: int = told["topics"][0]["partitions"][0]["leader_id"]

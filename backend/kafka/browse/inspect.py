@@ -1,4 +1,4 @@
-"""A topic at a glance: what `topicproof inspect` prints. Asked once, without Spark."""
+"""A topic at a glance, for `topicproof inspect`. Asked once, without Spark."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PartitionView:
 
 @dataclass(frozen=True)
 class TransactionView:
-    """One transaction on one partition, as the raw log shows it. Times are in ms since 1970."""
+    """One transaction on one partition, from the raw log. Times are in ms since 1970."""
 
     partition: int
     producer_id: int
@@ -69,39 +69,38 @@ class TransactionView:
     first_timestamp: int
     last_timestamp: int
     outcome: str
-    """COMMITTED, ABORTED, OPEN, or UNEXPLAINED: no marker although it lies below the last stable
-    offset."""
+    """COMMITTED, ABORTED, OPEN, or UNEXPLAINED: no marker, but below the last stable offset."""
     marker_offset: int | None
     marker_timestamp: int | None
     marker_epoch: int | None
-    """The epoch after the data's for Java clients, fences and timeouts (KIP-890)."""
+    """The data's epoch + 1 for Java clients, fences and timeouts (KIP-890)."""
     transactional_id: str | None
-    """By a coordinator that still knows the producer, or by the coordinators' log."""
+    """From a coordinator that still knows the producer, or from the coordinators' log."""
     reason: str | None
-    """Why it was aborted (`reasons`): declared, timeout, fenced, operator; None: it was not, or not
-    proven."""
+    """Why it was aborted (`reasons`): declared, timeout, fenced, operator; None if it was not, or
+    without proof."""
 
 
 @dataclass(frozen=True)
 class TransactionsView:
-    """The transactions that have data in the bounds, counted per partition that they touch."""
+    """The transactions with data in the bounds, counted once per partition."""
 
     committed: int
     aborted: int
     open: int
     unexplained: int
     records_committed: int
-    """Records inside committed transactions; those outside of any are not among them."""
+    """Records in committed transactions, without those outside of transactions."""
     records_aborted: int
     aborted_by: Mapping[str, int]
-    """The aborted ones by reason; those whose reason is not known are not among them."""
+    """The aborted ones by known reason."""
     last: tuple[TransactionView, ...]
-    """The last few to begin, the latest first."""
+    """The last few to begin, latest first."""
 
 
 @dataclass(frozen=True)
 class ProducerView:
-    """A producer that a partition's leader remembers. `open_from` is the start of its open
+    """A producer known to a partition's leader. `open_from` is the start of its open
     transaction."""
 
     partition: int
@@ -117,26 +116,26 @@ class ProducerView:
 
 @dataclass(frozen=True)
 class TopicView:
-    """What a topic holds, and what stands in the way of its readers."""
+    """What a topic holds, and what blocks its consumers."""
 
     topic: str
     taken_at: datetime
-    """UTC, just after the bounds were taken."""
+    """UTC, right after the bounds."""
     bounds: Bounds
     fates: Mapping[Fate, int]
     """Offsets by fate over all partitions; sums to `bounds.offsets`."""
     outside: int
-    """Records that are in no transaction."""
+    """Records outside of transactions."""
     partitions: tuple[PartitionView, ...]
     transactions: TransactionsView
     open: tuple[OpenTransaction, ...]
     producers: tuple[ProducerView, ...]
     lags: tuple[GroupLag, ...]
     unstable: tuple[UnstableOffset, ...]
-    """Offsets of groups that an open transaction holds."""
+    """Group offsets held by an open transaction."""
     not_heard: tuple[str, ...]
-    """Questions that the cluster did not answer, each with its reason: their part of the view is
-    empty, not 0."""
+    """Questions that the cluster did not answer, with the reasons. Their part of the view is empty,
+    not 0."""
 
     def to_json(self) -> dict[str, Any]:
         """For `json.dumps`: fates in lower case, times in ISO 8601, every sentence included."""
@@ -168,11 +167,11 @@ class TopicView:
 
 
 def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> TopicView:
-    """Look at a topic once. The log must be readable; what the coordinators do not answer is listed
-    as not heard.
+    """Look at a topic once. The log must be readable; unanswered questions to coordinators are
+    listed in `not_heard`.
 
-    `check_crc` holds every batch against its checksum. Raises TopicError for a missing topic,
-    ClusterError when no broker answers or a batch is corrupt.
+    `check_crc` verifies every batch's checksum. Raises TopicError for a missing topic, ClusterError
+    when no broker answers or a batch is corrupt.
     """
     with connect(address) as kafka:
         bounds = kafka.bounds(topic)
@@ -242,8 +241,8 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
 
 
 def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsView:
-    """The table of `fates.transactions`, with `transactional_id` and `reason`, counted, with the
-    last few to begin."""
+    """Counts of the table of `fates.transactions`, with `transactional_id` and `reason`, and its
+    last few rows to begin."""
     number = found["outcome"].value_counts()
     records = found.groupby("outcome")["records"].sum()
     latest = found.sort_values(
@@ -266,8 +265,8 @@ def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsV
 def _states(
     kafka: Connection, ended: pd.DataFrame, names: Mapping[int, str | None]
 ) -> tuple[StateEntry, ...]:
-    """What the coordinators' log holds of the producers of these transactions; of all, where a name
-    is not known."""
+    """The coordinators' log entries of these transactions' producers; of all producers if a name is
+    unknown."""
     wanted = {names.get(producer_id) for producer_id in ended["producer_id"].unique()}
     if not wanted:
         return ()

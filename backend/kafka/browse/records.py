@@ -1,7 +1,7 @@
-"""A window of one partition, record by record, at both isolation levels, with what the raw log
-knows about each offset.
+"""A window of one partition, offset by offset, at both isolation levels and with the raw log's
+account.
 
-An offset that holds no record is a row too: a marker, or a hole that compaction or deletion left.
+An offset without a record is a row too: a marker, or a hole left by compaction or deletion.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from confluent_kafka import Message
 from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka.browse.explain import Account, Transaction, fate_of, why
 from topicproof.backend.kafka.browse.unpack import Head, Named, name_packed
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
 from topicproof.validators.finding import Bounds, Fate
@@ -31,7 +32,7 @@ from topicproof.validators.lineage.headers import (
 from topicproof.validators.lineage.packs import PACKED_HEADER
 
 GRACE_S = 1.0
-"""How long to listen for records that must not come, once all that must come are there."""
+"""How long to wait for unexpected records once all expected ones have arrived."""
 TEXT_CHARACTERS = 200
 
 _UTF8_BYTES_MAX = 4
@@ -46,51 +47,26 @@ class Record:
     partition: int
     offset: int
     timestamp_ms: int | None
-    """None where no record is."""
+    """None without a record."""
     key: bytes | None
     value: bytes | None
     headers: Headers
     fate: Fate
     delivered: bool
-    """It came at read_committed."""
+    """Whether a read_committed consumer received it."""
     transaction: str | None
-    """`<transactional id>/<sequence>, attempt <n>` where our header says so, else the producer;
-    None outside of any."""
+    """`<transactional id>/<sequence>, attempt <n>` from our header, else the producer; None
+    outside of transactions."""
     why: str
-    """Why a read_committed consumer gets this offset, or does not."""
+    """Why a read_committed consumer receives this offset or not."""
     packed: bytes | None = None
-    """Its lineage, where that is in a header of another record."""
+    """Its lineage, if that is in a header of another record."""
 
     @property
     def lineage(self) -> str | None:
-        """`topic/partition/offset/index` of the input that our sink made this record from."""
+        """`topic/partition/offset/index` of the input of this record, if our sink wrote it."""
         found = self.packed or _header(self.headers, LINEAGE_HEADER)
         return None if found is None else as_text(found)
-
-
-@dataclass(frozen=True)
-class _Transaction:
-    """What the raw log knows of one transaction on one partition."""
-
-    first_offset: int
-    marker_offset: int | None
-    control: str | None
-    """COMMIT or ABORT; None when no marker is in the bounds."""
-
-
-@dataclass(frozen=True)
-class _Place:
-    """What the raw log knows of one offset."""
-
-    fate: Fate
-    control: str | None
-    held: bool
-    """A record must be here."""
-    thinned: bool
-    """Compaction left some records of the batch: one of them may be here."""
-    transactional: bool
-    transaction: int | None
-    producer_id: int | None
 
 
 def read_window(
@@ -106,11 +82,10 @@ def read_window(
     """A `Record` for every offset of [first, first + count) that lies in the bounds, in offset
     order.
 
-    `ranges` are the `fates.fate_ranges` of the same bounds. Both levels are read, each by a
-    consumer of its own, never past the LSO or the high watermark. `batches` are the raw log's:
-    without them, lineage that is packed is not known. Raises TopicError when the partition is not
-    in the bounds or its records were deleted in the meantime, ClusterError when the records do not
-    come in time.
+    `ranges` are the `fates.fate_ranges` of the same bounds. Each level is read by a consumer of its
+    own, up to the LSO or the high watermark. `batches` are the raw log's; without them, packed
+    lineage is unknown. Raises TopicError when the partition is not in the bounds or its records
+    were deleted meanwhile, ClusterError when the records do not arrive in time.
     """
     found = [p for p in bounds.partitions if p.partition == partition]
     if not found:
@@ -122,22 +97,22 @@ def read_window(
     if low >= end:
         return []
     own = ranges[ranges["partition"] == partition]
-    places = _places(own, low, end)
+    accounts = _accounts(own, low, end)
 
     def at_level(isolation: str, stop: int) -> dict[int, Message]:
         everything = isolation == settings.READ_UNCOMMITTED
         due = {
             o
-            for o, place in places.items()
-            if place.held and (everything or place.fate == Fate.COMMITTED)
+            for o, account in accounts.items()
+            if account.held and (everything or account.fate == Fate.COMMITTED)
         }
         return _read(address, topic, isolation, partition, (low, stop), due)
 
     with ThreadPoolExecutor(2) as pool:
-        # Side by side: each waits for the brokers most of its time.
+        # At the same time: each mostly waits for the brokers.
         uncommitted = pool.submit(at_level, settings.READ_UNCOMMITTED, end)
         committed = pool.submit(at_level, settings.READ_COMMITTED, min(end, p.lso))
-    transactions = _transactions(own, {place.transaction for place in places.values()})
+    transactions = _transactions(own, {account.transaction for account in accounts.values()})
     named: dict[int, Named] = {}
     if batches is not None:
 
@@ -149,18 +124,18 @@ def read_window(
         named = _named(
             _of_window(batches, partition, transactions, low, end),
             low,
-            places,
+            accounts,
             transactions,
             uncommitted.result(),
             read_head,
         )
     return _records(
-        partition, p.lso, places, transactions, uncommitted.result(), committed.result(), named
+        partition, p.lso, accounts, transactions, uncommitted.result(), committed.result(), named
     )
 
 
 def _of_window(
-    batches: pa.Table, partition: int, transactions: Mapping[int, _Transaction], low: int, end: int
+    batches: pa.Table, partition: int, transactions: Mapping[int, Transaction], low: int, end: int
 ) -> pa.Table:
     """The batches of the window and of the transactions that reach into it."""
     first = min((one.first_offset for one in transactions.values()), default=low)
@@ -175,20 +150,20 @@ def _of_window(
 def _named(
     batches: pa.Table,
     low: int,
-    places: Mapping[int, _Place],
-    transactions: Mapping[int, _Transaction],
+    accounts: Mapping[int, Account],
+    transactions: Mapping[int, Transaction],
     messages: Mapping[int, Message],
     read_head: Callable[[int], Head | None],
 ) -> dict[int, Named]:
-    """What packs say of the window's records that say nothing of themselves."""
+    """The packed lineage of the window's records without a lineage header of their own."""
     heads: dict[int, Head] = {}
     wanted: list[int] = []
     early: dict[int, int] = {}
     begun: set[int] = set()
-    """The transactions of which a pack begins in the window."""
+    """Transactions with a pack that begins in the window."""
     for offset, message in sorted(messages.items()):
-        place, headers = places.get(offset), headers_of(message)
-        transaction = place.transaction if place else None
+        account, headers = accounts.get(offset), headers_of(message)
+        transaction = account.transaction if account else None
         if transaction is None:
             continue
         head = _head(headers)
@@ -209,16 +184,13 @@ def _head(headers: Headers) -> Head | None:
 
 
 def as_text(value: bytes | None, limit: int = TEXT_CHARACTERS) -> str:
-    """Bytes for a person: UTF-8 text where they are that, else hexadecimal after `0x`; `…` stands
-    for what is cut.
-
-    Null is the empty text.
-    """
+    """Bytes as text: UTF-8 if they are printable, else hexadecimal after `0x`. `…` marks a cut.
+    Null is empty."""
     if value is None:
         return ""
     start = value[: _UTF8_BYTES_MAX * limit + 1]
     try:
-        # Not final where it is cut: the cut may fall inside a character.
+        # Not final when cut: the cut may fall inside a character.
         text = codecs.getincrementaldecoder("utf-8")().decode(start, final=len(start) == len(value))
     except UnicodeDecodeError:
         text = ""
@@ -229,13 +201,13 @@ def as_text(value: bytes | None, limit: int = TEXT_CHARACTERS) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-def _places(own: pd.DataFrame, low: int, end: int) -> dict[int, _Place]:
-    """What the ranges of one partition say of each offset of [low, end)."""
-    places = {}
+def _accounts(own: pd.DataFrame, low: int, end: int) -> dict[int, Account]:
+    """The account of each offset of [low, end), from the ranges of one partition."""
+    accounts = {}
     inside = own[(own["last_offset"] >= low) & (own["first_offset"] < end)]
     for row in pa.Table.from_pandas(inside, preserve_index=False).to_pylist():
         span = row["last_offset"] - row["first_offset"] + 1
-        place = _Place(
+        account = Account(
             fate=Fate(row["fate"]),
             control=row["control"],
             held=row["records"] == span,
@@ -245,21 +217,21 @@ def _places(own: pd.DataFrame, low: int, end: int) -> dict[int, _Place]:
             producer_id=row["producer_id"],
         )
         for offset in range(max(row["first_offset"], low), min(row["last_offset"] + 1, end)):
-            places[offset] = place
-    return places
+            accounts[offset] = account
+    return accounts
 
 
-def _transactions(own: pd.DataFrame, wanted: Collection[int | None]) -> dict[int, _Transaction]:
-    """Where the transactions begin and end that have something in the window."""
-    found: dict[int, _Transaction] = {}
+def _transactions(own: pd.DataFrame, wanted: Collection[int | None]) -> dict[int, Transaction]:
+    """The transactions that have something in the window."""
+    found: dict[int, Transaction] = {}
     rows = own[own["transaction"].isin([number for number in wanted if number is not None])]
     for row in pa.Table.from_pandas(rows, preserve_index=False).to_pylist():
         known = found.get(row["transaction"])
         begun = known.first_offset if known else row["first_offset"]
         if row["control"] is None:
-            found[row["transaction"]] = _Transaction(begun, None, None)
+            found[row["transaction"]] = Transaction(begun, None, None)
         else:
-            found[row["transaction"]] = _Transaction(begun, row["first_offset"], row["control"])
+            found[row["transaction"]] = Transaction(begun, row["first_offset"], row["control"])
     return found
 
 
@@ -301,8 +273,8 @@ def _read(
 def _records(
     partition: int,
     lso: int,
-    places: Mapping[int, _Place],
-    transactions: Mapping[int, _Transaction],
+    accounts: Mapping[int, Account],
+    transactions: Mapping[int, Transaction],
     uncommitted: Mapping[int, Message],
     committed: Mapping[int, Message],
     named: Mapping[int, Named],
@@ -311,19 +283,19 @@ def _records(
         message, packed = uncommitted.get(offset) or committed.get(offset), named.get(offset)
         return _name(headers_of(message), packed.transaction if packed else None)
 
-    # A marker has no headers; it is named as the records of its transaction are.
+    # A marker has no headers: it is named like the records of its transaction.
     names: dict[int | None, str] = {
-        place.transaction: name
-        for offset, place in places.items()
-        if place.transaction is not None and (name := name_of(offset))
+        account.transaction: name
+        for offset, account in accounts.items()
+        if account.transaction is not None and (name := name_of(offset))
     }
     records = []
-    for offset, place in sorted(places.items()):
+    for offset, account in sorted(accounts.items()):
         message = uncommitted.get(offset) or committed.get(offset)
         headers = headers_of(message)
-        fate = _fate(place, message is not None)
-        producer = f"producer {place.producer_id}" if place.transactional else None
-        transaction = None if place.transaction is None else transactions[place.transaction]
+        fate = fate_of(account, message is not None)
+        producer = f"producer {account.producer_id}" if account.transactional else None
+        transaction = None if account.transaction is None else transactions[account.transaction]
         records.append(
             Record(
                 partition=partition,
@@ -334,83 +306,16 @@ def _records(
                 headers=headers,
                 fate=fate,
                 delivered=offset in committed,
-                transaction=name_of(offset) or names.get(place.transaction, producer),
-                why=_why(place, fate, transaction, offset in committed, message is not None, lso),
+                transaction=name_of(offset) or names.get(account.transaction, producer),
+                why=why(account, fate, transaction, offset in committed, message is not None, lso),
                 packed=named[offset].lineage if offset in named else None,
             )
         )
     return records
 
 
-def _fate(place: _Place, came: bool) -> Fate:
-    """The fate of one offset, where the range leaves a question or a reading contradicts it."""
-    if place.fate not in (Fate.COMMITTED, Fate.ABORTED) or came:
-        return place.fate
-    return Fate.UNEXPLAINED if place.held else Fate.GONE
-
-
-def _why(
-    place: _Place,
-    fate: Fate,
-    transaction: _Transaction | None,
-    delivered: bool,
-    came: bool,
-    lso: int,
-) -> str:
-    """One sentence: why a read_committed consumer gets the offset, or does not."""
-    marker = transaction.marker_offset if transaction else None
-    at = f" (marker at {marker:,})" if marker is not None else ""
-    if place.control is not None and (fate in (Fate.MARKER, Fate.PENDING)):
-        ends = (
-            f" for the transaction that began at {transaction.first_offset:,}"
-            if transaction
-            else ""
-        )
-        kind = {"COMMIT": "A commit marker", "ABORT": "An abort marker"}.get(
-            place.control, "A control record"
-        )
-        return f"{kind}{ends}; no consumer ever gets one."
-    if delivered != (fate == Fate.COMMITTED):
-        said = "got it" if delivered else "did not get it"
-        return (
-            f"The raw log says {fate.lower()}{at}, but a read_committed consumer {said}: one of"
-            " them is wrong."
-        )
-    if fate == Fate.COMMITTED:
-        return (
-            f"Delivered: its transaction committed{at}."
-            if place.transactional
-            else "Delivered: it is in no transaction."
-        )
-    if fate == Fate.ABORTED:
-        return f"Not delivered: its transaction was aborted{at}."
-    if fate == Fate.UNEXPLAINED:
-        return (
-            f"Below the last stable offset {lso:,}, but no marker says how its transaction ended."
-            if came or not place.held
-            else (
-                "The batch headers said that a record is here, but no consumer got it: read the"
-                " bounds again."
-            )
-        )
-    if fate == Fate.GONE or not (came or place.held):
-        return "Nothing is here any more: compacted or deleted."
-    return _why_pending(place, transaction, at, lso)
-
-
-def _why_pending(place: _Place, transaction: _Transaction | None, at: str, lso: int) -> str:
-    behind = f"the open transaction that holds the last stable offset at {lso:,}"
-    if not place.transactional:
-        return f"Not yet: it is in no transaction, but waits behind {behind}."
-    if transaction is None or transaction.control is None:
-        return f"Not yet: its transaction is open; the last stable offset is {lso:,}."
-    if transaction.control == "COMMIT":
-        return f"Not yet: its transaction committed{at}, but it waits behind {behind}."
-    return f"Never: its transaction was aborted{at}; until then it waits behind {behind}."
-
-
 def _name(headers: Headers, packed: bytes | None) -> str | None:
-    """The transaction of our header, which may be that of the record's pack, for a person."""
+    """The transaction in our header, or in that of the record's pack, in words."""
     found = parse_transaction(packed or _header(headers, TRANSACTION_HEADER))
     return (
         None
@@ -424,7 +329,7 @@ def _header(headers: Headers, wanted: str) -> bytes | None:
 
 
 def headers_of(message: Message | None) -> Headers:
-    """A message's headers in their order, which may repeat a name."""
+    """A message's headers in order; names may repeat."""
     found = (message.headers() if message is not None else None) or []
     return tuple(
         (name, as_bytes(value))

@@ -1,8 +1,7 @@
-"""Records of a topic for somebody who looks around: a bounded search that says where it stopped,
-and the newest ones.
+"""Find records of a topic: a bounded search that tells where it stopped, and the newest records.
 
-What a record's offset became is told by the raw log's ranges, so one reading at read_uncommitted is
-enough, and a search for a fate skips what has another one without reading it.
+The fate of an offset follows from the raw log's ranges. So one reading at read_uncommitted is
+enough, and a search for a fate skips all others without reading them.
 """
 
 from __future__ import annotations
@@ -30,15 +29,14 @@ SCAN_OFFSETS_MAX = 200_000
 SCAN_BYTES_MAX = 64_000_000
 SCAN_S_MAX = 10.0
 KEPT_BYTES_MAX = 1_000_000
-"""Of one key, value or header: what is longer is cut, and can be fetched alone."""
+"""Longer keys, values and headers are cut; the whole one can be fetched alone."""
 LATEST_S_MAX = 5.0
 LATEST_KEPT_BYTES_MAX = 1_000
-"""Of one key, value or header among the newest records: they are many, read again and again, and
-only listed."""
+"""The same for the newest records, which are many, only listed, and read again and again."""
 TOLD_EVERY = 5_000
 SKIPPED_MIN = 2_000
-"""A stretch of other fates is skipped by a new fetch when it is at least so long; reading on is
-quicker otherwise."""
+"""A stretch of other fates is skipped by a new fetch if it has so many offsets; else it is read,
+which is faster."""
 
 
 class Stop(StrEnum):
@@ -52,14 +50,14 @@ class Stop(StrEnum):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is searched for: bytes that must occur, without regard to case in ASCII. Empty: anything
-    fits."""
+class RecordQuery:
+    """A query for records: bytes that must occur, ignoring case in ASCII. Empty matches
+    anything."""
 
     key: bytes = b""
     value: bytes = b""
     header: bytes = b""
-    """In `name=value` of any one header."""
+    """Occurs in `name=value` of a header."""
     fates: tuple[Fate, ...] = ()
 
     def fits(self, message: Message) -> bool:
@@ -78,7 +76,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Row:
-    """A record, with its key, value and headers cut where they are very long: `KEPT_BYTES_MAX` in a
+    """A record. Its key, value and headers are cut if they are very long: `KEPT_BYTES_MAX` in a
     search."""
 
     partition: int
@@ -88,21 +86,21 @@ class Row:
     value: bytes | None
     headers: Headers
     size: int
-    """Bytes of key, value and headers, uncut and uncompressed."""
+    """Bytes of key, value and headers, before cutting, uncompressed."""
     fate: Fate
     producer_id: int | None
 
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found between `first` and `reached`, and where to go on."""
+    """The result of a search between `first` and `reached`."""
 
     rows: tuple[Row, ...]
     first: int
     reached: int
-    """Every record below was looked at; a search that goes on begins here."""
+    """Every record below was searched. The next search begins here."""
     end: int
-    """Where the partition ends, by the bounds."""
+    """The partition's end in the bounds."""
     stop: Stop
 
 
@@ -112,15 +110,14 @@ def search(
     ranges: pd.DataFrame,
     partition: int,
     first: int,
-    wanted: Wanted,
+    wanted: RecordQuery,
     told: Callable[[int, int], None] = lambda _offsets, _found: None,
 ) -> Search:
-    """The records of a partition from `first` on that fit, up to `FOUND_MAX` or until one of the
-    other limits.
+    """The matching records of a partition from `first` on, up to `FOUND_MAX` or another limit.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`. `told` hears from time to time how many
-    offsets are behind it and how many records were found. Raises TopicError when the partition is
-    missing or its records were deleted meanwhile, ClusterError when nothing comes in time.
+    `ranges` are the `fates.fate_ranges` of `bounds`. `told` is called from time to time with the
+    number of offsets searched and of records found. Raises TopicError when the partition is missing
+    or its records were deleted meanwhile, ClusterError when nothing arrives in time.
     """
     p = _of(bounds, partition)
     fates = _Fates(ranges, partition)
@@ -158,8 +155,7 @@ def search(
 
 
 def offset_at(address: Address, bounds: Bounds, partition: int, timestamp_ms: int) -> int:
-    """The first offset whose record is of that time or later; the high watermark when there is
-    none.
+    """The first offset with a record of that time or later; the high watermark without one.
 
     Raises TopicError for a missing partition, ClusterError when the broker does not answer.
     """
@@ -171,7 +167,7 @@ def offset_at(address: Address, bounds: Bounds, partition: int, timestamp_ms: in
         )
     if found.error is not None:
         raise ClusterError(
-            f"{bounds.topic}-{partition} could not be asked for a time: {found.error.str()}."
+            f"{bounds.topic}-{partition}: the offset of a time is unknown: {found.error.str()}."
         )
     return p.hw if found.offset == OFFSET_END else min(max(found.offset, p.start), p.hw)
 
@@ -185,11 +181,10 @@ def latest(
     kept: int = LATEST_KEPT_BYTES_MAX,
     seconds: float = LATEST_S_MAX,
 ) -> tuple[Row, ...]:
-    """The newest records of all partitions that a consumer at this level gets, by time, the newest
-    first.
+    """The newest records of all partitions that a consumer at this level receives, newest first.
 
-    Each key, value and header is cut to `kept` bytes, and they must come within `seconds`. `ranges`
-    are the `fates.fate_ranges` of `bounds`. Raises as `search` does.
+    Each key, value and header is cut to `kept` bytes. The records must arrive within `seconds`.
+    `ranges` are the `fates.fate_ranges` of `bounds`. Raises as `search` does.
     """
     committed = isolation == settings.READ_COMMITTED
     wanted = (Fate.COMMITTED,) if committed else DATA_FATES
@@ -215,7 +210,7 @@ def latest(
 
 
 class _Fates:
-    """The ranges of one partition, to be asked offset by offset."""
+    """The fate ranges of one partition, for lookups by offset."""
 
     def __init__(self, ranges: pd.DataFrame, partition: int) -> None:
         own = pa.Table.from_pandas(ranges[ranges["partition"] == partition], preserve_index=False)
@@ -231,8 +226,8 @@ class _Fates:
         return self.fates[row], self.producers[row]
 
     def spans(self, first: int, end: int, wanted: Sequence[Fate]) -> list[tuple[int, int]]:
-        """Where within [first, end) records of these fates may be; everything, when none are
-        named."""
+        """Spans within [first, end) that may hold records of these fates; everything for no
+        fates."""
         if not wanted:
             return [(first, end)] if first < end else []
         found: list[tuple[int, int]] = []
@@ -248,8 +243,8 @@ class _Fates:
         return found
 
     def last(self, wanted: Sequence[Fate], count: int) -> int | None:
-        """Where the last so many records of these fates begin, by whole ranges but for the first;
-        None: there are none."""
+        """The offset where the last `count` records of these fates begin, estimated within the
+        first range; None if there are none."""
         low = None
         for row in range(len(self.lows) - 1, -1, -1):
             if self.fates[row] in wanted and self.records[row]:
@@ -261,7 +256,7 @@ class _Fates:
 
 
 def _bounded(spans: Sequence[tuple[int, int]], end: int) -> tuple[list[tuple[int, int]], int]:
-    """As much of the spans as one search may read, and where that ends."""
+    """The part of the spans that one search may read, and its end."""
     room = SCAN_OFFSETS_MAX
     kept = []
     for low, high in spans:
@@ -277,7 +272,7 @@ def _out_of_time(
 ) -> Search:
     if at == first:
         raise ClusterError(
-            f"{topic}-{partition} gave nothing from offset {first} on within {SCAN_S_MAX:.0f} s. "
+            f"{topic}-{partition} delivered nothing from offset {first} on in {SCAN_S_MAX:.0f} s. "
             "Check that its broker answers, and try again."
         )
     return Search(tuple(rows), first, at, end, Stop.TIME)

@@ -1,5 +1,5 @@
-"""The lineage of a window's records where it is packed: the first record of a pack, which has it,
-may lie before."""
+"""Packed lineage of a window's records. The first record of a pack holds it and may lie before the
+window."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pyarrow.compute as pc
 from topicproof.validators.lineage.packs import HEADS, SEQUENCE_MASK, lay, parse_pack
 
 PACKS_FOLLOWED = 20
-"""How many packs of one transaction are read, from its first one on, to find one that reaches into
-a window."""
+"""How many packs of a transaction are read, from its first one on, to find the one that reaches
+into a window."""
 
 
 class Head(NamedTuple):
-    """What the headers of the first record of a pack say."""
+    """The headers of the first record of a pack."""
 
     packed: bytes
     transaction: bytes | None
 
 
 class Named(NamedTuple):
-    """What headers of its own would say of a record."""
+    """What a record's own headers would say."""
 
     lineage: bytes
     transaction: bytes | None
@@ -38,13 +38,13 @@ def name_packed(
     early: Mapping[int, int],
     read: Callable[[int], Head | None],
 ) -> dict[int, Named]:
-    """By offset, what packs say of the `wanted` records of a window; those whose pack nobody knows
-    are not among them.
+    """By offset, the packed lineage of the `wanted` records of a window, without those whose pack
+    is unknown.
 
-    `batches`: those of the raw log of this partition. `heads`: the packs that begin in the window,
-    by offset. `early`: by the first offset of each transaction that begins before the window, its
-    first record there that is of an earlier pack. `read` gives the head at an offset, or None when
-    there is none.
+    `batches` are the partition's, from the raw log. `heads` are the packs that begin in the window,
+    by offset. `early` maps the first offset of each transaction that begins before the window to
+    its first record in the window that belongs to an earlier pack. `read` returns the head at an
+    offset, or None.
     """
     found = dict(heads)
     for begun, first in early.items():
@@ -55,7 +55,7 @@ def name_packed(
     columns = [
         [number] * len(found),
         [*found],
-        [one.packed for one in found.values()],
+        [each.packed for each in found.values()],
         [None] * len(found),
     ]
     segments, _ = lay(
@@ -63,15 +63,15 @@ def name_packed(
     )
     named = {}
     offsets = np.array(sorted({*wanted, *heads}), np.int64)
-    for one in segments.to_pylist():
-        head = found[one["head"]]
+    for each in segments.to_pylist():
+        head = found[each["head"]]
         pack = parse_pack(head.packed)
         assert pack is not None, "a pack that cannot be read has no segment"
         inside = offsets[
-            (offsets >= one["first_offset"]) & (offsets <= one["last_offset"])
+            (offsets >= each["first_offset"]) & (offsets <= each["last_offset"])
         ].tolist()
         for offset in inside:
-            lineage = pack.lineage(one["position"] + offset - one["first_offset"])
+            lineage = pack.lineage(each["position"] + offset - each["first_offset"])
             named[offset] = Named(lineage, head.transaction)
     return named
 
@@ -79,8 +79,8 @@ def name_packed(
 def _before(
     batches: pa.Table, begun: int, wanted: int, read: Callable[[int], Head | None]
 ) -> dict[int, Head]:
-    """The last pack of a transaction that begins before the offset `wanted`, or nothing where it is
-    too far."""
+    """The last pack of a transaction that begins before the offset `wanted`; empty if it is too
+    far."""
     at: int | None = begun
     last: dict[int, Head] = {}
     for _ in range(PACKS_FOLLOWED):
@@ -91,13 +91,13 @@ def _before(
         last = {at: head}
         at = _behind(batches, at, pack.offsets.size)
     else:
-        # There may be more between the last one that was read and the one that is wanted.
+        # More packs may lie between the last one read and the wanted one.
         return last if at is None or at >= wanted else {}
     return last
 
 
 def _behind(batches: pa.Table, head: int, count: int) -> int | None:
-    """The offset of the record that follows a pack of so many; None where no batch holds it."""
+    """The offset of the record after a pack of `count`; None if no batch holds it."""
     data = batches.filter(
         pc.and_(pc.is_null(batches["control"]), pc.greater_equal(batches["last_offset"], head))
     )

@@ -94,16 +94,14 @@ def group_lags(
     names = sorted(states)
     if not names:
         return ()
-    places = [TopicPartition(topic, p.partition) for p in bounds.partitions]
+    partitions = [TopicPartition(topic, p.partition) for p in bounds.partitions]
     answers = kafka.with_retries(
-        lambda: kafka.admin.list_group_offsets(dict.fromkeys(names, places))
+        lambda: kafka.admin.list_group_offsets(dict.fromkeys(names, partitions))
     )
     found = []
     for name in names:
         committed = {
-            place.partition: each.offset
-            for place, each in answers[name].items()
-            if each.offset >= 0
+            at.partition: each.offset for at, each in answers[name].items() if each.offset >= 0
         }
         lags = [
             partition_lag(p, committed[p.partition], ranges, _blocker(p, opened))
