@@ -58,11 +58,11 @@ from topicproof.validators.readings import COLUMNS, keep, read
 SETTLE_S = 3.0
 
 Reader = Callable[[Bounds, Witness], DataFrame]
-"""Gives the records within bounds at one isolation level."""
+"""Returns the records within bounds at one isolation level."""
 
 
 class TimestampsBeyond(Exception):
-    """Spark cannot read the topics of these bounds because of timestamps that it cannot hold."""
+    """Spark cannot read topics because it cannot hold their timestamps."""
 
     def __init__(self, topics: frozenset[str]) -> None:
         super().__init__(", ".join(sorted(topics)))
@@ -93,8 +93,8 @@ def _capture(
     evidence: Path,
     clamped: frozenset[str] = frozenset(),
 ) -> Capture:
-    """`clamped`: topics that are read with timestamps that Spark can hold. Raises TimestampsBeyond
-    where one more topic needs that."""
+    """`clamped`: topics whose timestamps are moved into Spark's range. Raises TimestampsBeyond if
+    another topic needs that."""
     source = question.source
     reader = _reader(spark, address, clamped)
     offsets = sink.offsets + source.offsets
@@ -104,7 +104,7 @@ def _capture(
 
     tune(spark, offsets)
     with ThreadPoolExecutor(4) as pool:
-        # All of them at once: each waits for Kafka more than it computes.
+        # At the same time: each mostly waits for Kafka.
         committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
         uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
         inputs = pool.submit(reading, source, Witness.READ_COMMITTED, INPUTS)
@@ -146,9 +146,8 @@ def _reader(spark: SparkSession, address: Address, clamped: frozenset[str]) -> R
 
 
 def _beyond(error: PySparkException, *logs: tuple[Bounds, pa.Table]) -> frozenset[str]:
-    """The topics, as their bounds name them, whose timestamps may be why Spark failed: those whose
-    raw log shows one, or all of them where it shows none and Spark says that a number
-    overflowed."""
+    """The topics whose timestamps may be why Spark failed: those whose raw log shows one. If none
+    does and Spark reports an overflow, all of them."""
     shown = frozenset(bounds.topic for bounds, batches in logs if beyond_spark(batches))
     return shown or frozenset(bounds.topic for bounds, _ in logs if OVERFLOW in str(error))
 
@@ -239,12 +238,12 @@ def _bounded(
 
 
 def settled_bounds(address: Address, topic: str) -> Bounds:
-    """The topic's bounds, as soon as all is settled that was there at the first look.
+    """The topic's bounds, once everything has settled that was there at the first look.
 
-    A commit is answered before its markers are in the partitions, so bounds taken right after it
-    may show offsets above the LSO that are about to settle. What is still open after `SETTLE_S` is
-    an open transaction, and judged as such. In a topic that is being written to, something is
-    always open: what came after the first look is not waited for.
+    A commit is answered before its markers are written, so bounds right after it may show offsets
+    above the LSO that are about to settle. A transaction that is still open after `SETTLE_S` counts
+    as open. Records after the first look are not waited for: a busy topic always has open
+    transactions.
     """
     first: dict[int, int] = {}
 
@@ -261,7 +260,7 @@ def settled_bounds(address: Address, topic: str) -> Bounds:
 
 
 def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int, int]:
-    """The group's committed offsets of the source, its partitions numbered through."""
+    """The group's committed offsets of the source, by its consecutive partition numbers."""
     return {
         first + partition: at
         for own, first in split(source)
@@ -271,8 +270,8 @@ def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int,
 
 
 def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -> DataFrame | None:
-    """The source's records at and above its last stable offset, kept; None without any, or where
-    lineage names them."""
+    """The source's records at and above its last stable offset, kept; None without any, or by
+    lineage."""
     open_ = [p for p in question.source.partitions if p.lso < p.hw]
     if not question.foreign or question.identity is not Identity.KEY or not open_:
         return None
@@ -285,8 +284,8 @@ def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -
 
 
 def _ask_coordinator(address: Address, sink: Bounds, source: Bounds) -> Coordinator | None:
-    """None where it is not heard: a client may read topics without the right to describe
-    transactions and groups."""
+    """None without an answer: a client may read topics without the right to describe transactions
+    and groups."""
     try:
         with rawlog.connect(address) as kafka:
             opened = tuple(
@@ -322,7 +321,7 @@ def _aborted(
     evidence: Path,
     offsets: int,
 ) -> DataFrame | None:
-    """The aborted records of the judged range, kept; None where the raw log shows no aborted
+    """The aborted records of the judged range, kept; None if the raw log shows no aborted
     transaction."""
     if not _has_aborted(batches, source):
         return None

@@ -1,5 +1,5 @@
-"""What is asked of two topics, and all that was taken from Kafka to answer it: kept in the evidence
-folder, so that the same can be judged again, and read back from there."""
+"""A question about two topics, and the capture that answers it: kept in the evidence folder and
+read back, so that it can be judged again."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ PENDING = "source-pending"
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be judged."""
+    """What to judge."""
 
     source: Bounds
     """The judged range of the source: an input counts from `start` to below `lso`."""
     sink: str
     also: tuple[str, ...] = ()
-    """Further topics that the same outputs went to: judged as one with the sink
+    """Further topics with the same outputs, judged together with the sink
     (validators/merged_topics.py)."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     identity: Identity = Identity.LINEAGE
@@ -60,31 +60,31 @@ class Question:
     """How many outputs each input must have."""
     order: Order = Order.PER_SOURCE_PARTITION
     agreed: ContractTerms = NOTHING_MORE
-    """What a contract says beyond these."""
+    """Further terms of a contract."""
     journal: Sequence[Entry] | None = None
-    """What the run declared; None: there is no such witness."""
+    """What the run declared; None without this witness."""
     polled: pa.Table | None = None
-    """What a concurrent reader received, with `POLLED_COLUMNS`; None: there is no such witness."""
+    """What a concurrent reader received, with `POLLED_COLUMNS`; None without this witness."""
     sink_from: Mapping[int, int] = field(default_factory=dict)
-    """Offsets of the sink before which nothing is judged, by partition."""
+    """Sink offsets where judging begins, by partition."""
     run: str | None = None
     not_processed: int = 0
     """Inputs beyond the judged range."""
     foreign: bool = False
-    """Whether nobody answers for the topics: their whole range is judged, what they lost is asked
-    for, and they may move. The source's bounds are then taken again after the sink's."""
+    """Whether the topics are not those of a run of ours. Then their whole range is judged, losses
+    are looked for, and they may move: the source's bounds are taken again after the sink's."""
     group: str | None = None
     """The consumer group of `agreed.offsets`."""
     due: Mapping[int, int] | None = None
-    """The source offsets below which outputs are due, by partition; a partition that is left out
-    owes none. None: all of the judged range, or, where the topics move, as far as outputs reach."""
+    """The source offsets below which outputs are due, by partition; a missing partition owes none.
+    None: the whole judged range, or as far as outputs reach if the topics move."""
 
 
 _HINTS = get_type_hints(Question)
 
 
 class Readings(NamedTuple):
-    """Kept ones."""
+    """Readings that are kept."""
 
     committed: DataFrame
     uncommitted: DataFrame
@@ -93,34 +93,33 @@ class Readings(NamedTuple):
 
 @dataclass(frozen=True)
 class Capture:
-    """All that a verdict rests on, taken from Kafka once."""
+    """Everything that a verdict rests on, read from Kafka once."""
 
     question: Question
     sink: Bounds
     readings: Readings | Folded
-    """Folded ones where nothing is odd and no payloads are kept."""
+    """Folded if nothing is odd and no payloads are kept."""
     batches: pa.Table | None
-    """The sink's raw log; None: it has none, being no topic."""
+    """The sink's raw log; None if the sink is not a topic."""
     coordinator: Coordinator | None
     source_batches: pa.Table | None = None
-    """The source's raw log; None: it was not read."""
+    """The source's raw log; None if it was not read."""
     aborted: DataFrame | None = None
-    """The aborted records of the source; None where its raw log shows none."""
+    """The aborted records of the source; None if its raw log shows none."""
     doubts: tuple[str, ...] = ()
-    """Why the readings are not to be trusted, in clauses."""
+    """Reasons not to trust the readings, as clauses."""
     circumstances: Circumstances = NO_CIRCUMSTANCES
     pending: DataFrame | None = None
-    """The pending records of the source, where records are matched by key; None when it has
-    none."""
+    """The pending records of the source, if records are matched by key; None without any."""
     packs: Path | None = None
-    """Where the sink's lineage is packed, the folder that says where
+    """The folder with the places of the sink's packs, if lineage is packed
     (validators/lineage/packed.py)."""
     source_packs: Path | None = None
-    """The same of the source's, where its records are outputs themselves."""
+    """The same for the source, if its records are outputs themselves."""
     origin: Origin | None = None
-    """Of the topics, as Kafka names them."""
+    """Kafka's ids of the cluster and the topics."""
     notes: tuple[str, ...] = ()
-    """What a reader must know of the readings, a sentence each."""
+    """Sentences that a reader of the report must know."""
 
     @property
     def offsets(self) -> int:
@@ -129,7 +128,7 @@ class Capture:
 
     @property
     def kept(self) -> Readings:
-        """Raises EvidenceError where there are no records to look at."""
+        """Raises EvidenceError if the readings are folded, without records."""
         if isinstance(self.readings, Folded):
             raise EvidenceError(
                 f"The evidence on {self.question.sink} was kept without payloads, as sets of"
@@ -152,7 +151,7 @@ class Capture:
 
 
 def keep_capture(capture: Capture, evidence: Path) -> None:
-    """What is not a reading: the question, the bounds, the raw log, the coordinators' answers, the
+    """Keep everything but the readings: question, bounds, raw logs, coordinators' answers,
     journal."""
     question, expected = capture.question, capture.question.expected
     said = {
@@ -197,8 +196,7 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
 
 
 def read_capture(spark: SparkSession, evidence: Path) -> Capture:
-    """What `judge_topics` kept in the folder `evidence`. Raises EvidenceError when it cannot be
-    read."""
+    """The capture in a folder of evidence. Raises EvidenceError when it cannot be read."""
 
     def reading(name: str) -> DataFrame:
         return _kept(spark, evidence / name, offsets)

@@ -1,5 +1,4 @@
-"""A contract: what a user says must be true between a source and a sink topic. Written by a person
-as YAML."""
+"""A contract: what a user says must be true between a source and a sink topic, as YAML."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ from topicproof.validators.merged_topics import join
 LINEAGE = "lineage"
 KINDS = tuple(validator.NAME for validator in VALIDATORS)
 PLACEHOLDER = "FILL_IN"
-"""What `contract init` writes where only a person knows the answer. No contract holds with it."""
+"""Written by `contract init` where only a person knows the answer. Invalid in a contract."""
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -81,7 +80,7 @@ Side = Annotated[str, BeforeValidator(_side)]
 
 
 class Topic(BaseModel):
-    """One of the two sides: a topic, or several that are judged as one."""
+    """The source or the sink: a topic, or several that are judged as one."""
 
     model_config = _STRICT
     topic: TopicName = None
@@ -91,13 +90,13 @@ class Topic(BaseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The topics, in the order in which their partitions are numbered through
+        """The topics, in the order of their consecutive partition numbers
         (validators/merged_topics.py)."""
         return tuple(name for name in self.topics or (self.topic,) if name is not None)
 
 
 class Sides(BaseModel):
-    """An identity that is held in another place on either side."""
+    """An identity that the two sides hold in different places."""
 
     model_config = _STRICT
     source: Side
@@ -105,8 +104,7 @@ class Sides(BaseModel):
 
 
 class OwnTerms(BaseModel):
-    """One of several sinks that are judged each by itself. What it leaves out is as the contract
-    says for all."""
+    """One of several sinks, each judged by itself. The contract's own fields are its defaults."""
 
     model_config = _STRICT
     topic: TopicName
@@ -136,7 +134,7 @@ class Contract(BaseModel):
     sink: Topic | None = None
     """A topic, or several that are judged as one."""
     sinks: Annotated[tuple[OwnTerms, ...], Field(min_length=1)] | None = None
-    """Several topics, each judged by itself, with terms of its own."""
+    """Several topics, each judged by itself with its own terms."""
     identity: Literal["lineage"] | Sides = "lineage"
     expect: Expect = Expect.ONE_TO_ONE
     count: Annotated[Expression | None, BeforeValidator(_filled_in)] = None
@@ -151,13 +149,13 @@ class Contract(BaseModel):
     ) = None
     warn: Warn = Warn()
     range: Literal["whole", "retained"] = "whole"
-    """Whether records that Kafka has removed leave the verdict open, or are left out of what is
+    """`whole`: records that Kafka has removed leave the verdict open. `retained`: they are not
     judged."""
 
     @model_validator(mode="before")
     @classmethod
     def _same_on_both_sides(cls, fields: Any) -> Any:
-        """`identity: key` is short for the same on both sides."""
+        """`identity: key` means the same on both sides."""
         said = fields.get("identity", LINEAGE) if isinstance(fields, Mapping) else LINEAGE
         if said == LINEAGE or (isinstance(said, dict) and said.keys() & {"source", "sink"}):
             return fields
@@ -171,7 +169,7 @@ class Contract(BaseModel):
         return self
 
     def each(self) -> tuple[Contract, ...]:
-        """A contract for each sink that is judged by itself."""
+        """A contract for each sink."""
         if self.sinks is None:
             return (self,)
         return tuple(
@@ -181,7 +179,7 @@ class Contract(BaseModel):
 
     @property
     def of(self) -> Topic:
-        """The sink of a contract for one."""
+        """The sink of a contract for one sink."""
         assert self.sink is not None, "a contract with several sinks is one for each"
         return self.sink
 
@@ -206,7 +204,7 @@ class Contract(BaseModel):
         return Identity.LINEAGE if self.identity == LINEAGE else Identity.KEY
 
     def agreed(self, offsets: Mapping[int, int] | None) -> ContractTerms:
-        """`offsets`: of the group, when there is one."""
+        """`offsets`: those of the group, if any."""
         match = (
             Match(self.identity.source, self.identity.sink)
             if isinstance(self.identity, Sides)
@@ -223,8 +221,7 @@ class Contract(BaseModel):
 
 
 def _said(own: OwnTerms) -> dict[str, Any]:
-    """What a sink says for itself. Its own expectation brings its own count, also where that is
-    none."""
+    """The sink's own terms. Its own expectation also sets its count, even to none."""
     said = {
         name: value for name in OwnTerms.model_fields if (value := getattr(own, name)) is not None
     }
@@ -236,15 +233,15 @@ def _said(own: OwnTerms) -> dict[str, Any]:
 
 
 def read_contract(path: Path) -> tuple[Contract, YamlFields]:
-    """The contract in a file, and where its fields stand. Raises ContractError naming each line and
-    field."""
+    """The contract in a file, and its fields with their lines. Raises ContractError naming each
+    line and field."""
     fields = read_fields(path)
     return make_contract(fields), fields
 
 
 def read_fields(path: Path) -> YamlFields:
-    """The fields of a contract's file, whatever they say. Raises ContractError when it is not a
-    YAML mapping."""
+    """The unchecked fields of a contract's file. Raises ContractError when it is not a YAML
+    mapping."""
     try:
         return read_yaml(path)
     except UsageError as error:
@@ -273,8 +270,7 @@ def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
 
 
 def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistake]:
-    """What is wrong with each field, and then with the fields that are right each and wrong
-    together."""
+    """What is wrong with each field, then with valid fields that contradict each other."""
     found = error.errors()
     if found[0]["type"] == "contract":
         yield from (mistake(fields, one.place, one.why) for one in found[0]["ctx"]["wrong"])
@@ -285,10 +281,10 @@ def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistak
     bad = set(deepest)
     unknown = {one["loc"] for one in found if one["type"] == "extra_forbidden"}
     for one in found:
-        # Of a choice between several forms, the deepest complaint is about the form that was meant.
+        # Of several possible forms, the deepest error is about the form that was meant.
         other_form = one["loc"][0] == "identity" and len(one["loc"]) < deepest["identity"]
         misspelt = one["type"] == "missing" and any(_like(one["loc"], other) for other in unknown)
-        # A list whose items are refused seems too short as well.
+        # A list with refused items also seems too short.
         whole = any(
             len(two["loc"]) > len(one["loc"]) == _common(one["loc"], two["loc"]) for two in found
         )
@@ -314,7 +310,7 @@ def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistak
 
 
 def _common(one: Place, two: Place) -> int:
-    """How many steps two places have in common, from the first on."""
+    """How many leading steps two places share."""
     return next(
         (step for step, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
         min(len(one), len(two)),
@@ -322,14 +318,14 @@ def _common(one: Place, two: Place) -> int:
 
 
 def _like(missing: Place, unknown: Place) -> bool:
-    """Whether a field that is there is a misspelling of one that is not."""
+    """Whether an unknown field is a misspelling of a missing one."""
     beside = missing[:-1] == unknown[:-1]
     return beside and bool(get_close_matches(str(missing[-1]), [str(unknown[-1])], n=1))
 
 
 @dataclass(frozen=True)
 class _Disagreement:
-    """Fields that are right each and wrong together."""
+    """Valid fields that contradict each other."""
 
     why: str
     place: Place
@@ -362,7 +358,7 @@ def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:
 
 
 def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
-    """Of a contract for one sink; `at`: where that sink stands among several."""
+    """The disagreements of a contract for one sink; `at`: its place among several sinks."""
     if set(contract.source.names) & set(contract.of.names):
         where = "topic" if contract.of.topics is None else "topics"
         yield _Disagreement(
@@ -387,10 +383,10 @@ def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
 
 
 def question_of(contract: Contract, fields: dict[str, Any], cluster: Cluster) -> Question:
-    """What a contract for one sink asks of a cluster's topics.
+    """The question of a contract for one sink.
 
-    Raises ContractError naming the line where one is missing, or a group that has committed
-    nothing; ClusterError.
+    Raises ContractError naming the line of a missing topic or of a group without committed offsets;
+    ClusterError.
     """
     source, sinks = (
         [
@@ -453,5 +449,5 @@ def mistake(fields: dict[str, Any], place: Place, why: str) -> Mistake:
 
 
 def _named(loc: Place) -> Place:
-    """The place as the file spells it: pydantic also names the form that it tried."""
+    """The place in the file, without the forms that pydantic tried."""
     return tuple(part for part in loc if part not in ("Sides", "literal['lineage']"))

@@ -1,6 +1,6 @@
-"""From two topics to a report: what was taken, the ledger, the verdict, the evidence.
+"""From two topics to a report: capture, ledger, verdict, evidence.
 
-Each stage is computed once and handed on; nothing after the readings asks Kafka again.
+Each stage is computed once and handed on. After the capture, nothing asks Kafka again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ VERSIONS = (
     "junitparser",
     "pyarrow",
 )
-"""What reads, judges and renders."""
+"""Packages that read, judge and render."""
 
 
 def judge_topics(
@@ -76,10 +76,10 @@ def judge_topics(
     """Judge a sink topic against its source, and write `report.json` and the evidence into
     `folder`.
 
-    `attachments` go into the evidence as well, by file name: the plan, the contract. With
-    `payloads` none the readings are not kept as long as nothing is odd, which takes less than half
-    the time; else the evidence has them whole, and backend/evidence/copy.py takes out of it what is
-    not wanted. Raises ClusterError, TopicError, SparkError, EvidenceError.
+    `attachments` are added to the evidence by file name: the plan, the contract. With `payloads`
+    none, readings are not kept as long as nothing is odd, which takes less than half the time. Else
+    the evidence holds them whole, and backend/evidence/copy.py removes payloads. Raises
+    ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
     empty(evidence)
@@ -94,8 +94,8 @@ def judge_topics(
         spark, capture_topics(spark, address, question, evidence), folder, attachments
     )
     if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
-        # In order, everything below the last committed output was due when that one was read. What
-        # is still missing at a second look will not come.
+        # In order, every output below the last committed one was due when that one was read.
+        # Outputs that are still missing at a second look will not come.
         due = {one.partition: one.lso for one in report.source.partitions}
         empty(evidence)
         second = capture_topics(spark, address, replace(question, due=due), evidence)
@@ -104,7 +104,7 @@ def judge_topics(
 
 
 def _on_their_way(report: Report) -> bool:
-    """Whether outputs are missing that the topics' movement may still bring."""
+    """Whether missing outputs may still arrive, because the topics move."""
     return any(one.kind == gap.NAME and one.explained_by == MOVEMENT for one in report.findings)
 
 
@@ -115,8 +115,8 @@ def conclude(
     attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
 ) -> Report:
-    """The report on what was taken, in `folder`; the readings are kept in its evidence already, if
-    at all. `payloads`: what these have. Raises ReadingsNeeded where folded ones do not tell
+    """Judge a capture, and write report and evidence into `folder`, which already has the readings
+    if they are kept. `payloads` describes them. Raises ReadingsNeeded if folded readings are not
     enough."""
     evidence = folder / EVIDENCE
     keep_capture(capture, evidence)
@@ -127,15 +127,14 @@ def conclude(
 
 
 def _provable(question: Question) -> bool:
-    """Whether what is asked can be proved from folded readings (validators/fast_path/proof.py)."""
+    """Whether folded readings can answer the question (validators/fast_path/proof.py)."""
     simple = question.identity is Identity.LINEAGE and question.expected.count is None
     return simple and question.order is Order.PER_SOURCE_PARTITION and question.agreed.value is None
 
 
 def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Report:
-    """The verdict on what was taken, whether a moment ago or, from the evidence, long ago. Asks
-    nobody but Spark; what is computed on the way is kept in the folder `evidence`. Raises
-    SparkError; ReadingsNeeded as `conclude`."""
+    """The verdict on a capture, new or read from evidence. Uses only Spark; intermediate results
+    are kept in the folder `evidence`. Raises SparkError; ReadingsNeeded as `conclude`."""
     question = capture.question
     try:
         ledger = ledger_of(spark, capture, evidence)
@@ -157,11 +156,10 @@ def versions() -> dict[str, str]:
 
 
 def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
-    """Everything that is judged of what was taken. Raises PySparkException; ReadingsNeeded as
-    `conclude`.
+    """The ledger of a capture. Raises PySparkException; ReadingsNeeded as `conclude`.
 
-    The judged range ends where outputs are due no longer. Topics that move, without anybody to tell
-    what is due, are counted twice: the first time shows how far the outputs reach.
+    The judged range ends where outputs are no longer due. If the topics move and nothing says what
+    is due, the ledger is built twice: the first one shows how far the outputs reach.
     """
     question = capture.question
     if question.due is not None:
@@ -181,8 +179,8 @@ def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
 
 
 def _due(capture: Capture, ends: Mapping[int, int]) -> Capture:
-    """The same, with a judged range that ends below these source offsets. By key the inputs beyond
-    stay in the reading: an output may be that of one of them."""
+    """The same, judged only below these source offsets. By key, later inputs stay in the reading,
+    because an output may belong to one of them."""
     question = capture.question
     cut = tuple(
         replace(p, lso=max(p.start, min(p.lso, ends.get(p.partition, p.start))))
@@ -201,7 +199,7 @@ def _due(capture: Capture, ends: Mapping[int, int]) -> Capture:
 
 
 def _not_due(capture: Capture, judged: Bounds) -> int:
-    """How many inputs there are between the end of what is judged and that of what was taken."""
+    """How many captured inputs lie beyond the judged range."""
     ends = {p.partition: p.lso for p in judged.partitions}
     source, batches = capture.question.source, capture.source_batches
     if batches is None or all(ends[p.partition] == p.lso for p in source.partitions):
@@ -217,7 +215,7 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     repeats = capture.question.guarantee is Guarantee.AT_LEAST_ONCE
     question, folder = capture.question, (evidence / "ledger").as_uri()
     if isinstance(capture.readings, Folded):
-        # No record is looked at any more, only batches and transactions.
+        # Only batches and transactions are left to look at, no records.
         tune(spark, 0)
         return proved_ledger(
             *(
@@ -237,7 +235,7 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     limit_rows(spark, capture.kept)
     inputs = capture.inputs
     if capture.source_packs is not None:
-        # What wrote the inputs is asked of each of them.
+        # The judge asks each input for its own origin.
         inputs = keep(
             unpacked(inputs, capture.source_packs),
             (evidence / "ledger" / "inputs").as_uri(),
@@ -262,8 +260,8 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
 
 
 def _accounts(spark: SparkSession, capture: Capture, offsets: int) -> Accounts:
-    """What witnesses beside the readings tell; `offsets`: how many records Spark is about to look
-    at beside it."""
+    """The accounts of the witnesses beside the readings. `offsets`: how many records Spark looks at
+    besides."""
     question = capture.question
     return Accounts(
         raw_log=None
@@ -317,8 +315,8 @@ def _polled(spark: SparkSession, table: pa.Table) -> Polled:
 
 
 def with_headers(capture: Capture, folder: Path) -> Capture:
-    """The same, with headers of its own for each record, kept in the folder; unchanged where no
-    lineage is packed."""
+    """The same with lineage headers on every record, kept in the folder; unchanged if no lineage is
+    packed."""
     limit_rows(capture.inputs.sparkSession, capture.kept)
 
     def whole(reading: DataFrame, packs: Path | None, name: str) -> DataFrame:

@@ -1,8 +1,8 @@
-"""The chain tests itself on a verdict's own evidence: what is injected into copies of the readings
+"""The judge tests itself on a report's own evidence: faults injected into copies of the readings
 must be caught.
 
-Before a report is accepted this happens by itself (`before_signoff`), once for the evidence as it
-is.
+This happens automatically before a report is accepted (`before_signoff`), once for each state of
+the evidence.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ NOTHING_TO_INJECT_INTO = (
     " injected is judged, or the evidence was kept without payloads"
 )
 KEPT = "self-test.json"
-"""In a run's folder: what was caught, and in which evidence."""
+"""In a run's folder: what was caught, in which evidence."""
 
 
 def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
-    """What was caught of each injection, for the report and the evidence in `folder`; which stay as
-    they are. Nothing when there is nothing to inject into: no transaction holds four committed
-    outputs that can be told apart, the contract requires none of the kinds that would be injected,
-    or there are folded readings only.
+    """What was caught of each injection into copies of the evidence in `folder`. Empty if nothing
+    can be injected: no transaction holds four distinct committed outputs, the contract requires
+    none of the injected kinds, or the readings are folded.
 
     Raises SelfTestError when an injection is not found exactly once; EvidenceError, SparkError.
     """
@@ -75,16 +74,15 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
         shutil.rmtree(scratch, ignore_errors=True)
     missed = [one for one in caught if one.found != 1]
     if missed:
-        said = ", ".join(f"{one.kind} {one.found} times" for one in missed)
+        counts = ", ".join(f"{one.kind} {one.found} times" for one in missed)
         raise SelfTestError(
-            f"The self-test failed: one of each was injected, and found was {said}. Trust no"
-            " verdict."
+            f"The self-test failed: each was injected once, but found: {counts}. Trust no verdict."
         )
     return caught
 
 
 def _told_apart(sink: DataFrame, capture: Capture) -> DataFrame:
-    """The sink's records; by key, only those whose key is nobody else's."""
+    """The sink's records; by key, only those with a unique key."""
     if capture.question.identity is not Identity.KEY:
         return sink
     held = capture.committed.select(
@@ -100,18 +98,17 @@ def _told_apart(sink: DataFrame, capture: Capture) -> DataFrame:
 def before_signoff(
     settings: Settings, folder: Path, comment: str, say: Callable[[str], None] = lambda _text: None
 ) -> list[str]:
-    """What must come before a report is accepted: the kinds that the chain catches on the evidence
-    of a run's folder, of several stages in each of them. Spark is started for it, unless that was
-    done for this evidence before.
+    """Test the judge on a run's evidence before its report is accepted; returns the kinds caught in
+    every stage. Spark is started, unless this evidence was tested before.
 
-    Raises UsageError where there is nothing to inject into and no comment says why it is accepted
-    all the same; SelfTestError, EvidenceError, SparkError, SetupError.
+    Raises UsageError if nothing can be injected and no comment says why the report is accepted
+    anyway; SelfTestError, EvidenceError, SparkError, SetupError.
     """
     caught = _caught(settings, folder, say)
     if not caught and not comment.strip():
         raise UsageError(
-            f"The chain cannot test itself on {folder.name}: {NOTHING_TO_INJECT_INTO}. "
-            "Say in a comment why it is accepted all the same."
+            f"The judge cannot test itself on {folder.name}: {NOTHING_TO_INJECT_INTO}. "
+            "Say in a comment why the report is accepted anyway."
         )
     return caught
 

@@ -1,9 +1,9 @@
-"""Judging a database table that backend/sink/table.py wrote against its source topic: duplicates,
-gaps, order and rows without an input, by the validators that judge topics.
+"""Judge a database table that backend/sink/table.py wrote against its source topic: duplicates,
+gaps, order and rows without an input, by the validators for topics.
 
-A table has no aborted rows and no raw log, so its rows are both readings of one partition, in the
-order of their ids. They are read by this process: a table must fit into its memory. What the
-verdict rests on is kept as for a topic, and `topicproof verify` judges it again.
+A table has no aborted rows and no raw log. Its rows, ordered by id, are both readings of a single
+partition. This process reads them, so a table must fit into its memory. Evidence is kept as for a
+topic, and `topicproof verify` judges it again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Calls of the Kafka client that may never come back, whatever time-out they are given.
+"""Calls of the Kafka client that may hang in spite of their timeout.
 
-librdkafka 2.16 looks for a group's coordinator without any time-out (its issue 5456), and where it
-knew one that the brokers do not list any more, because it is down or cut off for longer than their
-session lasts, it waits for that one's connection for ever (its issue 5511). A new client knows
-nothing of the old coordinator.
+librdkafka 2.16 looks for a group's coordinator without any timeout (its issue 5456). If it knew a
+coordinator that the brokers no longer list, because it was down longer than its session, it waits
+for that connection for ever (its issue 5511). A new client does not know the old coordinator.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from topicproof.backend.settings import REQUEST_TIMEOUT_MS
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 STUCK_S = TIMEOUT_S + 2
-"""When a call whose own time-out is `TIMEOUT_S` counts as one that will never come back."""
+"""When a call with the timeout `TIMEOUT_S` counts as hung."""
 
 Answer = TypeVar("Answer")
 
 
 class _Helper:
-    """A thread that makes one call after the other."""
+    """A thread that makes one call after another."""
 
     def __init__(self) -> None:
         self.calls: SimpleQueue[Callable[[], Any]] = SimpleQueue()
@@ -32,12 +31,12 @@ class _Helper:
         threading.Thread(target=self._serve, name="bounded", daemon=True).start()
 
     def answer(self, stuck_s: float) -> tuple[Any, BaseException | None]:
-        """Of the call that was handed over last."""
+        """The answer to the last call."""
         try:
             return self.answers.get(timeout=stuck_s)
         except Empty as empty:
             raise TimeoutError(
-                f"A call of the Kafka client did not come back within {stuck_s:g} s."
+                f"A call of the Kafka client did not return within {stuck_s:g} s."
             ) from empty
 
     def _serve(self) -> None:
@@ -46,9 +45,9 @@ class _Helper:
 
 
 _idle: list[_Helper] = []
-"""Those that have answered: every transaction makes such a call, and a new thread for each takes a
-tenth of what a transaction costs the client."""
-# A process that is forked off has no threads but its own.
+"""Helpers that have answered. Every transaction makes such a call, and a new thread for each would
+be a tenth of its cost."""
+# A forked process does not have these threads.
 os.register_at_fork(after_in_child=_idle.clear)
 
 
@@ -57,9 +56,12 @@ def bounded(
     meanwhile: Callable[[], object] | None = None,
     stuck_s: float = STUCK_S,
 ) -> Answer:
-    """What the call gives. Raises TimeoutError when it is stuck: it stays so, in a thread of its
-    own, and its client must be given up without closing it, which would wait for it. Raises what
-    `meanwhile` raises, which is called at the same time, and otherwise what the call raises."""
+    """The answer of the call; `meanwhile` is called at the same time.
+
+    Raises TimeoutError when the call hangs. It keeps its thread, and its client must be abandoned
+    without closing it, because closing waits for the call. Raises what `meanwhile` raises,
+    otherwise what the call raises.
+    """
     try:
         helper = _idle.pop()
     except IndexError:
@@ -80,5 +82,5 @@ def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return call(), None
     except BaseException as error:
-        # Of whatever kind: what is not handed on would look like a call that is stuck.
+        # All kinds: an error that is not passed on would look like a hung call.
         return None, error

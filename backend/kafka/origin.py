@@ -1,5 +1,4 @@
-"""The ids of a cluster and of its topics, from Kafka's metadata. A topic that is made again has
-another id."""
+"""The ids of a cluster and its topics, from Kafka's metadata. A recreated topic has a new id."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def _ask(kafka: Connection, topics: tuple[str, ...]) -> Origin:
 
 
 def spelled(topic_id: uuid.UUID | str | bytes | None) -> str | None:
-    """As Kafka's own tools spell it; None for the id that means none."""
+    """The id as Kafka's own tools print it; None for the id that means none."""
     if not topic_id:
         return None
     held = topic_id if isinstance(topic_id, bytes) else uuid.UUID(str(topic_id)).bytes

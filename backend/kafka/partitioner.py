@@ -1,8 +1,6 @@
-"""Which partition the producers of settings.py choose for a key: murmur2, Java's, for many keys at
-once.
+"""The partition that our producers choose for a key: Java's murmur2, for many keys at once.
 
-Who needs to know a record's partition before it is sent asks here and names it; with the key in the
-same partition as ever.
+It is for producers that must know a record's partition before they send it.
 """
 
 from __future__ import annotations
@@ -16,15 +14,14 @@ import numpy.typing as npt
 _SEED, _M, _R = 0x9747B28C, 0x5BD1E995, 24
 _WORD = 0xFFFFFFFF
 LONG_KEY_BYTES = 1_024
-"""A longer key is hashed by itself: what is done for many keys at once would then be done for
-few."""
+"""Longer keys are hashed one by one: few keys are that long, so vectors would not help."""
 
 
 def partitions_of(
     keys: Sequence[bytes | None], count: int, without_key: int
 ) -> npt.NDArray[np.int64]:
-    """The partition of each key of a topic with so many; `without_key` for a null one, which may go
-    anywhere."""
+    """The partition of each key, in a topic with `count` partitions; `without_key` for a null key,
+    which may go anywhere."""
     hashes = _murmur2([key or b"" for key in keys])
     found = (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64) % count
     if None in keys:
@@ -35,7 +32,7 @@ def partitions_of(
 def _murmur2(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
     lengths = np.fromiter(map(len, keys), np.int64, len(keys))
     starts = np.cumsum(lengths) - lengths
-    # Behind the last key there must be a word to look at.
+    # After the last key there must still be a word to read.
     data = b"".join((*keys, b"\0\0\0\0"))
     words: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     m = np.uint32(_M)

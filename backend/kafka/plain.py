@@ -1,4 +1,4 @@
-"""A producer outside any transaction: what at-least-once and at-most-once deliver with."""
+"""A producer without transactions, for at-least-once and at-most-once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from topicproof.backend.settings import plain_producer_config
 
 
 class PlainProducer:
-    """`idempotence`: a retry after a lost acknowledgement appends no second copy. `acks` "0":
-    nobody acknowledges, and nothing is tried again."""
+    """With `idempotence`, a retry after a lost acknowledgement appends no second copy. With `acks`
+    "0" nothing is acknowledged or retried."""
 
     def __init__(self, address: Address, idempotence: bool, acks: str) -> None:
         config = plain_producer_config(address, idempotence, acks)
@@ -24,10 +24,10 @@ class PlainProducer:
         self.failed: KafkaError | None = None
 
     def __enter__(self) -> PlainProducer:
-        # A metadata answer first, as in TransactionalProducer. Each has the client ask for its
-        # producer id, without which it sends nothing. But the first may come over the connection to
-        # a bootstrap address, which ends with it: the client then has nobody to ask, and looks
-        # again after 0.5 s (librdkafka 2.16, rd_kafka_idemp_pid_fsm).
+        # Metadata first, as in TransactionalProducer: each answer makes the client request its
+        # producer id, without which it sends nothing. The first answer may use the connection to a
+        # bootstrap address, which then closes: the client would only retry after 0.5 s (librdkafka
+        # 2.16, rd_kafka_idemp_pid_fsm).
         for _ in range(2):
             self.producer.list_topics(timeout=TIMEOUT_S)
         return self
@@ -48,8 +48,7 @@ class PlainProducer:
             raise NotDelivered(f"A record was refused: {error.args[0].str()}.") from error
 
     def flush(self) -> None:
-        """Send everything that is queued. Raises NotDelivered when some of it was not
-        acknowledged."""
+        """Send all queued records. Raises NotDelivered if any is not acknowledged."""
         left = self.producer.flush(TIMEOUT_S)
         failed, self.failed = self.failed, None
         if left > 0 or failed is not None:

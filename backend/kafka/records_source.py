@@ -2,10 +2,10 @@
 Spark can hold.
 
 Kafka stores any 64-bit number of milliseconds as a timestamp. Spark's Kafka source multiplies it by
-1,000, and fails on one beyond the year 294,246: a single record keeps the whole topic from being
-judged. `read_clamped` gives the rows that `topicproof.validators.readings.read` gives. It moves
-such a timestamp to the nearest one that Spark documents (years 1 to 9999). It is slower than
-Spark's own source, and used only where that one fails.
+1,000 and fails beyond the year 294,246, so a single record would keep a topic from being judged.
+`read_clamped` returns the rows of `topicproof.validators.readings.read`, with such timestamps moved
+to the nearest one that Spark documents (years 1 to 9999). It is slower than Spark's own source, and
+used only if that one fails.
 
 Spark's Python workers import this module by name: on a cluster this project must be on their
 PYTHONPATH.
@@ -38,7 +38,7 @@ from topicproof.validators.readings import COLUMNS, end_of
 
 FORMAT = "topicproof-records"
 OVERFLOW = "java.lang.ArithmeticException: long overflow"
-"""What Spark says when it multiplies a timestamp beyond what 64 bits hold."""
+"""Spark's error when a timestamp overflows 64 bits."""
 MIN_MS = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000
 MAX_MS = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000 + 999
 """The first and the last millisecond that a timestamp of Spark is documented to hold."""
@@ -59,8 +59,8 @@ SCHEMA = pa.schema(
 
 
 def beyond_spark(batches: pa.Table) -> bool:
-    """Whether the headers of these batches show a timestamp outside the years 1 to 9999. A record
-    in the middle of a batch may have an earlier one that no header shows."""
+    """Whether batch headers show a timestamp outside the years 1 to 9999. Headers do not show the
+    timestamps in the middle of a batch."""
     shown = [pc.min_max(batches[name]).as_py() for name in ("first_timestamp", "max_timestamp")]
     return any(
         each["min"] is not None and (each["min"] < MIN_MS or each["max"] > MAX_MS) for each in shown
@@ -68,15 +68,15 @@ def beyond_spark(batches: pa.Table) -> bool:
 
 
 def register(spark: SparkSession) -> None:
-    """Let the session know the source. Spark refuses two threads that do so at once."""
+    """Register the source with the session. Spark refuses two threads that do so at once."""
     spark.dataSource.register(KafkaRecords)
 
 
 def read_clamped(
     spark: SparkSession, address: Address, bounds: Bounds, level: Witness
 ) -> DataFrame:
-    """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use.
-    The session must know the source: `register`."""
+    """The records of `bounds` that are visible at `level`, as `COLUMNS`. Lazy: every use reads them
+    again. The source must be registered."""
     options = {
         "bootstrap": address.bootstrap,
         "client": json.dumps(dict(address.client)),
@@ -131,7 +131,7 @@ class RecordsReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # Without a span Spark still asks for the one partition that it takes every source to have.
+        # Without a span, Spark still asks for one partition.
         if not isinstance(partition, Span):
             return
         span = {partition.partition: (partition.first, partition.end)}
@@ -142,8 +142,8 @@ class RecordsReader(DataSourceReader):
                 if message is None:
                     if time.monotonic() - heard > SILENCE_S:
                         raise ClusterError(
-                            f"{self.topic}-{partition.partition} gave nothing for {SILENCE_S:g} s."
-                            " Try again."
+                            f"{self.topic}-{partition.partition} delivered nothing for"
+                            f" {SILENCE_S:g} s. Try again."
                         )
                     continue
                 heard = time.monotonic()

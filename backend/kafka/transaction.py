@@ -1,8 +1,8 @@
-"""A transaction as a `with` block, and confluent-kafka's errors translated once into what the
+"""A transaction as a `with` block. confluent-kafka's errors are translated once, into what the
 caller must do.
 
-Leaving the block normally commits; leaving it by an exception aborts and lets the exception pass;
-being fenced does neither, because the transaction belongs to somebody else now.
+Leaving the block normally commits. An exception aborts and passes on. Being fenced does neither,
+because the transaction now belongs to another producer.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
 from topicproof.backend.settings import TRANSACTION_TIMEOUT_MS, transactional_producer_config
 
 ENOUGH = stop_after_attempt(5)
-"""How often a retriable error is retried, at first at once; together with the time-outs about one
-minute."""
+"""Attempts after retriable errors; with the timeouts about one minute in all."""
 
 PURGE_S = 0.5
 ABORT_S = 60
-"""How long each try of an abort may take, and all of them."""
+"""How long one attempt of an abort may take, and all of them."""
 
 LOOK_S = 0.2
-"""How long to wait for deliveries before looking whether one has failed."""
+"""How long to wait for deliveries before checking for a failed one."""
 
 HEARD_S = 1.0
-"""How long to wait for the record that made a transaction fail."""
+"""How long to wait for the report of the record that made a transaction fail."""
 
 NO_WAIT_S = 0.001
 
@@ -76,7 +75,7 @@ _REFUSED = {
     KafkaError.INVALID_TIMESTAMP,
     KafkaError.INVALID_RECORD,
 }
-"""What is wrong with the record itself, so that sending it again does not help."""
+"""The record itself is bad, so sending it again does not help."""
 
 Delivered = Callable[[KafkaError | None, Message], None]
 
@@ -111,13 +110,13 @@ class ConnectionLog:
 
 
 class TransactionalProducer:
-    """One transactional id, taken over on entering: earlier holders are fenced and their
-    transaction settled.
+    """One transactional id, taken over on entering: earlier holders are fenced, and their open
+    transaction is aborted.
 
-    Raises Fenced when somebody else takes the id over, NotAllowed when a right is missing,
-    TransactionAborted when the transaction was aborted and may be replayed, RecordRefused when that
-    is for a record of it, OutcomeUnknown when the answer to a commit never came, ClientStuck when
-    the client itself does not come back, KafkaException for anything fatal.
+    Raises Fenced when another producer takes over the id, NotAllowed when a right is missing,
+    TransactionAborted when the transaction was aborted and may be replayed, RecordRefused when a
+    bad record is the reason, OutcomeUnknown when the answer to a commit never came, ClientStuck
+    when the client hangs, KafkaException for fatal errors.
     """
 
     def __init__(
@@ -136,15 +135,14 @@ class TransactionalProducer:
         self.connections = ConnectionLog()
         self.producer = Producer({**self.config, "logger": self.connections})
         self.failed: KafkaError | None = None
-        """Why the first record of this transaction that failed did."""
+        """The error of this transaction's first failed record."""
         self.stuck = False
-        """Whether a call of the client never came back."""
+        """Whether a call of the client hangs."""
         self.open = False
-        """Whether there is a transaction that was neither committed nor aborted."""
+        """Whether a transaction is neither committed nor aborted."""
 
     def __enter__(self) -> TransactionalProducer:
-        # A metadata answer first: init_transactions then takes at most 0.06 s where it was 0.5 s
-        # now and then.
+        # Metadata first: init_transactions then takes at most 0.06 s instead of sometimes 0.5 s.
         self.producer.list_topics(timeout=TIMEOUT_S)
         self._retrying(lambda: self.producer.init_transactions(TIMEOUT_S))
         self.producer.poll(0)
@@ -177,10 +175,9 @@ class TransactionalProducer:
         _trace: TracebackType | None,
     ) -> None:
         if self.stuck:
-            # Closing would wait for the call that never returns. The client ends with its process.
+            # Closing would wait for the hung call. The client ends with its process.
             return
-        # One that was fenced says so once more when it is closed, and one that could not abort
-        # tries and fails again.
+        # Closing reports once more that the producer was fenced, and tries a failed abort again.
         with suppress(KafkaException), warnings.catch_warnings() if self.open else nullcontext():
             if self.open:
                 warnings.filterwarnings(
@@ -190,8 +187,8 @@ class TransactionalProducer:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit what is produced in the block; abort when the block raises. What a stuck client
-        leaves open is for whoever takes the id over."""
+        """Commit at the end of the block; abort when the block raises. If the client hangs, the
+        next producer with the same id resolves the transaction."""
         self.failed = None
         self.producer.begin_transaction()
         self.open = True
@@ -205,22 +202,22 @@ class TransactionalProducer:
         self._commit()
 
     def produce(self, records: Iterable[Record], delivered: Delivered | None = None) -> None:
-        """Queue records; waits for room when the queue is full. `delivered` hears what became of
-        each, in the place of `heard`."""
+        """Queue records; waits for room when the queue is full. `delivered` receives the delivery
+        reports instead of `heard`."""
         try:
             enqueue(self.producer, records, delivered)
         except KafkaException as error:
             raise self._refused(error) from error
 
     def produce_placed(self, records: Iterable[Placed]) -> None:
-        """The same for records that name their partition."""
+        """As `produce`, for records that name their partition."""
         try:
             enqueue_placed(self.producer, records)
         except KafkaException as error:
             raise self._refused(error) from error
 
     def partitions(self, topic: str) -> int:
-        """How many the topic has; 0 where nobody knows it. Raises KafkaException."""
+        """The number of partitions of the topic; 0 if it is unknown. Raises KafkaException."""
         found: list[int] = []
         self._retrying(
             lambda: found.append(
@@ -230,20 +227,20 @@ class TransactionalProducer:
         return found[-1]
 
     def heard(self, error: KafkaError | None, _message: Message) -> None:
-        """What became of a record."""
+        """Receives delivery reports."""
         if error is not None and self.failed is None and error.code() not in _PURGED:
             self.failed = error
 
     def flush(self) -> None:
-        """Send everything that is queued, so that an abort leaves it in the log (librdkafka purges
-        the unsent).
+        """Send all queued records, so that an abort leaves them in the log (librdkafka purges the
+        unsent).
 
-        Ends with the first record that fails; librdkafka alone would wait out its time for those
-        behind it.
+        Ends with the first record that fails; librdkafka alone would wait for the timeout of later
+        ones.
         """
         deadline = time.monotonic() + TIMEOUT_S
-        # Only while there is something: each flush wakes every thread of the client, of which two
-        # are idle.
+        # Only while something is queued: each flush wakes all threads of the client, and two are
+        # idle.
         while self.failed is None and len(self.producer) > 0 and self.producer.flush(LOOK_S) > 0:
             if time.monotonic() > deadline:
                 raise TransactionAborted(
@@ -253,8 +250,8 @@ class TransactionalProducer:
             raise self._told(self.failed) or self._aborted(self.failed)
 
     def send_offset(self, source: TopicPartition, group: Any) -> None:
-        """Add the next offset of the source to the transaction, and send what is queued meanwhile:
-        neither waits for the other."""
+        """Add the source's next offset to the transaction, and send queued records at the same
+        time."""
         self._retrying(
             lambda: self._bounded(
                 partial(self.producer.send_offsets_to_transaction, [source], group)
@@ -262,14 +259,14 @@ class TransactionalProducer:
         )
 
     def send_commit(self) -> None:
-        """Begin the commit that the end of the block waits for."""
+        """Start the commit; the end of the block waits for it."""
         self.flush()
         with suppress(KafkaException):
             self.producer.commit_transaction(NO_WAIT_S)
 
     def abort(self) -> None:
-        # Records that come back as out of sequence while the client purges are purged by the next
-        # call only; until then it waits for them (librdkafka 2.16).
+        # Records that return out of sequence during a purge are purged only by the next call; until
+        # then the client waits for them (librdkafka 2.16).
         self._retrying(lambda: self.producer.abort_transaction(PURGE_S), stop_after_delay(ABORT_S))
         self.open = False
 
@@ -290,15 +287,15 @@ class TransactionalProducer:
             ) from error
 
     def _bounded(self, call: Callable[[float], None]) -> None:
-        """Call with our time-out while what is queued is sent, and give the client up where it does
-        not keep to it. Raises ClientStuck, and what `flush` raises."""
+        """Call with our timeout while queued records are sent. A client that ignores the timeout is
+        abandoned. Raises ClientStuck, and what `flush` raises."""
         try:
             bounded(partial(call, TIMEOUT_S), self.flush)
         except TimeoutError as error:
             self.stuck = True
             raise ClientStuck(
-                f"{self.transactional_id}: the Kafka client does not come back with its offset. A"
-                " new one goes on."
+                f"{self.transactional_id}: the Kafka client hangs while it sends the offset. A new"
+                " client continues."
             ) from error
 
     def _retrying(self, call: Callable[[], Any], stop: stop_base = ENOUGH) -> None:
@@ -308,8 +305,7 @@ class TransactionalProducer:
         except KafkaException as error:
             if not _retriable(error):
                 raise self._translated(error) from error
-        # Only now: what keeps count of tries takes as much processor time as the client does for a
-        # call.
+        # Only now: counting the attempts takes as much processor time as the client's call.
         retrying = Retrying(
             retry=retry_if_exception(_retriable),
             stop=stop,
@@ -327,8 +323,8 @@ class TransactionalProducer:
         return self._ended(cause) if cause.code() == KafkaError._STATE else self._translated(error)
 
     def _ended(self, cause: KafkaError) -> SinkError:
-        """What made a transaction fail of which the client, that sends meanwhile, says no more than
-        that its state is erroneous: the record that failed is heard a moment later."""
+        """Why a transaction failed whose client only reports an erroneous state: the failed
+        record's report arrives a moment later."""
         deadline = time.monotonic() + HEARD_S
         while self.failed is None and time.monotonic() < deadline:
             self.producer.poll(LOOK_S)
@@ -343,7 +339,7 @@ class TransactionalProducer:
         return told or error
 
     def _told(self, cause: KafkaError) -> SinkError | None:
-        """What the code alone says."""
+        """The error that the code alone determines."""
         if cause.code() in _FENCED:
             return Fenced(
                 f"{self.transactional_id} was taken over by another producer ({cause.name()})."
@@ -362,7 +358,7 @@ class TransactionalProducer:
 
 
 def is_refused(error: KafkaError) -> bool:
-    """Whether a record failed for what it is itself."""
+    """Whether a record failed because it is bad itself."""
     return error.code() in _REFUSED
 
 
@@ -370,9 +366,8 @@ def enqueue(
     producer: Producer, records: Iterable[Record], delivered: Delivered | None = None
 ) -> None:
     """Queue records; waits for room when the queue is full. Raises KafkaException."""
-    # Called for every record of a pipeline: what can be looked up once is, and what need not be
-    # said is not. Without headers this takes less processor time than `produce_batch`, whose dicts
-    # are taken apart one by one.
+    # Called for every record of a pipeline, so lookups are made once and arguments are few. Without
+    # headers this takes less processor time than `produce_batch`, which takes dicts apart.
     produce = (
         producer.produce if delivered is None else partial(producer.produce, on_delivery=delivered)
     )

@@ -24,7 +24,7 @@ def test_calls_share_a_thread_until_one_is_stuck() -> None:
     first, second = bounded(threading.get_ident), bounded(threading.get_ident)
     assert first == second
     comes_back = threading.Event()
-    with pytest.raises(TimeoutError, match="did not come back"):
+    with pytest.raises(TimeoutError, match="did not return"):
         bounded(comes_back.wait, stuck_s=GIVEN_UP_S)
     assert bounded(threading.get_ident) != first
     comes_back.set()

@@ -83,19 +83,12 @@ def test_a_search_stops_at_its_limits_and_goes_on(
     answer = search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, RecordQuery(key=b"A29"))
     assert (answer.rows, answer.stop, answer.reached) == ((), Stop.OFFSETS, 40)
     # What has another fate is not read, so it does not count.
-    answer = search(
-        Address(bootstrap),
-        seen.bounds,
-        seen.ranges,
-        0,
-        0,
-        RecordQuery(key=b"A29", fates=(Fate.ABORTED,)),
-    )
+    query = RecordQuery(key=b"A29", fates=(Fate.ABORTED,))
+    answer = search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, query)
     assert [row.offset for row in answer.rows] == [99]
     monkeypatch.setattr(browse, "SCAN_BYTES_MAX", 100)
-    assert (
-        search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, RecordQuery()).stop is Stop.BYTES
-    )
+    answer = search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, RecordQuery())
+    assert answer.stop is Stop.BYTES
 
 
 def test_a_time_is_an_offset(bootstrap: str, new_topic: Callable[..., str]) -> None:

@@ -1,10 +1,9 @@
-"""What became of every offset, folded from batch headers. Pure: tables in, tables out; nothing here
-talks to Kafka.
+"""The fate of every offset, folded from batch headers. Pure: tables in, tables out.
 
 The fold: per partition and producer id, in offset order, data since the previous marker belongs to
-the next marker. Epochs are never compared, because the marker of a Java client, of a fence and of a
-timeout carries the data's epoch + 1 (KIP-890). A control batch whose kind compaction has erased
-ends no transaction.
+the next marker. Epochs are never compared, because the markers of Java clients, fences and timeouts
+carry the data's epoch + 1 (KIP-890). A control batch whose kind was lost by compaction ends no
+transaction.
 
 `batches` is the table of `rawlog.scan`, read within the same `bounds`.
 """
@@ -23,20 +22,18 @@ import pyarrow as pa
 from topicproof.validators.finding import Bounds, Fate
 
 COMMITTED, ABORTED, OPEN, UNEXPLAINED = "COMMITTED", "ABORTED", "OPEN", "UNEXPLAINED"
-"""A transaction's outcomes. UNEXPLAINED: it has no marker although it lies below the last stable
-offset."""
+"""A transaction's outcomes. UNEXPLAINED: no marker, but below the last stable offset."""
 FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.GONE, Fate.UNEXPLAINED)
-"""What the raw log can tell, in the order in which the balance is written."""
+"""The fates that the raw log can tell, in the order of the balance."""
 
 DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
 """The fates that a record can have."""
 
 WORST_FIRST = (Fate.UNEXPLAINED, Fate.ABORTED, Fate.PENDING, Fate.COMMITTED, Fate.GONE, Fate.MARKER)
-"""Which fate colours a bin of several offsets. The first three are what somebody looks for, so one
-of them shows however many committed records surround it. Markers end every transaction and
-compaction leaves gaps everywhere: if either came before COMMITTED, a healthy topic would show
-nothing else. They show where a bin holds nothing else, which at one offset a bin is everywhere they
-are."""
+"""The fate that colours a bin of several offsets. The first three matter most, so they show however
+many committed records surround them. Markers end every transaction and compaction leaves gaps
+everywhere: before COMMITTED, they would cover a healthy topic. They show in bins that hold nothing
+else, so at one offset a bin they always show."""
 
 TRANSACTION_COLUMNS = (
     "partition",
@@ -87,23 +84,19 @@ def fate_ranges(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
     """Ranges (`RANGE_COLUMNS`) that cover [start, hw) of every partition without a gap, in offset
     order.
 
-    `first_offset` and `last_offset` are inclusive. `records` counts the data records: 0 for markers
-    and for what is gone, and less than the span for a batch that compaction has thinned out; which
-    of its offsets remain cannot be told from headers, and the rest counts as gone (`balance`).
-    `producer_id` is null where there is no producer. `control` is COMMIT, ABORT or OTHER for a
-    control batch, also for a pending one, else null. `transaction` is the row of `transactions`,
-    for data and for the marker that ends it, else null.
+    `first_offset` and `last_offset` are inclusive. `records` counts data records: 0 for markers and
+    for gone offsets, and less than the span for a batch that compaction thinned out. Headers do not
+    tell which of its offsets remain; the rest counts as gone (`balance`). `producer_id` is null
+    without a producer. `control` is COMMIT, ABORT or OTHER for a control batch, also a pending one,
+    else null. `transaction` is the row of `transactions`, for data and the final marker, else null.
     """
     rows, ended = _fold(batches, bounds)
     return _merged(_ranges(rows, ended, bounds))
 
 
 def balance(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
-    """Offsets by fate: one row a partition (the index), one column a fate of `FATES`; sums to hw -
-    start.
-
-    Raises AssertionError when it does not: then the ranges are not those of the bounds.
-    """
+    """Offsets by fate: a row for each partition (the index), a column for each of `FATES`. Each row
+    sums to hw - start, else AssertionError is raised: the ranges are of other bounds."""
     row = {p.partition: number for number, p in enumerate(bounds.partitions)}
     counts = np.zeros((len(row), len(FATES)), np.int64)
     partition = ranges["partition"].map(row).to_numpy(np.int64)
@@ -125,7 +118,7 @@ def total(counts: pd.DataFrame) -> dict[Fate, int]:
 
 @dataclass(frozen=True)
 class Bins:
-    """The overview strip: a row of bins for every partition, all on one axis of offsets."""
+    """The overview strip: a row of bins for each partition, on one axis of offsets."""
 
     partitions: tuple[int, ...]
     edges: Ints
@@ -133,18 +126,17 @@ class Bins:
     counts: Ints
     """Offsets, indexed by partition row, bin and fate (the order of `FATES`)."""
     worst: npt.NDArray[np.int8]
-    """Per partition row and bin, the index into `FATES` of the worst fate inside; -1 where the
-    partition has none."""
+    """Index into `FATES` of the worst fate, per partition row and bin; -1 outside the
+    partition."""
 
 
 def bins(
     ranges: pd.DataFrame, bounds: Bounds, columns: int, window: tuple[int, int] | None = None
 ) -> Bins:
-    """At most `columns` bins over `window` ([first, end) in offsets), or over all that the bounds
-    hold.
+    """At most `columns` bins over `window` ([first, end) in offsets), or over the whole bounds.
 
-    The worst fate wins (`WORST_FIRST`), never the most frequent one. Inside a batch that compaction
-    has thinned out, its records are taken as evenly spread.
+    The worst fate wins (`WORST_FIRST`), not the most frequent one. The records of a batch that
+    compaction thinned out count as evenly spread.
     """
     first = min((p.start for p in bounds.partitions), default=0) if window is None else window[0]
     end = max((p.hw for p in bounds.partitions), default=0) if window is None else window[1]
@@ -172,7 +164,7 @@ def records_between(
 ) -> int:
     """Data records of these fates at the offsets [first, end) of a partition.
 
-    Exact, except in a thinned-out batch across `first` or `end`, whose records are taken as evenly
+    Exact, except in a thinned-out batch across `first` or `end`, whose records count as evenly
     spread.
     """
     own = ranges[(ranges["partition"] == partition) & ranges["fate"].isin(list(fates))]
@@ -185,8 +177,7 @@ def records_between(
 
 
 def _before(own: pd.DataFrame, codes: npt.NDArray[np.int8], at: Ints) -> Ints:
-    """How many offsets of each fate lie below each of `at`; the ranges are one partition's, without
-    a gap."""
+    """Offsets of each fate below each of `at`. The ranges cover one partition without a gap."""
     low = own["first_offset"].to_numpy(np.int64)
     span = own["last_offset"].to_numpy(np.int64) + 1 - low
     kept = _kept(own, span)
@@ -205,10 +196,9 @@ def _before(own: pd.DataFrame, codes: npt.NDArray[np.int8], at: Ints) -> Ints:
 
 
 def _kept(ranges: pd.DataFrame, span: Ints) -> Ints:
-    """How many offsets of each range have the range's fate; the others are gone.
+    """The offsets of each range that have its fate; the others are gone.
 
-    Fewer than the span only where data was thinned out. At or above the LSO an offset is pending
-    whatever it holds.
+    Fewer than the span only for thinned-out data. At or above the LSO every offset is pending.
     """
     data = ranges["fate"].isin([Fate.COMMITTED, Fate.ABORTED, Fate.UNEXPLAINED]).to_numpy(bool)
     return np.where(data, ranges["records"].to_numpy(np.int64), span)
@@ -310,8 +300,7 @@ def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataF
 def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
     """The offsets of [start, hw) that lie in no batch, as empty ranges."""
     partition = [p.partition for p in bounds.partitions]
-    # What lies before the start and behind the end stands in as a batch, so that a gap is always
-    # between two.
+    # The start and the end stand in as batches, so every gap lies between two batches.
     edges = pd.DataFrame(
         {
             "partition": partition * 2,
@@ -345,8 +334,8 @@ def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
 
 
 def _cut_at_lso(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
-    """No range lies on both sides of the last stable offset. (A gap may; a batch only if the bounds
-    were chosen.)"""
+    """Cut the ranges that cross the last stable offset: gaps, and batches if the bounds were
+    chosen."""
     lso = _lso(ranges["partition"], bounds)
     low, high, records = (
         ranges[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records")
@@ -359,8 +348,7 @@ def _cut_at_lso(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
 
 
 def _merged(ranges: pd.DataFrame) -> pd.DataFrame:
-    """Neighbours that say the same become one range. Thinned-out ranges stay alone: their gaps must
-    not spread."""
+    """Merge equal neighbours. Thinned-out ranges stay alone, so that their gaps do not spread."""
     whole = (ranges["last_offset"] - ranges["first_offset"] + 1) == ranges["records"]
     alone = ranges["control"].notna() | (~whole & (ranges["records"] > 0))
     begins = alone.to_numpy(bool).copy()

@@ -1,9 +1,9 @@
-"""The raw log: bounds and batch headers, as the broker stores them, over kafka-python's Fetch
+"""The raw log: bounds and batch headers as the broker stores them, by kafka-python's Fetch
 requests.
 
-Batch headers say what no consumer shows: who wrote a range, whether it was in a transaction, and
-how each transaction ended (control batches). They are read without decoding a record, so a topic is
-scanned at the speed of the network.
+Batch headers show what no consumer shows: the producer of a range, whether it was in a transaction,
+and how each transaction ended (control batches). No record is decoded, so a topic is scanned at the
+speed of the network.
 """
 
 from __future__ import annotations
@@ -47,23 +47,22 @@ from topicproof.backend.waiting import ask_until
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 PARTITION_BYTES_MAX = 4_000_000
-"""How much of one partition one response may carry; a larger single batch still comes whole
+"""Maximum bytes of one partition in a response; a larger single batch still comes whole
 (KIP-74)."""
 RESPONSE_BYTES_MAX = 8_000_000
 """Measured: larger responses are slower, because their memory is new each time."""
 NEW_TOPIC_PATIENCE_S = 1.0
-"""A topic made a moment ago may not be known to every broker yet; after this long it counts as
-missing."""
+"""A new topic may be unknown to some brokers; after this long it counts as missing."""
 RETRY_PAUSE_S = 0.1
 FAILOVER_TIMEOUT_S = 20.0
-"""How long a partition may be without a leader: a broker that was killed is missed only after its
-session (9 s)."""
+"""How long a partition may have no leader: a killed broker is noticed only after its session
+(9 s)."""
 FETCH_VERSION_MIN = 5
-"""The first version that gives the log start offset."""
+"""The first version with the log start offset."""
 FETCH_VERSION_MAX = 12
-"""The last version that names topics by name; later ones ask for topic ids (KIP-516)."""
+"""The last version that names topics; later ones use topic ids (KIP-516)."""
 METADATA_VERSION_MIN = 4
-"""The first version that can be told not to create the topic it asks about."""
+"""The first version that can ask about a topic without creating it."""
 
 UNCOMMITTED, COMMITTED = 0, 1
 LATEST, EARLIEST = -1, -2
@@ -92,11 +91,11 @@ def scan(
     """One row (`batches.SCHEMA`) per record batch within the bounds, by partition and offset.
     Timestamps are in ms.
 
-    `since` is an earlier table of the same topic: only what it lacks is read, and the whole is
-    returned. A batch that reaches out of the bounds (after DeleteRecords the log may start inside a
-    batch) is cut: its `base_offset`, `count` and `first_timestamp` describe only the records
-    inside; `size` stays that of the stored batch. `check_crc` holds every batch that is read
-    against its checksum (see `batches.require_crc` for what that costs).
+    `since` is an earlier table of the same topic: only missing batches are read, and the whole
+    table is returned. A batch that crosses the bounds is cut (after DeleteRecords the log may start
+    inside a batch): `base_offset`, `count` and `first_timestamp` describe only the records inside,
+    `size` the stored batch. `check_crc` verifies the checksum of every batch read
+    (`batches.require_crc` has the cost).
 
     Raises TopicError for a missing topic or records in a format older than Kafka 0.11's,
     ClusterError otherwise.
@@ -120,7 +119,7 @@ class Connection:
 
     address: Address
     admin: Any
-    """kafka-python's admin client, for the questions it already knows."""
+    """kafka-python's admin client."""
     net: Any
 
     def bounds(self, topic: str) -> Bounds:
@@ -128,7 +127,7 @@ class Connection:
 
         def ask() -> Bounds:
             leaders = self.leaders(topic)
-            # A Fetch must name an offset that exists, and the high watermark always does.
+            # A Fetch must name a valid offset, and the high watermark always is one.
             ends = self._offsets(topic, leaders, LATEST, UNCOMMITTED)
             found = self._fetch(topic, leaders, ends, partition_bytes=1)
             return Bounds(
@@ -140,10 +139,9 @@ class Connection:
         return found if complete else self.bounds_in_order(topic)
 
     def bounds_in_order(self, topic: str) -> Bounds:
-        """The same from three questions, start, LSO, HW in that order, so that start <= LSO <= HW
-        holds if all move.
+        """The same by three requests, for a broker whose Fetch responses lack one of the three.
 
-        For a broker whose Fetch responses lack one of the three.
+        In the order start, LSO, HW, so that start <= LSO <= HW holds even if all three move.
         """
 
         def ask() -> Bounds:
@@ -166,8 +164,8 @@ class Connection:
         check_crc: bool = False,
         part_of: Bounds | None = None,
     ) -> pa.Table:
-        """See `scan`. Of bounds that are `part_of` others, the batches that begin inside, cut only
-        at those others'."""
+        """See `scan`. With `part_of`, the bounds are a part of others: only batches that begin
+        inside are returned, cut only at those others."""
         kept, spans = missing_spans(bounds, since)
         edges = {p.partition: (p.start, p.hw) for p in part_of.partitions} if part_of else {}
         parts: list[Headers] = []
@@ -183,8 +181,8 @@ class Connection:
                     continue
                 served = time.monotonic()
                 parts.append(rows)
-                # Whoever was served goes to the end of the queue: a response has room for a few
-                # partitions only.
+                # A partition that was served goes to the end of the queue: a response has room for
+                # only a few partitions.
                 queue = spans.pop(partition)
                 queue[0] = (reached, queue[0][1])
                 remaining = [span for span in queue if span[0] < span[1]]
@@ -196,8 +194,7 @@ class Connection:
                 partition, queue = next(iter(spans.items()))
                 raise ClusterError(
                     f"Partition {partition} of {topic} at {self.address} gave nothing from offset"
-                    f" {queue[0][0]} on, although its log ends at {queue[-1][1]}. Read the bounds"
-                    " again."
+                    f" {queue[0][0]} on, although its log ends at {queue[-1][1]}. Take new bounds."
                 )
         return table(kept, parts)
 
@@ -240,8 +237,8 @@ class Connection:
         return answer
 
     def send(self, requests: Mapping[int | None, Any]) -> dict[int | None, Any]:
-        """One request to each broker, all under way at once; None is any broker."""
-        # There is no public way to send a request of one's own; the library's version is pinned.
+        """One request to each broker, all at the same time; None is any broker."""
+        # No public method sends a given request; the library's version is pinned.
         manager = self.net._manager
 
         async def send_all() -> dict[int | None, Any]:
@@ -254,7 +251,7 @@ class Connection:
         return answers
 
     def with_retries(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask again while the cluster is between two leaders, or a coordinator is still loading."""
+        """Ask again while a leader moves or a coordinator loads."""
         retrying = Retrying(
             retry=retry_if_exception(_passing),
             stop=stop_after_delay(FAILOVER_TIMEOUT_S),
@@ -265,8 +262,7 @@ class Connection:
         return retrying(ask)
 
     def _look_again(self) -> None:
-        """Let the library ask for the brokers: a leader may be one that was not there when this
-        client connected."""
+        """Let the library refresh its list of brokers: a leader may be newer than this client."""
         manager = self.net._manager
 
         async def request() -> None:
@@ -317,7 +313,7 @@ class Connection:
         offsets: Mapping[int, int],
         partition_bytes: int,
     ) -> dict[int, Any]:
-        """One Fetch response a partition. Raises its error, except for an offset that is out of
+        """One Fetch response for each partition. Raises its error, unless the offset is out of
         range."""
         ask = FetchRequest.FetchTopic
         requests = {
@@ -364,11 +360,11 @@ class Connection:
         answer: Any,
         check_crc: bool,
     ) -> tuple[Headers, int | None]:
-        """The rows of one response that begin within the span, and the next offset to fetch (None:
-        nothing was served).
+        """The rows of one response that begin within the span, and the next offset to fetch (None
+        if nothing was served).
 
-        A batch that reaches out of the edges, which hold the span, is cut there, and begins where
-        it is cut.
+        The edges contain the span. A batch that crosses an edge is cut there, and begins at the
+        cut.
         """
         first, end = span
         if answer.error_code:
@@ -390,21 +386,20 @@ class Connection:
         return rows[inside], max(reached, first)
 
     def _first_left(self, topic: str, partition: int, offset: int) -> int:
-        """Where the log starts now that `offset` is no longer in it. Deleted offsets are gone,
-        which is no error."""
+        """Where the log starts, if `offset` was deleted. Deleted offsets are not an error."""
         leaders = {partition: self.leaders(topic)[partition]}
         start = self._offsets(topic, leaders, EARLIEST, UNCOMMITTED)[partition]
         if start <= offset:
             raise ClusterError(
                 f"The log of partition {partition} of {topic} at {self.address} became shorter"
-                f" than offset {offset} while it was read (truncated, or the topic was made anew)."
-                " Read the bounds again."
+                f" than offset {offset} while it was read: it was truncated, or the topic was"
+                " recreated. Take new bounds."
             )
         return start
 
 
 def _passing(error: BaseException) -> bool:
-    """Whether to ask again; a leader that this client has not heard of yet is one more reason."""
+    """Whether to ask again, also because the leader is a broker that this client does not know."""
     return isinstance(error, KafkaError) and (
         error.retriable or isinstance(error, UnknownBrokerIdError)
     )
@@ -412,7 +407,7 @@ def _passing(error: BaseException) -> bool:
 
 def _partition_bounds(answer: Any) -> PartitionBounds:
     if answer.error_code:
-        # The high watermark of a moment ago is out of range: another leader was elected in between.
+        # The high watermark is out of range: another leader was elected since.
         raise OffsetNotAvailableError(f"bounds of partition {answer.partition_index}")
     return PartitionBounds(
         answer.partition_index,

@@ -3,21 +3,20 @@
     spark.dataSource.register(KafkaRawLog)
     batches = spark.read.format("kafka-raw-log").options(**options).load()
 
-Its rows are those of `rawlog.scan`, with the columns
-`topicproof.validators.facts.balance.BATCH_COLUMNS`; it does not sort them. A task reads a range of
-one partition's offsets, and a batch belongs to the range that it begins in, so that it comes whole
-and once however the topic is split.
+Its rows are those of `rawlog.scan`, unsorted, with the columns
+`topicproof.validators.facts.balance.BATCH_COLUMNS`. A task reads a range of one partition's
+offsets. A batch belongs to the range that it begins in, so it comes whole and once however the
+topic is split.
 
 Options:
 
 - the address and any other client property, in librdkafka's names with `kafka.` before them
 - `topic`
-- `bounds`: offsets as JSON, `{"0": [start, end]}` with the end exclusive. Without it, whatever the
-  topic holds when Spark plans the query; so two queries over one frame may differ on a topic that
-  grows.
-- `offsetsPerTask` (1000000): how many offsets one task reads. Its rows are kept in memory until it
-  ends.
-- `checkCrc` (false): hold every batch against its checksum (`batches.require_crc`)
+- `bounds`: offsets as JSON, `{"0": [start, end]}` with the end exclusive. Default: all
+  that the topic holds when Spark plans the query, so two queries over one frame may differ on a
+  growing topic.
+- `offsetsPerTask` (1000000): offsets per task. Its rows stay in memory until it ends.
+- `checkCrc` (false): verify every batch's checksum (`batches.require_crc`)
 
 Spark's Python workers import this module by name: on a cluster this project must be on their
 PYTHONPATH.
@@ -119,8 +118,7 @@ class RawLogReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # An empty topic has no slice, and Spark then asks for the one partition that it takes every
-        # source to have.
+        # An empty topic has no slice, but Spark still asks for one partition.
         if not isinstance(partition, Slice):
             return
         source, whole = self.source, partition.partition
