@@ -1,9 +1,9 @@
-"""Copies of a folder of evidence: as it is, or without what records said.
+"""Copies of a folder of evidence, with or without payloads.
 
-Masked, every key, value and foreign header is replaced by a digest under a secret that is made for
-this copy and kept by nobody: what was equal is equal, so that the copy can still be judged by
-lineage, by key and by a header; what was said cannot be found out. Hashes of the content, which
-could be guessed backwards, are left out, and so are the values that rows of wrong_value show.
+In a masked copy a digest replaces every key, value and foreign header. Its secret is made for this
+copy and then discarded. Equal values stay equal, so the copy can still be judged by lineage, by key
+and by header, but the values cannot be recovered. Content hashes could be guessed, so they are left
+out, as are the values in rows of wrong_value.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from topicproof.validators.report import Report
 
 DIGEST_BYTES = 16
 OURS = (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)
-"""Headers of our own pipelines name places and transactions, and no content."""
+"""Headers of our own pipelines: they name places and transactions, not content."""
 CONTENT = ("content", "seen_content")
-"""Columns with hashes of content, which only judging needs."""
+"""Columns with content hashes, which only judging needs."""
 
 Mask = Callable[[bytes | None], bytes | None]
 
 
 def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.ALL) -> str:
-    """Copy the evidence into the folder `target`; gives the hash of the copy's manifest.
+    """Copy the evidence into the folder `target`; returns the hash of the copy's manifest.
 
-    A copy that lies there already is replaced. Raises UsageError when anything else does,
-    EvidenceError when the evidence is not what was written, or the copy cannot be.
+    An earlier copy there is replaced. Raises UsageError when the folder holds anything else,
+    EvidenceError when the evidence has changed or the copy cannot be written.
     """
     original = require_unchanged(evidence)
     manifest = read_manifest(evidence)
@@ -77,7 +77,7 @@ def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.AL
 
 
 def without_values(report: Report) -> Report:
-    """The report without what any example shows of a record's value."""
+    """The report without the record values that examples show."""
     told = (
         replace(
             one,
@@ -89,7 +89,7 @@ def without_values(report: Report) -> Report:
 
 
 def without_payloads(evidence: Path) -> None:
-    """Put a copy without payloads in the evidence's place, unless it has none already. Raises
+    """Replace the evidence by a copy without payloads, unless it already has none. Raises
     EvidenceError."""
     if read_manifest(evidence).payloads is Payloads.NONE:
         return
@@ -146,7 +146,7 @@ def _make_room(target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     if (target / MANIFEST).exists():
         for name in (*read_manifest(target).files, MANIFEST):
-            # What a manifest names could lie anywhere; only what lies in this folder is removed.
+            # A manifest could name any path; only files in this folder are removed.
             if (target / name).resolve().is_relative_to(target.resolve()):
                 (target / name).unlink(missing_ok=True)
         for folder in sorted((path for path in target.rglob("*") if path.is_dir()), reverse=True):
@@ -170,7 +170,7 @@ def _digests() -> Mask:
 
 def _copy_masked(path: Path, target: Path, mask: Mask | None) -> None:
     if path.suffix == ".crc":
-        # Spark's own checksum of a file that may have changed; the manifest has a better one.
+        # Spark's checksum of a file that may change; the manifest has a better one.
         return
     if path.suffix != ".parquet":
         shutil.copyfile(path, target)
@@ -198,8 +198,7 @@ def _copy_masked(path: Path, target: Path, mask: Mask | None) -> None:
 
 
 def _tell_again(evidence: Path, target: Path, manifest: Manifest) -> None:
-    """Where the report shows values: the files that are made of it and of the findings, without
-    them."""
+    """If the report shows values, write its files again without them."""
     report = read_report(evidence)
     bare = without_values(report)
     if bare != report:

@@ -1,4 +1,4 @@
-"""All rows that were found, as one Parquet and one CSV file, and where they lie."""
+"""All rows that were found, as a Parquet and a CSV file, and their places."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ SCHEMA = pa.schema(
 
 
 class Place(NamedTuple):
-    """Rows of one kind and cause are counted by it."""
+    """The place by which rows of one kind and cause are counted."""
 
     kind: str
     cause: str | None
-    """What explains them; None for primary ones."""
+    """The kind that explains them; None for primary ones."""
     partition: int | None
-    """Of the sink; of the source where the sink holds nothing; None where neither is known."""
+    """Of the sink; of the source if the sink holds nothing; None if neither is known."""
 
 
 def gather(ledger: Path, evidence: Path) -> Counter[Place]:
-    """Put what the validators found together in the folder `evidence`, and count it. Raises
-    OSError."""
+    """Combine the validators' findings in the folder `evidence`, and count them. Raises OSError."""
     folders = sorted(ledger.glob("findings*"))
     found: Counter[Place] = Counter()
     with (

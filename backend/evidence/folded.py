@@ -1,8 +1,6 @@
-"""Folded readings as files of the evidence: sets of offsets, and which transaction each piece of
-them names.
+"""Folded readings as files of the evidence: sets of offsets, and the transaction of each piece.
 
-They hold no key, no value and no hash of either: what two contents have in common is compared
-before they are kept.
+They hold no key, no value and no hash of either: contents are compared before they are stored.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ def keep_folded(folded: Folded, evidence: Path) -> None:
 
 
 def read_folded(evidence: Path) -> Folded:
-    """Raises OSError, and ValueError or KeyError when these are not what was kept."""
+    """Raises OSError, and ValueError or KeyError for files of another kind."""
     seen, pieces, inputs = (
         _with_content(pq.read_table(evidence / name), schema)
         for name, schema in ((SEEN, WORDS), (PIECES_SEEN, PIECES), (INPUTS, WORDS))
@@ -45,7 +43,7 @@ def _table(words: Words) -> pa.Table:
 
 
 def _with_content(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """All contents are the same: they were compared before."""
+    """Adds equal contents: they were compared before."""
     return (
         table.append_column(CONTENT, pa.array(np.zeros(table.num_rows, np.int64)))
         .select(schema.names)

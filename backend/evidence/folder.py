@@ -1,5 +1,4 @@
-"""A folder of evidence, made complete: what judging left there, and what people and machines read
-of it.
+"""A folder of evidence: what judging left there, and files for people and machines.
 
 report.json report.html junit.xml      the report: for programs, people, CI servers findings.parquet
 findings.csv          every row that was found taken.json journal.jsonl sink-* source-*   all that
@@ -26,14 +25,14 @@ from topicproof.validators.report import Report
 
 REPORT = "report.json"
 EVIDENCE = "evidence"
-"""The folder, below that of a run or of one of its stages."""
+"""The folder's name, below that of a run or of one of its stages."""
 
 
 def complete(
     folder: Path, report: Report, attachments: Mapping[str, Any], payloads: Payloads = Payloads.ALL
 ) -> str:
-    """Write what is missing beside what judging left; gives the manifest's hash. `attachments`: by
-    file name, texts as they are, everything else as JSON. Raises EvidenceError."""
+    """Add the missing files to those that judging left; returns the manifest's hash. `attachments`:
+    by file name, text as it is, else as JSON. Raises EvidenceError."""
     made_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
     try:
         for name, attachment in attachments.items():
@@ -60,8 +59,8 @@ def write_report(folder: Path, report: Report, places: Mapping[Place, int], made
 
 
 def evidence_in(folder: Path) -> list[Path]:
-    """The evidence in a folder: itself, or what is in the folder of a run, of which several stages
-    have each their own, end to end first. Raises EvidenceError when there is none."""
+    """The evidence in a folder: the folder itself, or all evidence in a run's folder, end to end
+    before single stages. Raises EvidenceError when there is none."""
     if (folder / MANIFEST).is_file():
         return [folder]
     patterns = (f"{EVIDENCE}/{MANIFEST}", f"*/*/{EVIDENCE}/{MANIFEST}")
@@ -72,8 +71,8 @@ def evidence_in(folder: Path) -> list[Path]:
 
 
 def evidence_hash(folder: Path) -> str | None:
-    """What a sign-off names: the hash of the one manifest, or of all of them together; None where
-    there is none."""
+    """The hash that a sign-off names: of the manifest, or of all manifests together; None without
+    any."""
     try:
         found = evidence_in(folder)
     except EvidenceError:

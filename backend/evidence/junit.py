@@ -1,9 +1,8 @@
-"""`junit.xml`: a report as CI servers show it, one case per kind of finding and group of
-partitions.
+"""`junit.xml`: a report for CI servers, with a case per kind of finding and group of partitions.
 
-A group fails where rows in it break the guarantee; it is an error where nothing can be said, and
-skipped where the kind does not count. One more case is the verdict itself, so that no report but
-one that holds is without a mark.
+A case fails if rows of its group break the guarantee. It is an error if nothing is known, and
+skipped if the kind does not count. One more case is the verdict itself, so that every report that
+does not hold has a mark.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from topicproof.validators.report import Report
 
 JUNIT = "junit.xml"
 GROUPS_MAX = 8
-"""A topic of more partitions has neighbours in one group."""
+"""With more partitions, neighbours share a group."""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Group = tuple[int, ...]
@@ -77,7 +76,7 @@ def _verdict(report: Report) -> TestCase:
     case.system_out = _text(
         "\n".join([report.why, *(f"Warning: {one}" for one in report.warnings)])
     )
-    # All cases are judged together: the one that sums them up has their time.
+    # All cases are judged together, so this one has the time of all.
     case.time = report.took_s
     return case
 
@@ -89,7 +88,7 @@ def _case(
     here: Mapping[Place, int],
     uncounted: str | None,
 ) -> TestCase:
-    """`group` None: rows that belong to no partition."""
+    """`group` None: rows without a partition."""
     case = _named(report, finding.kind, _name(group))
     causes: Counter[str | None] = Counter()
     for place, count in here.items():
@@ -142,5 +141,5 @@ def _line(report: Report, example: Example) -> str:
 
 
 def _text(text: str) -> str:
-    """Names come from topics: what XML cannot hold is shown as a question mark."""
+    """Names come from topics: a question mark replaces what XML cannot hold."""
     return _NOT_XML.sub("?", text)

@@ -1,6 +1,6 @@
-"""`manifest.json`: what is in a folder of evidence, each file with its size and its SHA-256.
+"""`manifest.json`: every file of a folder of evidence with its size and SHA-256.
 
-It is written last. Its own hash is what a sign-off binds itself to.
+It is written last. A sign-off is bound to its hash.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ SCHEMA = 1
 
 
 class Payloads(StrEnum):
-    """What of keys, values and headers is in the readings."""
+    """What the readings hold of keys, values and headers."""
 
     ALL = "all"
-    """As they were read."""
+    """Everything as read."""
     MASKED = "masked"
-    """Each as a digest under a secret that nobody keeps: equal stays equal, and nothing can be
-    read."""
+    """Digests under a discarded secret: equal stays equal, and nothing can be read."""
     NONE = "none"
-    """No key and no value; only the headers of our own pipelines."""
+    """Only the headers of our own pipelines."""
 
 
 class Entry(NamedTuple):
@@ -38,7 +37,7 @@ class Entry(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How a folder differs from its manifest at one file."""
+    """A file that differs from the manifest."""
 
     file: str
     how: str
@@ -53,10 +52,10 @@ class Manifest:
     """UTC, ISO 8601."""
     payloads: Payloads = Payloads.ALL
     judged_at: str | None = None
-    """UTC, ISO 8601: the time that the report's page and JUnit file name. None in manifests of
-    earlier versions."""
+    """UTC, ISO 8601: the time in the report's page and JUnit file. None in manifests of earlier
+    versions."""
     of: str | None = None
-    """SHA-256 of the manifest of the whole evidence, in a copy that leaves something out."""
+    """In a copy that leaves something out: SHA-256 of the original manifest."""
     files: Mapping[str, Entry] = field(default_factory=dict)
     """By path within the folder."""
 
@@ -69,7 +68,7 @@ def write_manifest(
     of: str | None = None,
     judged_at: str | None = None,
 ) -> str:
-    """Hash everything in the folder; gives the manifest's own hash. Raises EvidenceError."""
+    """Hash every file in the folder; returns the manifest's own hash. Raises EvidenceError."""
     now = f"{datetime.now(UTC).replace(tzinfo=None):%Y-%m-%dT%H:%M:%S}Z"
     try:
         files = {name: _entry(folder / name) for name in _files(folder)}
@@ -112,8 +111,7 @@ def manifest_hash(folder: Path) -> str | None:
 
 
 def differences(folder: Path) -> list[Difference]:
-    """Where the folder is not what its manifest says. Raises EvidenceError when there is no
-    manifest to go by."""
+    """Where the folder differs from its manifest. Raises EvidenceError without a manifest."""
     said = read_manifest(folder).files
     there = _files(folder)
     found = [Difference(name, "missing") for name in said.keys() - set(there)]
@@ -142,7 +140,7 @@ def require_unchanged(folder: Path) -> str:
 
 
 def _files(folder: Path) -> list[str]:
-    """Every file below it, and a link as a file: what it leads to is not part of the evidence."""
+    """Every file in the folder. A link counts as a file: its target is not part of the evidence."""
     found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     return sorted(str(path.relative_to(folder)) for path in found if path != folder / MANIFEST)
 

@@ -1,9 +1,7 @@
-"""Evidence held against the cluster that it names: only this finds readings that were taken from
-other topics.
+"""Compare evidence with the cluster that it names: only this finds readings of other topics.
 
-The cluster's id, each topic's id, and the batches that the topics still hold within the judged
-bounds are compared with those in the evidence. Batches name no topic, but two topics hardly ever
-hold the same ones.
+Compared are the cluster's id, each topic's id, and the batches that the topics still hold within
+the judged bounds. Batches do not name their topic, but two topics hardly ever hold the same ones.
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ LASTING = (
     "transactional",
     "control",
 )
-"""What compaction leaves of a batch as it was."""
+"""The fields of a batch that compaction does not change."""
 
 
 def compare_with_cluster(
     address: Address, capture: Capture
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the cluster contradicts, and what cannot be compared with it, in sentences. Raises
+    """Sentences about what the cluster contradicts, and about what cannot be compared. Raises
     ClusterError."""
     contradicted: list[str] = []
     unsettled: list[str] = []
@@ -70,8 +68,8 @@ def compare_with_cluster(
 def _logs(
     address: Address, bounds: Bounds, batches: pa.Table, origin: Origin | None
 ) -> Iterator[tuple[bool, str]]:
-    """For each topic, whether the cluster contradicts its raw log or cannot tell, with a
-    sentence."""
+    """For each topic, a sentence, and whether the cluster contradicts its raw log (else it cannot
+    tell)."""
     for own, first in split(bounds):
         if origin is not None and own.topic not in origin.topics:
             yield True, f"the topic {own.topic} is not among those of {TAKEN}."
@@ -100,8 +98,7 @@ def _logs(
             continue
         found = rawlog.scan(address, own.topic, replace(left, partitions=there))
         for partition in there:
-            # A log start that moved may lie within a batch, which is cut there; the evidence has it
-            # whole.
+            # A log start that moved may cut a batch that the evidence has whole.
             moved = partition not in own.partitions
             held, kept = (
                 _rows(table, number, partition.start + moved)
@@ -117,7 +114,7 @@ def _logs(
 
 
 def _rows(batches: pa.Table, partition: int, start: int) -> set[tuple[Any, ...]]:
-    """What lasts of each batch of a partition that begins at `start` or behind it."""
+    """The lasting fields of a partition's batches that begin at `start` or later."""
     here = pc.and_(
         pc.equal(batches["partition"], partition), pc.greater_equal(batches["base_offset"], start)
     )

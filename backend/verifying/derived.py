@@ -1,9 +1,9 @@
-"""What a folder of evidence says beside its readings, derived again from them.
+"""Derive the other files of a folder of evidence again from its readings.
 
-`verify` judges the readings again, and then holds against that: the report field by field, the
-page, the JUnit file and the findings byte by byte or row by row, and the contract and the plan by
-what was asked. The time of judging comes from the manifest, how long it took and the versions from
-the kept report: nothing in the folder proves these three.
+`verify` judges the readings again and compares: the report field by field, the page and the JUnit
+file byte by byte, the findings row by row, the contract and the plan with the question. The time of
+judging comes from the manifest, its duration and the versions from the kept report: nothing in the
+folder proves these three.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ SHOWN_MAX = 80
 
 
 def report_contradictions(text: str, said: Report, found: Report) -> list[str]:
-    """Where report.json, of this text, does not say what judging again finds; a sentence each, in
-    the report's order.
+    """A sentence for each field of report.json (`text`) that judging again contradicts, in the
+    report's order.
 
-    Of another version's report, only the kinds that it names are compared, as its catalogue may
-    have been shorter, and none of its sentences, as another version words them otherwise. Nor is
-    what another version has come to add.
+    A report of another version is compared only in the kinds that it names, because its catalogue
+    may have been shorter, without sentences, which other versions word differently, and without
+    later additions.
     """
     again = replace(found, took_s=said.took_s, versions=said.versions)
     if not same_version(said):
@@ -56,17 +56,17 @@ def report_contradictions(text: str, said: Report, found: Report) -> list[str]:
         before, after = _without_sentences(before), _without_sentences(after)
     sentences = list(_compared(before, after, ""))
     if not sentences and text != f"{said.to_json()}\n" and same_version(said):
-        sentences = ["it is not the text that Topicproof writes for what it says."]
+        sentences = ["it is not the text that Topicproof writes for its content."]
     return _few([f"{REPORT}: {one}" for one in sentences])
 
 
 def same_version(said: Report) -> bool:
-    """Whether everything that judges and renders is what it was."""
+    """Whether all versions that judge and render are the same today."""
     return not other_versions(said)
 
 
 def other_versions(said: Report) -> list[str]:
-    """What the report names that is another version today, such as `pyspark 4.0.0 (now 4.1.0)`."""
+    """The report's versions that differ today, such as `pyspark 4.0.0 (now 4.1.0)`."""
     from topicproof.backend.judging.judge import (
         versions,  # late: judge.py completes the evidence that this module verifies
     )
@@ -94,7 +94,7 @@ def manifest_contradictions(manifest: Manifest, found: Report) -> list[str]:
 
 
 def asked_contradictions(evidence: Path, question: Question) -> list[str]:
-    """Where the contract or the plan in the evidence does not ask the question that was judged."""
+    """Where the contract or the plan in the evidence differs from the judged question."""
     sentences = []
     for name, read in (
         (CONTRACT, partial(_asked_by_contract, sink=question.sink)),
@@ -139,7 +139,7 @@ def _terms(
     order: Order,
     agreed: ContractTerms,
 ) -> dict[str, Any]:
-    """What is asked of two topics, in values that can be compared."""
+    """The terms of a question, as comparable values."""
     return {
         "guarantee": str(guarantee),
         "identity": str(identity),
@@ -162,8 +162,8 @@ def _names(bounds: Bounds) -> tuple[str, ...]:
 
 
 def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
-    """Of a contract for several sinks, what it asks of the first one that is `sink`, or of the
-    first of all."""
+    """The terms of a contract; of several sinks, those of the one named `sink`, else of the
+    first."""
     from topicproof.backend.judging.contract import (
         read_contract,  # late: it imports what judges, which completes evidence
     )
@@ -176,7 +176,7 @@ def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
 
 
 def _asked_by_plan(path: Path) -> dict[str, Any]:
-    """What the plan of a run or a check fixes of the question."""
+    """The terms that the plan of a run or a check fixes."""
     fields = json.loads(path.read_text(encoding="utf-8"))
     if isinstance(fields.get("source", fields.get("sink")), str):
         asked = {name: fields[name] for name in ("guarantee", "identity") if name in fields}
@@ -211,9 +211,9 @@ def file_contradictions(
     places: Mapping[Place, int],
     scratch: Path,
 ) -> list[str]:
-    """Which of the files that were rendered are not what the report and the rows found again give.
+    """Which rendered files differ from those that follow from the report and the rows found again.
 
-    `places` and `scratch`, which holds `findings.parquet`, are of judging again.
+    `places` and `scratch`, which holds `findings.parquet`, come from judging again.
     """
     kinds = known_kinds(said)
     here = Counter({place: count for place, count in places.items() if place.kind in kinds})
@@ -242,8 +242,8 @@ def file_contradictions(
 def _same_rows(
     spark: SparkSession, kept: Path, found: Path, kinds: frozenset[str], sentences: bool
 ) -> bool:
-    """Whether both hold the same rows, in whatever order; of those found, the ones of the kinds.
-    `sentences`: in the same words, too."""
+    """Whether both files hold the same rows in any order, of the found ones only those of `kinds`.
+    `sentences`: also in the same words."""
     try:
         if not pq.read_schema(kept).equals(SCHEMA):
             return False
@@ -286,14 +286,14 @@ def _compared(was: Any, now: Any, path: str) -> Iterator[str]:
 
 
 def _without_sentences(value: Any) -> Any:
-    """The same without any `why`."""
+    """The same without every `why`."""
     if isinstance(value, dict):
         return {name: _without_sentences(one) for name, one in value.items() if name != "why"}
     return [_without_sentences(one) for one in value] if isinstance(value, list) else value
 
 
 def _by_name(values: Iterable[Any]) -> dict[str, Any]:
-    """A list as fields: by kind or partition where its values have one."""
+    """A list as fields, by kind or by number."""
     named: dict[str, Any] = {}
     for number, value in enumerate(values):
         fields = value if isinstance(value, dict) else {}

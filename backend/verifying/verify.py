@@ -1,4 +1,4 @@
-"""Evidence, judged again from its folder alone: no Kafka, no history, only Spark."""
+"""Verify a folder of evidence by judging it again, with Spark alone: no Kafka, no history."""
 
 from __future__ import annotations
 
@@ -39,39 +39,37 @@ from topicproof.validators.report import Report
 
 @dataclass(frozen=True)
 class Verified:
-    """What became of verifying a folder."""
+    """The result of verifying a folder."""
 
     folder: Path
     manifest: Manifest
     hash: str
-    """Of the manifest, as a sign-off names it."""
+    """SHA-256 of the manifest, as a sign-off names it."""
     differences: tuple[Difference, ...]
-    """Files that are not what was written. Then nothing is judged."""
+    """Files that have changed. Then nothing is judged."""
     said: Report | None
     """The report in the folder."""
     found: Report | None
-    """The report of judging again."""
+    """The report from judging again."""
     contradictions: tuple[str, ...]
-    """Where the report does not say what judging again finds, in sentences that begin with the
-    file."""
+    """Where the report differs from judging again; each sentence begins with the file."""
     forged: tuple[str, ...] = ()
-    """Where another file does not say what it must by the report, the question and the rows found
+    """Where another file does not follow from the report, the question and the rows found
     again."""
     unsettled: tuple[str, ...] = ()
-    """What could not be compared, in sentences."""
+    """Sentences about what could not be compared."""
     notes: tuple[str, ...] = ()
-    """What differs without contradicting anything."""
+    """Sentences about differences that contradict nothing."""
 
     @property
     def masked(self) -> bool:
-        """Whether the copy lacks what records said, so that a contradiction may come from that
-        alone."""
+        """Whether payloads are missing, which alone may cause a contradiction."""
         return self.manifest.payloads is not Payloads.ALL
 
     @property
     def exit_code(self) -> int:
-        """The verdict's, warnings included, if the evidence is what it says; 4 if it is not. 3 if a
-        masked copy does not suffice, or if a file cannot be compared."""
+        """The verdict's exit code, with warnings, if the evidence is genuine; 4 if it is not. 3 if
+        a masked copy is not enough, or a file cannot be compared."""
         if self.differences or self.found is None or self.forged:
             return FORGED
         if self.contradictions:
@@ -80,7 +78,7 @@ class Verified:
 
 
 def unchanged(evidence: Path) -> Verified:
-    """Only the files are looked at: see `verify`."""
+    """The first part of `verify`: compare the files with the manifest."""
     found = tuple(differences(evidence))
     return Verified(
         evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ()
@@ -88,9 +86,9 @@ def unchanged(evidence: Path) -> Verified:
 
 
 def verify(spark: SparkSession, evidence: Path, address: Address | None = None) -> Verified:
-    """Hold every file against the manifest; if all are what they were, judge again and derive the
-    other files again. With the address of the cluster, ask it for its id, the topics' ids and what
-    is left of the raw logs, and compare.
+    """Compare every file with the manifest. If none has changed, judge again and derive the other
+    files again. With an `address`, also compare the cluster's id, the topics' ids and the rest of
+    the raw logs.
 
     Raises EvidenceError when the folder cannot be read, SparkError, ClusterError.
     """
@@ -105,8 +103,8 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
             found = judge_capture(spark, capture, scratch)
         except ReadingsNeeded as error:
             raise EvidenceError(
-                f"What {evidence} holds of the readings does not prove the report again, and the"
-                " records are not in it: it was kept without payloads. Judge the topics again."
+                f"The folded readings in {evidence} do not prove the report again, and there are no"
+                " records: the evidence was kept without payloads. Judge the topics again."
             ) from error
         text = (evidence / REPORT).read_text(encoding="utf-8")
         contradictions = report_contradictions(text, said, found)
@@ -114,8 +112,7 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
         others = other_versions(said)
         rendered: list[str] = []
         if not contradictions:
-            # The files are rendered from the report, so that one that is wrong says nothing of
-            # them.
+            # The files are rendered from the report: a wrong report would tell nothing about them.
             forged += manifest_contradictions(manifest, found)
             places = gather(scratch / "ledger", scratch)
             try:
@@ -130,7 +127,7 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
         for one in rendered
         if others
     ]
-    told = "The report was written with other versions, so that its sentences are not compared"
+    told = "The report was written with other versions, so its sentences are not compared"
     notes = [f"{told}: {', '.join(others)}."] if others else []
     forged += [] if others else rendered
     return Verified(

@@ -254,7 +254,7 @@ FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     ),
     "fates": (
         _report(lambda said: said["sink"]["fates"].update(aborted=3)),
-        "report.json: it is not the text that Topicproof writes for what it says.",
+        "report.json: it is not the text that Topicproof writes for its content.",
     ),
     "topic": (
         _report(lambda said: said["sink"].update(topic="invoices")),
@@ -274,7 +274,7 @@ FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
     ),
     "field twice": (
         _rewrite("report.json", "{\n", '{\n  "verdict": "HOLDS",\n'),
-        "report.json: it is not the text that Topicproof writes for what it says.",
+        "report.json: it is not the text that Topicproof writes for its content.",
     ),
     "time it took": (
         _report(lambda said: said.update(took_s=0.0)),

@@ -139,5 +139,5 @@ def test_what_needs_records_says_that_there_are_none(
     rows = pq.read_table(evidence / PIECES_SEEN)
     pq.write_table(rows.slice(1), evidence / PIECES_SEEN)
     write_manifest(evidence, report.run, report.verdict, Payloads.NONE)
-    with pytest.raises(EvidenceError, match="does not prove the report again"):
+    with pytest.raises(EvidenceError, match="do not prove the report again"):
         verify(spark, evidence)
