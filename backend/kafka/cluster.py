@@ -52,6 +52,8 @@ _UNREACHABLE = {
     KafkaError._TIMED_OUT,
     KafkaError._RESOLVE,
 }
+_EARLIEST = cast(OffsetSpec, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+_LATEST = cast(OffsetSpec, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
@@ -129,9 +131,9 @@ class Cluster:
         """Every partition's log start, last stable offset and high watermark, asked in that
         order."""
         partitions = self.partitions(topic)
-        start = self._offsets(topic, partitions, _earliest(), IsolationLevel.READ_UNCOMMITTED)
-        lso = self._offsets(topic, partitions, _latest(), IsolationLevel.READ_COMMITTED)
-        hw = self._offsets(topic, partitions, _latest(), IsolationLevel.READ_UNCOMMITTED)
+        start = self._offsets(topic, partitions, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+        lso = self._offsets(topic, partitions, _LATEST, IsolationLevel.READ_COMMITTED)
+        hw = self._offsets(topic, partitions, _LATEST, IsolationLevel.READ_UNCOMMITTED)
         return Bounds(topic, tuple(PartitionBounds(p, start[p], lso[p], hw[p]) for p in partitions))
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
@@ -288,14 +290,6 @@ def cluster_error(error: KafkaException, address: Address, doing: str) -> Cluste
     return ClusterError(
         f"Kafka at {address} refused while {doing}: {cause.str()} ({cause.name()})."
     )
-
-
-def _earliest() -> OffsetSpec:
-    return cast(OffsetSpec, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-
-
-def _latest() -> OffsetSpec:
-    return cast(OffsetSpec, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
 
 def _without_errors(found: list[TopicPartition]) -> list[TopicPartition]:

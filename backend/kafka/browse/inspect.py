@@ -15,6 +15,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.coordinator import (
     PRODUCER_COLUMNS,
+    open_json,
     open_transactions,
     topic_producers,
 )
@@ -145,23 +146,13 @@ class TopicView:
         told["bounds"] = [asdict(p) for p in self.bounds.partitions]
         told["fates"] = _lower(self.fates)
         told["partitions"] = [asdict(p) | {"fates": _lower(p.fates)} for p in self.partitions]
-        told["open"] = [
-            asdict(each) | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why}
-            for each in self.open
-        ]
+        told["open"] = [open_json(each) for each in self.open]
         told["unstable"] = [
             asdict(each) | {"stuck": each.stuck, "why": each.why} for each in self.unstable
         ]
+        sums = ("visible", "uncommitted", "withheld", "subtraction", "stuck")
         told["lags"] = [
-            asdict(lag)
-            | {
-                "visible": lag.visible,
-                "uncommitted": lag.uncommitted,
-                "withheld": lag.withheld,
-                "subtraction": lag.subtraction,
-                "stuck": lag.stuck,
-            }
-            for lag in self.lags
+            asdict(lag) | {name: getattr(lag, name) for name in sums} for lag in self.lags
         ]
         return told
 
@@ -180,38 +171,26 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         ranges = fate_ranges(batches, bounds)
         not_heard: list[str] = []
 
-        def hear(what: str, ask: Callable[[], Answer], nothing: Answer) -> Answer:
+        def hear(what: str, ask: Callable[[], Answer]) -> Answer | None:
             try:
                 return ask()
             except KafkaError as error:
                 not_heard.append(f"{what}: {cluster_error(address, error)}")
             except ClusterError as error:
                 not_heard.append(f"{what}: {error}")
-            return nothing
+            return None
 
-        none_open: tuple[OpenTransaction, ...] = ()
-        no_lags: tuple[GroupLag, ...] = ()
-        none_unstable: tuple[int, tuple[UnstableOffset, ...]] = (0, ())
-        no_states: tuple[StateEntry, ...] = ()
-        opened = hear(
-            "open transactions",
-            lambda: open_transactions(kafka, topic, bounds, ranges),
-            none_open,
-        )
-        writers = hear(
-            "producers",
-            lambda: topic_producers(kafka, topic),
-            pd.DataFrame(columns=list(PRODUCER_COLUMNS)),
-        )
+        opened = hear("open transactions", lambda: open_transactions(kafka, topic, bounds, ranges))
+        writers = hear("producers", lambda: topic_producers(kafka, topic))
+        if writers is None:
+            writers = pd.DataFrame(columns=list(PRODUCER_COLUMNS))
         lags = hear(
-            "consumer groups", lambda: group_lags(kafka, topic, bounds, ranges, opened), no_lags
+            "consumer groups", lambda: group_lags(kafka, topic, bounds, ranges, opened or ())
         )
-        unstable = hear("unstable offsets", lambda: unstable_offsets(kafka, topic), none_unstable)[
-            1
-        ]
+        unstable = hear("unstable offsets", lambda: unstable_offsets(kafka, topic))
         ended = transactions(batches, bounds)
         names = dict(zip(writers["producer_id"], writers["transactional_id"], strict=True))
-        states = hear("the coordinators' log", lambda: _states(kafka, ended, names), no_states)
+        states = hear("the coordinators' log", lambda: _states(kafka, ended, names)) or ()
     counts = balance(ranges, bounds)
     plain = ranges[~ranges["transactional"] & ranges["control"].isna()]
     return TopicView(
@@ -232,10 +211,10 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
                 reason=pd.Series(abort_reasons(topic, ended, states), ended.index, dtype=object),
             )
         ),
-        open=opened,
+        open=opened or (),
         producers=tuple(ProducerView(**row) for row in _rows(writers)),
-        lags=lags,
-        unstable=unstable,
+        lags=lags or (),
+        unstable=unstable[1] if unstable else (),
         not_heard=tuple(not_heard),
     )
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import partial
+from typing import Any
 
 import pandas as pd
 from kafka import TopicPartition
@@ -98,6 +99,11 @@ def open_transactions(
         one = _open_transaction(topic, each, transaction, records, withheld, now_ms)
         opened.append(replace(one, decided_ms=decided.get(one.transactional_id or "")))
     return tuple(opened)
+
+
+def open_json(each: OpenTransaction) -> dict[str, Any]:
+    """For `json.dumps`, with its sentence."""
+    return asdict(each) | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why}
 
 
 def topic_producers(kafka: Connection, topic: str) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from kafka.errors import TransactionalIdNotFoundError
 from kafka.protocol.metadata import MetadataRequest
 
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.coordination.coordinator import open_transactions
+from topicproof.backend.kafka.coordination.coordinator import open_json, open_transactions
 from topicproof.backend.kafka.log.rawlog import METADATA_VERSION_MIN, Connection, connect
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 
@@ -52,9 +52,7 @@ class TransactionsOfCluster:
     def to_json(self) -> dict[str, Any]:
         """For `json.dumps`, every sentence included."""
         opened = [
-            {"topic": topic}
-            | asdict(each)
-            | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why}
+            {"topic": topic} | open_json(each)
             for topic, found in self.open.items()
             for each in found
         ]
