@@ -1,5 +1,4 @@
-"""What could match inputs with outputs: the parts of records that are on both sides, and how well
-each pair fits."""
+"""Candidates for an identity: parts of records on both sides, and how well each pair matches."""
 
 from __future__ import annotations
 
@@ -16,27 +15,26 @@ from topicproof.validators.json_path import parse_path, spell_path
 DEPTH_MAX = 3
 """Steps of a JSON path."""
 PATHS_MAX = 100
-"""Of one side: those that most records have."""
+"""Limit for one side; the most frequent paths are kept."""
 SHARE_MIN = 0.5
-"""A part that fewer records have, or that fewer inputs differ in, matches nothing."""
+"""A part needs to be in this share of the records, and distinct in this share of the inputs."""
 FAN_OUT_FULL = 20
-"""With so many outputs for each shared text, on average, a pair still scores in full. A constant
-has more."""
+"""A pair scores in full up to this mean number of outputs per shared text. A constant has more."""
 SCORE_MIN = 0.5
 
 Texts = Sequence[bytes | None]
-"""What each record of a sample holds there; None where it has nothing."""
+"""The part's text in each record of a sample; None if it is missing."""
 
 
 class Number(str):
-    """A JSON number, as it was written."""
+    """A JSON number as written."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A part of the source's records, one of the sink's, and how well they match."""
+    """A part of source records, a part of sink records, and how well they match."""
 
     source: str
     """As a contract spells it: `key`, `{json: $.id}`."""
@@ -44,12 +42,12 @@ class Fit:
     inputs: int
     outputs: int
     in_inputs: float
-    """Share of the inputs that have it."""
+    """Share of the inputs that have the part."""
     in_outputs: float
     unique: float
-    """Distinct texts, as a share of the inputs that have one."""
+    """Distinct texts, as a share of the inputs that have the part."""
     overlap: float
-    """Share of the outputs whose text an input has."""
+    """Share of the outputs whose text occurs in an input."""
     shared: int
     """Distinct texts on both sides."""
 
@@ -84,7 +82,7 @@ class Fit:
 
 
 def fits(inputs: Mapping[str, Texts], outputs: Mapping[str, Texts]) -> list[Fit]:
-    """Every pair, the best first. Of pairs that score alike, the one whose parts come first."""
+    """All pairs, best first. Among equal scores, earlier parts come first."""
     found = []
     for source, there in inputs.items():
         known = {text for text in there if text is not None}
@@ -109,8 +107,7 @@ def fits(inputs: Mapping[str, Texts], outputs: Mapping[str, Texts]) -> list[Fit]
 
 
 def candidates(rows: Sequence[Row], documents: Sequence[Any]) -> dict[str, Texts]:
-    """By its spelling, each part that most records have: the key, headers, JSON paths and the
-    value."""
+    """The parts that most records have, by their spelling: key, headers, JSON paths and value."""
     found: dict[str, Texts] = {"key": [row.key for row in rows]}
     headers = [dict(row.headers) for row in rows]
     for name in sorted({name for own in headers for name in own if name}):
@@ -133,8 +130,7 @@ def candidates(rows: Sequence[Row], documents: Sequence[Any]) -> dict[str, Texts
 
 
 def document(row: Row) -> Any:
-    """The JSON document that a record's value is; None for no JSON, by the rules of
-    validators/json_path.py."""
+    """A record's value as JSON; None if it is none by the rules of validators/json_path.py."""
     try:
         return json.loads(
             (row.value or b"").decode(),
@@ -150,7 +146,7 @@ def document(row: Row) -> Any:
 def nodes(
     found: Any, path: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """What lies at each path of a document, objects and arrays included; of an array, at its first
+    """Every path of a document with its node, also objects and arrays; of an array only the first
     element."""
     if path:
         yield path, found

@@ -203,7 +203,7 @@ class Contract(BaseModel):
     def by(self) -> Identity:
         return Identity.LINEAGE if self.identity == LINEAGE else Identity.KEY
 
-    def agreed(self, offsets: Mapping[int, int] | None) -> ContractTerms:
+    def terms(self, offsets: Mapping[int, int] | None) -> ContractTerms:
         """`offsets`: those of the group, if any."""
         match = (
             Match(self.identity.source, self.identity.sink)
@@ -408,7 +408,7 @@ def question_of(contract: Contract, fields: dict[str, Any], cluster: Cluster) ->
         identity=contract.by,
         expected=contract.expected,
         order=contract.order,
-        agreed=contract.agreed(offsets),
+        agreed=contract.terms(offsets),
         foreign=True,
         group=contract.group,
         due=offsets,

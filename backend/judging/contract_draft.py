@@ -1,4 +1,4 @@
-"""A first contract, from what two topics hold: somebody must read it before it is believed."""
+"""A first contract, drafted from the data of two topics. A person must review it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from topicproof.validators.lineage.headers import LINEAGE_HEADER, parse_lineage
 from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
 
 INPUTS, OUTPUTS = 10_000, 1_000
-"""The newest records of each topic that are looked at. An output's input may be much older than the
-newest input."""
+"""How many of the newest records of each topic are read. An output's input may be much older than
+the newest input."""
 KEPT_BYTES = 20_000
-"""Of one key, value or header."""
+"""Limit for one key, value or header."""
 SECONDS_MAX = 30.0
 TRIED_SHOWN = 5
 
@@ -34,9 +34,9 @@ class Sample:
     topic: str
     rows: Sequence[Row]
     whole: bool
-    """There are no others, and none was deleted."""
+    """Whether these are all records of the topic, and none was deleted."""
     documents: Sequence[Any]
-    """What each value is as JSON; None for no JSON."""
+    """Each value as JSON; None if it is none."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Draft:
     """What `contract init` proposes."""
 
     text: str
-    """The contract as YAML; nothing but comments where no identity was found."""
+    """The contract as YAML; only comments if no identity was found."""
     why: str
-    """What its identity rests on, in one sentence; what to do, where none was found."""
+    """One sentence: the reason for its identity, or what to do if none was found."""
     found: bool
 
 
@@ -87,8 +87,7 @@ def _newest(address: Address, topic: str, count: int) -> Sample:
 
 
 def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
-    """How well the header that our sink writes says where outputs come from; None where no output
-    has one."""
+    """How well our sink's headers identify inputs; None if no output has one."""
     packed = _packs(outputs)
     if packed:
         own = sum(pack is None or pack.topic == inputs.topic for _, pack in packed) / len(packed)
@@ -115,8 +114,7 @@ def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
 
 
 def _packs(outputs: Sample) -> list[tuple[Row, Pack | None]]:
-    """The headers that name the inputs of many outputs each; None for one that is too long to have
-    been kept whole."""
+    """The headers that name the inputs of many outputs; None for one too long to be kept whole."""
     headers = [
         (row, value) for row in outputs.rows for name, value in row.headers if name == PACKED_HEADER
     ]
@@ -126,7 +124,7 @@ def _packs(outputs: Sample) -> list[tuple[Row, Pack | None]]:
 def _outputs_of_lineage(
     outputs: Sample, source: str
 ) -> tuple[list[Row], list[tuple[int, int] | None]]:
-    """The outputs, and the input that each names. A header that names many stands for as many
+    """The outputs and the input that each names. A header that names many counts as many
     outputs."""
     packed = _packs(outputs)
     if not packed:

@@ -1,5 +1,5 @@
-"""What is wrong with a contract, all of it: what its text shows, and what Spark says of its
-expressions and paths."""
+"""All mistakes of a contract: those in its text, and those that Spark finds in its expressions and
+paths."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXPRESSIONS = ("count", "value")
 def lint(
     fields: YamlFields, spark: Callable[[], AbstractContextManager[SparkSession]]
 ) -> tuple[Mistake, ...]:
-    """All mistakes, by line. `spark` is asked for a session only if there is something to try."""
+    """All mistakes, by line. `spark` is called for a session only if needed."""
     try:
         make_contract(fields)
         found: list[Mistake] = []
@@ -45,7 +45,7 @@ def lint(
 
 
 def _texts(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
-    """The expressions of a contract and of its sinks, and where they stand."""
+    """The expressions of a contract and of its sinks, with their places."""
     sinks = fields.get("sinks")
     own = enumerate(sinks) if isinstance(sinks, list) else ()
     for at, said in ((), fields), *((("sinks", number), one) for number, one in own):
@@ -56,8 +56,7 @@ def _texts(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Spark's client logs each refusal with the server's stack, and here it is told in a
-    sentence."""
+    """Silence the log of Spark's client, which prints the server's stack for each refusal."""
     logger = logging.getLogger("SQLQueryContextLogger")
     before, logger.disabled = logger.disabled, True
     try:
@@ -67,7 +66,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
-    """The readable JSON paths of an identity, and where they stand."""
+    """The valid JSON paths of an identity, with their places."""
     said = fields.get("identity")
     if not isinstance(said, dict):
         return

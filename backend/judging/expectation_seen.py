@@ -1,5 +1,4 @@
-"""How many outputs the inputs of a sample have, and in which order: what a first contract says of
-them."""
+"""How many outputs the inputs of a sample have, and their order, for a first contract."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from topicproof.validators.finding import Order
 from topicproof.validators.json_path import parse_path, spell_path
 
 EDGE = 0.1
-"""Share of the matched inputs that is left out where the sample of the sink begins: some of their
-outputs are older."""
+"""Share of the oldest matched inputs that is ignored: some of their outputs are older than the
+sample."""
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -26,16 +25,16 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of the matched records."""
+    """Observations on the matched records."""
 
     expect: Expect
     count: str | None
-    """Spark SQL over the source record, or the placeholder; None where `expect` needs none."""
+    """Spark SQL over the source record, or the placeholder; None if `expect` needs none."""
     outputs: str
     """How many outputs inputs have, in words."""
     order: Order
     ordered: str
-    """What was seen of the order, in words."""
+    """The order, in words."""
 
 
 def see(
@@ -46,8 +45,8 @@ def see(
     there: Sequence[Hashable | None],
     here: Sequence[Hashable | None],
 ) -> Seen:
-    """`there` and `here` are what the inputs and the outputs are matched by, row by row. `whole`:
-    the sink has no other outputs than these."""
+    """`there` and `here` are the matching keys of the inputs and outputs, row by row. `whole`:
+    these are all outputs of the sink."""
     occurs = Counter(text for text in there if text is not None)
     single = {
         text: row
@@ -67,8 +66,8 @@ def see(
 
 
 def _old_enough(places: Mapping[Place, int], whole: bool) -> dict[Place, int]:
-    """The inputs between the first and the last that have outputs, in each partition. The newest
-    may still wait for theirs; the outputs of the oldest may be older than the sample."""
+    """The inputs between the first and the last with outputs, in each partition. The newest inputs
+    may still wait for outputs; outputs of the oldest may be older than the sample."""
     ends: dict[int, list[int]] = {}
     for (partition, offset), count in places.items():
         if count:
@@ -114,7 +113,7 @@ def _expectation(
 
 
 def _counts(judged: Mapping[Place, int], documents: Mapping[Place, Any]) -> Iterator[str]:
-    """Expressions that give each of these inputs as many outputs as it has."""
+    """Expressions that yield each input's number of outputs."""
     if len(set(judged.values())) == 1:
         yield str(next(iter(judged.values())))
         return
@@ -133,7 +132,7 @@ def _counts(judged: Mapping[Place, int], documents: Mapping[Place, Any]) -> Iter
 
 
 def _plain(path: tuple[str | int, ...]) -> bool:
-    """Whether Spark's own paths spell it alike, without quotes."""
+    """Whether Spark's paths have the same spelling, without quotes."""
     text = spell_path(path)
     return not {"'", '"', "\\"} & set(text) and parse_path(text) == path
 
@@ -149,7 +148,7 @@ def _integer(found: Any) -> int | None:
 def _order(
     matched: Mapping[Hashable, Place], outputs: Sequence[Row], here: Sequence[Hashable | None]
 ) -> tuple[Order, str]:
-    """Whether the first outputs of inputs come in the order of the inputs."""
+    """Whether the first outputs of the inputs are in input order."""
     rows = sorted(
         zip(outputs, here, strict=True), key=lambda pair: (pair[0].partition, pair[0].offset)
     )

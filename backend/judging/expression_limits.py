@@ -1,5 +1,4 @@
-"""What an expression may cost Spark for one record: patterns that end, and results of a known
-size."""
+"""Limits on what an expression may cost Spark per record: safe patterns, results of known size."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from sqlglot import exp
 from topicproof.backend.judging.patterns import check_pattern
 
 SIZE_MAX = 10_000
-"""Characters or elements that one record's expression may make out of nothing."""
+"""Maximum characters or elements that an expression may create per record."""
 
 _PATTERNS = (
     *(
@@ -23,11 +22,11 @@ _PATTERNS = (
     ),
     *(exp.RegexpCount, exp.RegexpInstr, exp.RegexpSubstr),
 )
-"""Functions whose argument `expression` is a pattern."""
+"""Functions with a pattern in the argument `expression`."""
 _NAMED_PATTERNS = frozenset(
     {"rlike", "regexp", "regexp_like", "split", "regexp_count", "regexp_instr", "regexp_substr"}
 )
-"""Functions that the parser knows by name alone: the second argument is a pattern."""
+"""Functions that the parser knows only by name; their second argument is a pattern."""
 _SIZES: dict[type[exp.Expr], str] = {exp.Repeat: "times", exp.Space: "this", exp.Pad: "expression"}
 _NAMED_SIZES = {
     "repeat": 1,
@@ -42,7 +41,7 @@ _WIDTH = re.compile(r"%[^a-zA-Z%]*?([0-9]{5,})")
 
 
 def check_limits(expression: exp.Expr) -> None:
-    """Raises ValueError with one clause for the first part of an expression that can cost too
+    """Raises ValueError with a clause about the first part of an expression that may cost too
     much."""
     for node in expression.walk():
         if isinstance(node, exp.Kwarg):
@@ -75,8 +74,8 @@ def _patterns(node: exp.Expr) -> list[str]:
 
 
 def _growth(node: exp.Expr) -> int:
-    """How many times as large as a record a result can be: sizes multiply when they are nested, and
-    when a function is applied to every element of an array."""
+    """How many times larger than a record a result can be. Nested sizes multiply, also when a
+    function is applied to every element of an array."""
     grown = [_growth(one) for one in node.iter_expressions()]
     within = 1
     if any(isinstance(one, exp.Lambda) for one in node.iter_expressions()):

@@ -1,10 +1,8 @@
-"""Spark SQL expressions that somebody else wrote: parsed on our side, and held to a list of
-functions.
+"""Spark SQL expressions from users: parsed here, and limited to a list of functions.
 
-Spark runs code that an expression names (`reflect`, `java_method`), reads files and starts queries.
-So nothing reaches it that is not one plain expression over the columns of a record, of functions
-that compute and do nothing else. A function that is missing from the list is refused, not warned
-of.
+Spark can run code that an expression names (`reflect`, `java_method`), read files and start
+queries. So Spark receives only plain expressions over a record's columns, with functions that only
+compute. Any other function is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from sqlglot.tokenizer_core import TokenType
 from topicproof.backend.judging.expression_limits import check_limits
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
-"""Of a source record; key and value are text (validators/expected.py, `record`)."""
+"""The columns of a source record; key and value are text (validators/expected.py, `record`)."""
 
 _FUNCTIONS = """
 abs array array_contains array_distinct array_join array_max array_min array_position array_size
@@ -49,10 +47,10 @@ _WORDS = (
     "and or not in when then else case between like ilike is div as varchar escape any all some"
 )
 _BEFORE_A_PARENTHESIS = frozenset(_WORDS.split())
-"""Words of the language, and of types, that are no function."""
+"""Keywords and types that are not functions."""
 
 _OF_THE_MOMENT = ("current_", "session_", "localtimestamp")
-"""Words that Spark takes for functions even without parentheses."""
+"""Words that are functions in Spark even without parentheses."""
 
 _REFUSED: tuple[tuple[type, str], ...] = (
     (exp.Query, "a query"),
@@ -68,15 +66,14 @@ LENGTH_MAX = 10_000
 
 
 def check_expression(text: str) -> str:
-    """`text`, if Spark may be asked to compute it. Raises ValueError with one clause that says why
-    not."""
+    """`text`, if Spark may compute it. Raises ValueError with the reason as a clause."""
     parse_expression(text)
     return text
 
 
 def parse_expression(text: str) -> exp.Expr:
-    """The expression as a tree, if Spark may be asked to compute it. Raises ValueError as
-    `check_expression` does."""
+    """The expression as a tree, if Spark may compute it. Raises ValueError as
+    `check_expression`."""
     if len(text) > LENGTH_MAX:
         raise ValueError(f"the expression has {len(text):,} characters; {LENGTH_MAX:,} are allowed")
     try:

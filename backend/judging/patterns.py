@@ -1,8 +1,8 @@
-"""Regular expressions of contracts, in Java's syntax: refused when they are malformed, long, or
-slow on some text.
+"""Regular expressions of contracts, in Java's syntax: refused if malformed, long, or slow on some
+text.
 
-A quantifier without a limit inside another one, such as `(a+)+`, makes Java try every way to split
-a text. One record of a few dozen characters then keeps a core busy for hours.
+An unlimited quantifier inside another one, such as `(a+)+`, makes Java try every way to split a
+text. One record of a few dozen characters can then keep a core busy for hours.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ class _Group:
     """An open group."""
 
     atomic: bool = False
-    """Java never goes back into it, so what it holds costs nothing outside."""
+    """Java never backtracks into it, so its content costs nothing outside."""
     unbounded: bool = False
-    """Whether it holds a quantifier without a limit that Java goes back into."""
+    """Whether it holds an unlimited quantifier that Java backtracks into."""
 
 
 def check_pattern(pattern: str) -> str:
-    """`pattern`, if Spark may match records with it. Raises ValueError with one clause that says
-    why not."""
+    """`pattern`, if Spark may match records with it. Raises ValueError with the reason as a
+    clause."""
     if len(pattern) > LENGTH_MAX:
         raise ValueError(
             f"a regular expression has {len(pattern):,} characters; {LENGTH_MAX:,} are allowed"
         )
     groups = [_Group()]
     held: bool | None = None
-    """Whether what a quantifier would repeat holds one without a limit; None where there is nothing
-    to repeat."""
+    """Whether the repeatable part before holds an unlimited quantifier; None without such a
+    part."""
     at = 0
     while at < len(pattern):
         sign = pattern[at]

@@ -168,9 +168,9 @@ def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
         read_contract,  # late: it imports what judges, which completes evidence
     )
 
-    terms = read_contract(path)[0].each()
-    contract = next((one for one in terms if sink in one.of.names), terms[0])
-    agreed = contract.agreed({} if contract.group is not None else None)
+    contracts = read_contract(path)[0].each()
+    contract = next((one for one in contracts if sink in one.of.names), contracts[0])
+    agreed = contract.terms({} if contract.group is not None else None)
     asked = _terms(contract.guarantee, contract.by, contract.expected, contract.order, agreed)
     return {"source": contract.source.names, "sink": contract.of.names, **asked}
 

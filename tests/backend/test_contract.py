@@ -47,7 +47,7 @@ def test_a_contract_says_what_is_asked() -> None:
         Order.NONE,
     )
     match, warn = Match("json:$.id", "header:order-id"), Thresholds(pending=0)
-    assert contract.agreed({0: 7}) == ContractTerms(match, None, {0: 7}, None, warn)
+    assert contract.terms({0: 7}) == ContractTerms(match, None, {0: 7}, None, warn)
     assert contract.kinds == (
         "duplicate",
         "gap",
@@ -61,7 +61,7 @@ def test_a_contract_says_what_is_asked() -> None:
 def test_one_identity_for_both_sides() -> None:
     """Story: `identity: value` is short for the value on both sides."""
     fields = {"source": {"topic": "a"}, "sink": {"topic": "b"}, "identity": "value"}
-    assert make_contract(fields).agreed(None).match == Match("value", "value")
+    assert make_contract(fields).terms(None).match == Match("value", "value")
 
 
 @pytest.mark.parametrize(

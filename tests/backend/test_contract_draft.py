@@ -106,7 +106,7 @@ def test_the_number_of_outputs_is_what_was_seen(
     held by different parts; constants on both sides are not taken for an identity."""
     found = drafted(bootstrap, new_topic, orders(v=lambda _: 1, **more), lines(counts))
     contract = make_contract(yaml.safe_load(found.text))
-    assert contract.agreed(None).match == JSON_TO_HEADER
+    assert contract.terms(None).match == JSON_TO_HEADER
     assert (contract.expect, contract.count, contract.order) == (
         expect,
         count,
@@ -162,7 +162,7 @@ def test_the_key_comes_before_a_field_that_fits_as_well(
     records are a guess."""
     source: list[Written] = [(n % 2, b"k%d" % n, {"id": n}, {}) for n in range(4)]
     found = drafted(bootstrap, new_topic, source, source)
-    assert make_contract(yaml.safe_load(found.text)).agreed(None).match == Match()
+    assert make_contract(yaml.safe_load(found.text)).terms(None).match == Match()
     assert (
         found.why
         == "present in 100 % of 4 inputs and 100 % of 4 outputs, unique, 100 % overlap: a guess"
