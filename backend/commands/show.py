@@ -1,4 +1,4 @@
-"""What a terminal shows of runs and reports. Every number has its denominator."""
+"""Runs and reports as lines for a terminal. Every number has its denominator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from topicproof.validators.finding import Bounds, Finding, Origin, Outcome, Witn
 from topicproof.validators.report import Report
 
 RANGES_MAX = 8
-"""So many partitions' ranges are spelled out."""
+"""How many partitions' ranges are listed."""
 
 COLOURS = {Outcome.HOLDS: "green", Outcome.VIOLATED: "red", Outcome.UNKNOWN: "yellow"}
 
@@ -44,8 +44,8 @@ def progress_line(progress: Progress) -> str:
 
 
 def side_effects(progress: Progress) -> str:
-    """What was done more often than its outcome counts: outputs are exactly-once, processing is
-    not. Empty before the journal has declared anything."""
+    """Work that was done more often than its outcome counts: outputs are exactly-once, processing
+    is not. Empty until the journal has an entry."""
     if not progress.attempted:
         return ""
     said = (
@@ -57,8 +57,8 @@ def side_effects(progress: Progress) -> str:
 
 
 def balances(facts: Facts) -> str:
-    """Whether the totals of a run of the scenario totals are what its distinct payments come to.
-    Empty for others."""
+    """Whether totals equal the sum of the distinct payments, for the scenario totals; else
+    empty."""
     wrong, accounts = facts.wrong_by, facts.accounts
     if wrong is None or accounts is None:
         return ""
@@ -115,7 +115,7 @@ def report_lines(report: Report) -> Iterator[str]:
 
 
 def judged_range(source: Bounds) -> str:
-    """`offsets 0: 0-499, 1: 20-480`, by partition; of many partitions the first few."""
+    """`offsets 0: 0-499, 1: 20-480`, by partition, for the first few partitions."""
     said = [
         f"{one.partition}: {one.start:,}-{one.lso - 1:,}"
         for one in source.partitions
@@ -126,7 +126,7 @@ def judged_range(source: Bounds) -> str:
 
 
 def origin_line(origin: Origin) -> str:
-    """One line that names the cluster and the topics by their ids."""
+    """One line with the ids of the cluster and the topics."""
     topics = ", ".join(
         f"{name} {topic_id or 'without an id'}" for name, topic_id in origin.topics.items()
     )
@@ -148,7 +148,7 @@ def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterato
 
 
 def _aside_lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """Kinds that do not count, one line for those that hold and one for those that could not be
+    """Kinds that do not count: a line for those that hold, and one for those that could not be
     judged."""
     for outcome, said in ((Outcome.HOLDS, "in order"), (Outcome.UNKNOWN, "not judged")):
         names = [
@@ -161,5 +161,5 @@ def _aside_lines(findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Square brackets in texts must not be taken for markup."""
+    """Escape square brackets, which Rich would take for markup."""
     return text.replace("[", r"\[")

@@ -1,5 +1,4 @@
-"""What a matrix looks like: a table in Markdown, and a heat map in one HTML file that opens without
-a network."""
+"""A matrix as a table in Markdown, and as a heat map in one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ from topicproof.backend.matrix.cells import Result
 from topicproof.backend.matrix.table import PROMISES, TABLE, Trouble
 
 _COLOURS = {"exact": "#0072B2", "damaged": "#E69F00", "surprise": "#D55E00"}
-"""Okabe and Ito; the words in each cell say the same."""
+"""The palette of Okabe and Ito. The words in each cell repeat the colour."""
 
 
 def markdown(results: Sequence[Result], planned: int | None = None) -> str:
-    """One row a fault, one column a guarantee; surprises and what proves each fault below.
-    `planned`: how many cells there are to be, where that is more."""
+    """A row for each fault, a column for each guarantee; below, surprises and the proof of each
+    fault. `planned`: how many cells were planned."""
     guarantees, rows = _grid(results)
     left = (
         f" {planned - len(results)} more were not tried."
@@ -60,7 +59,7 @@ def markdown(results: Sequence[Result], planned: int | None = None) -> str:
 
 
 def heat_map(results: Sequence[Result]) -> str:
-    """The same table as a page, coloured: exact, damaged as expected, surprise."""
+    """The same table as a coloured page: exact, damaged as expected, surprise."""
     guarantees, rows = _grid(results)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in guarantees)
     body = "".join(
@@ -74,8 +73,8 @@ def heat_map(results: Sequence[Result]) -> str:
         f"<title>Guarantees against faults</title><style>{_STYLE}</style></head>"
         f"<body><h1>Guarantees against faults</h1><p>{escape(summary(results))}</p>"
         f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
-        "<p>Each cell is a run, judged from its sink. Point at one to see what was expected and"
-        " what proves that its fault fired. Hidden records are no harm: those of aborted"
+        "<p>Each cell is a run, judged from its sink. Hover over a cell for the expected result and"
+        " the proof that its fault fired. Hidden records are harmless: they belong to aborted"
         " transactions.</p></body></html>\n"
     )
 
@@ -106,8 +105,7 @@ def line(result: Result) -> str:
 def _grid(
     results: Sequence[Result],
 ) -> tuple[list[str], list[tuple[Trouble, Mapping[str, Result]]]]:
-    """The guarantees there are, and the results of each fault by guarantee; both in the order of
-    the table."""
+    """The guarantees, and each fault's results by guarantee, in the order of the table."""
     present = {one.guarantee for one in results}
     rows = [
         (trouble, {one.guarantee: one for one in results if one.fault == trouble.name})

@@ -16,17 +16,17 @@ from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Fate
 
 ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
-"""Fates that are shown although no offset has them."""
+"""Fates that are always shown, even without offsets."""
 PRODUCERS_MAX = 20
-"""The last ones to write; `--json` has all."""
+"""How many producers are shown, the last writers first; `--json` has all."""
 IDS_MAX = 100
-"""Those under way come first; `--json` has all."""
+"""How many ids are shown, those under way first; `--json` has all."""
 TEXTS = {"group", "state", "outcome", "producer", "transactional id", "note", "who"}
-"""Columns of words, which stand to the left. Names may be cut into several lines, numbers never."""
+"""Left-aligned columns of words. Words may wrap, numbers never."""
 
 
 def print_topic(out: Console, view: TopicView) -> None:
-    """What `topicproof inspect` shows, for a terminal of 80 columns or more."""
+    """Print a topic for `topicproof inspect`, in 80 columns or more."""
     fates = {fate: count for fate, count in view.fates.items() if count or fate in ALWAYS}
     terms = " + ".join(f"{count:,} {fate.lower()}" for fate, count in fates.items())
     _say(out, f"[bold]{plain(view.topic)}[/] at {view.taken_at:%Y-%m-%d %H:%M:%S} UTC")
@@ -43,7 +43,7 @@ def print_topic(out: Console, view: TopicView) -> None:
 
 
 def print_transactions(out: Console, view: TransactionsOfCluster) -> None:
-    """What `topicproof transactions` shows."""
+    """Print open transactions and transactional ids for `topicproof transactions`."""
     for topic, opened in view.open.items():
         _open(out, f"Open on {plain(topic)}", topic, opened)
     if not view.open:
@@ -183,7 +183,7 @@ def _groups(out: Console, view: TopicView) -> None:
             about = (
                 ""
                 if one.exact
-                else " (Estimated: its offset lies in a batch that compaction has thinned out.)"
+                else " (Estimated: the offset lies in a batch that compaction thinned out.)"
             )
             if one.stuck or about:
                 colour = "yellow" if one.stuck else "default"
@@ -205,7 +205,7 @@ def _say(out: Console, text: str) -> None:
 
 
 def _table(*names: str) -> Table:
-    """Words to the left, numbers to the right."""
+    """A table with words to the left and numbers to the right."""
     table = Table(box=None, pad_edge=False)
     for name in names:
         words = name in TEXTS

@@ -1,4 +1,4 @@
-"""What commands say and hear in a terminal: lines, JSON, verdicts as exit codes, Ctrl-C."""
+"""The terminal of commands: lines, JSON, reports, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ err = Console(stderr=True, soft_wrap=True)
 
 
 def emit(json_: str | None, value: Any) -> None:
-    """To a file, or (for `-`) to the terminal, where it is then the only thing printed on standard
-    output."""
+    """Write JSON to a file, or for `-` to the terminal, as the only output on standard output."""
     if json_ is None:
         return
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
@@ -49,8 +48,8 @@ def print_report(report: Report) -> None:
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that work ends in good order; a second Ctrl-C ends
-    it at once."""
+    """An event that Ctrl-C and SIGTERM set, so that work ends properly; a second Ctrl-C ends it at
+    once."""
     stop = threading.Event()
 
     def heard(number: int, _frame: object) -> None:

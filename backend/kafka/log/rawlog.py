@@ -9,13 +9,14 @@ speed of the network.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from kafka import TopicPartition
 from kafka.errors import (
     InvalidTopicError,
     KafkaError,
@@ -26,7 +27,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.consumer import FetchRequest, IsolationLevel, OffsetSpec
 from kafka.protocol.metadata import MetadataRequest
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
@@ -64,9 +65,8 @@ FETCH_VERSION_MAX = 12
 METADATA_VERSION_MIN = 4
 """The first version that can ask about a topic without creating it."""
 
-UNCOMMITTED, COMMITTED = 0, 1
-LATEST, EARLIEST = -1, -2
-
+UNCOMMITTED, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
+LATEST, EARLIEST = OffsetSpec.LATEST, OffsetSpec.EARLIEST
 
 Answer = TypeVar("Answer")
 
@@ -271,34 +271,11 @@ class Connection:
         manager.run(request)
 
     def _offsets(
-        self, topic: str, leaders: Mapping[int, int], at: int, isolation: int
+        self, topic: str, partitions: Iterable[int], at: OffsetSpec, level: IsolationLevel
     ) -> dict[int, int]:
-        ask = ListOffsetsRequest.ListOffsetsTopic
-        requests = {
-            node: ListOffsetsRequest(
-                isolation_level=isolation,
-                topics=[
-                    ask(
-                        name=topic,
-                        partitions=[
-                            ask.ListOffsetsPartition(partition_index=p, timestamp=at)
-                            for p in partitions
-                        ],
-                    )
-                ],
-                min_version=2,
-            )
-            for node, partitions in _by_leader(leaders, list(leaders)).items()
-        }
-        found = {}
-        for answer in self.send(requests).values():
-            for partition in answer.topics[0].partitions:
-                if partition.error_code:
-                    raise for_code(partition.error_code)(
-                        f"offsets of {topic}-{partition.partition_index}"
-                    )
-                found[partition.partition_index] = partition.offset
-        return found
+        wanted = dict.fromkeys((TopicPartition(topic, p) for p in partitions), at)
+        found = self.admin.list_partition_offsets(wanted, isolation_level=level)
+        return {partition.partition: each.offset for partition, each in found.items()}
 
     def _fetch_spans(
         self, topic: str, spans: Mapping[int, Sequence[tuple[int, int]]]
@@ -321,7 +298,7 @@ class Connection:
                 max_wait_ms=0,
                 min_bytes=0,
                 max_bytes=RESPONSE_BYTES_MAX,
-                isolation_level=UNCOMMITTED,
+                isolation_level=UNCOMMITTED.value,
                 topics=[
                     ask(
                         topic=topic,
@@ -387,8 +364,7 @@ class Connection:
 
     def _first_left(self, topic: str, partition: int, offset: int) -> int:
         """Where the log starts, if `offset` was deleted. Deleted offsets are not an error."""
-        leaders = {partition: self.leaders(topic)[partition]}
-        start = self._offsets(topic, leaders, EARLIEST, UNCOMMITTED)[partition]
+        start = self._offsets(topic, [partition], EARLIEST, UNCOMMITTED)[partition]
         if start <= offset:
             raise ClusterError(
                 f"The log of partition {partition} of {topic} at {self.address} became shorter"
