@@ -82,7 +82,7 @@ def test_an_ordinary_open_transaction_is_left_alone_unless_told(
     writer = Writer(bootstrap, topic)
     writer.write("A2 n1")
     writer.write("A3", partition=1)
-    with pytest.raises(UsageError, match=r"not hanging.* say --open-too"):
+    with pytest.raises(UsageError, match=r"not hanging.* add --open-too"):
         plan_abort(Address(bootstrap), topic, 0, 0)
     plan = plan_abort(Address(bootstrap), topic, 0, 0, open_too=True)
     assert "on all its partitions, and its producer is fenced" in plan.means
@@ -119,7 +119,7 @@ def test_a_decided_transaction_is_never_torn(
     monkeypatch.setattr(
         "topicproof.backend.kafka.coordination.abort.open_transactions", lambda *_: (decided,)
     )
-    with pytest.raises(UsageError, match=r"payments is decided \(PrepareCommit\)"):
+    with pytest.raises(UsageError, match=r"payments is already decided \(PrepareCommit\)"):
         plan_abort(Address(bootstrap), new_topic(), 0, 0, open_too=True)
 
 

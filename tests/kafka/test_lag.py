@@ -109,7 +109,7 @@ def test_offsets_outside_of_the_log_are_said(bootstrap: str, new_topic: NewTopic
         "2 offsets were deleted before it read them. 2 records to read.",
     )
     assert (ahead.visible, ahead.subtraction) == (0, -4)
-    assert "behind the end of the log" in ahead.why
+    assert "beyond the end of the log" in ahead.why
 
 
 @pytest.mark.parametrize(
