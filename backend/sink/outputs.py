@@ -1,11 +1,9 @@
-"""What input rows are to become: their outputs, taken from Arrow's columns in whole, and the packs
-in which lineage goes with them."""
+"""The outputs that input rows ask for, taken from whole Arrow columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from pyspark.sql.types import StructType
 
 from topicproof.backend.errors import ShuffledInput, UsageError
 from topicproof.backend.sink.options import FORMAT
-from topicproof.validators.lineage.packs import Pack, formatted
 
 REMEDY_SHUFFLED = (
     "Write one row per input record, straight from Spark's Kafka source: without minPartitions or"
@@ -93,36 +90,6 @@ def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
     return Outputs(
         list(zip(*columns, strict=True)), ends, np.cumsum(np.maximum(counts, 1)), upto_record[ends]
     )
-
-
-def by_topic(outputs: Sequence[Output]) -> Iterable[tuple[str, Sequence[Output]]]:
-    """The outputs by the topic that they go to, in their order."""
-    topics = [one[2] for one in outputs]
-    if topics and topics.count(topics[0]) == len(topics):
-        return [(topics[0], outputs)]
-    found: dict[str, list[Output]] = {}
-    for one in outputs:
-        found.setdefault(one[2], []).append(one)
-    return found.items()
-
-
-def packs_of(
-    topic: str,
-    partition: int,
-    offsets: Sequence[int],
-    indices: Sequence[int],
-    sink_partitions: np.ndarray[Any, np.dtype[np.int64]],
-) -> Iterator[tuple[int, bytes]]:
-    """The packs of records that go to these partitions of one topic: the position of the first
-    record of each, and what its header is to say."""
-    order = np.argsort(sink_partitions, kind="stable")
-    places, outputs = np.asarray(offsets, np.int64)[order], np.asarray(indices, np.int64)[order]
-    borders = np.flatnonzero(np.diff(sink_partitions[order])) + 1
-    for first, end in pairwise([0, *borders.tolist(), order.size]):
-        for position, packed in formatted(
-            Pack(topic, partition, places[first:end], outputs[first:end])
-        ):
-            yield int(order[first + position]), packed
 
 
 def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -1,4 +1,4 @@
-"""How far a writer has come: as the group's committed offset says, and as the journal says.
+"""Where a writer stands: as the group's committed offset says, and as the journal says.
 
 The two are written by different means. Where they differ, somebody has moved the group's offset: by
 hand, or by putting back an old copy of the brokers' data. Going on from there would repeat inputs
