@@ -3,16 +3,15 @@ SQLAlchemy.
 
 The argument of backend/sink/exactly_once.py, with a database in Kafka's place: each transaction
 holds the outputs of some inputs *and* the source offset that follows them. The offset lies in the
-table `topicproof_offsets` of the same database, and is compared and set: where it is no longer what
-this task read, somebody else has gone on, and nothing of this task's transaction stays. So a killed
-worker, a repeated task or batch and a lost checkpoint leave each input's outputs there once. Rows
-are checked for continuity as there, and faults and the journal are that sink's too. The generation
-lies beside the offset and is compared with it, so that a worker of a query that was stopped or
-started anew meanwhile commits nothing more.
+table `topicproof_offsets` of the same database, and is compared and set. If it is no longer what
+this task read, another writer has gone on, and this task's transaction is rolled back. So after a
+killed worker, a repeated task or batch, or a lost checkpoint, each input's outputs are there once.
+Continuity, faults and the journal are as in that sink. The generation lies beside the offset and is
+compared with it, so a worker of a stopped or restarted query commits nothing more.
 
-`exactly_once` appends. `at_least_once` writes by lineage, a row that is there already anew, and
-commits the offset afterwards: inputs are processed again, and their rows still are there once (an
-idempotent upsert), as long as the transformation is deterministic.
+`exactly_once` appends. `at_least_once` upserts by lineage, and commits the offset afterwards:
+inputs may be processed again, but if the transformation is deterministic, their rows are there
+once.
 
 Options: those of backend/sink/exactly_once.py (the brokers are asked about holes in the source, and
 for the journal), and

@@ -11,35 +11,36 @@ Kafka commits both or neither. Per Spark task and source partition:
 
 0. Creating a run commits a floor for every source partition, so an absent offset is an error, never
    a fresh start.
-1. `init_transactions()` fences whoever held the transactional id and settles its transaction. A
-   worker that comes late, of a query that was stopped or started anew meanwhile, would fence the
-   right one: it is told by its generation, which the group counts at every start and stop (as the
-   offset of the journal's partition 0), and ends.
+1. `init_transactions()` fences the earlier holder of the transactional id and settles its
+   transaction. A late worker of a stopped or restarted query would fence the right one. Its
+   generation gives it away, so it ends: the group counts generations at every start and stop, as
+   the offset of the journal's partition 0.
 2. Only then is the group's committed offset read (read_committed). Rows below it are in the sink
-   already: skipped. With a journal, an offset that was moved since the last transaction is refused
-   (OffsetsMoved): it is compared wherever it carries no sequence of ours, or rows arrive that lie
-   below it or beyond what follows it. Where rows do not follow each other, a fetch from the
-   expected offset, read_committed unless told otherwise, must return exactly the next row (what
-   lies between are markers, aborted or compacted records); otherwise SourceGap. This holds between
-   two rows of a task too: a repartition of one partition's rows looks just like that, and was seen
-   to lose records.
+   already, so they are skipped. With a journal, OffsetsMoved refuses an offset that was moved since
+   the last transaction. The two are compared if the offset carries no sequence of ours, and if
+   rows arrive below it or beyond the one that follows. If rows do not follow each other, a fetch
+   from the expected offset, at the isolation level of the rows, must return exactly the next row:
+   only markers, aborted or compacted records lie between. Otherwise it is a SourceGap. This holds
+   between two rows of a task too: a repartition looks like that, and has lost records in a test.
 3. One transaction is buffered, then: begin, produce, send the next source offset, commit. None
-   stays open while Spark computes the next rows. A chunk that was skipped whole sends nothing: a
+   stays open while Spark computes the next rows. If all rows are skipped, nothing is sent: a
    committed offset never moves backwards. If a connection has failed since the epoch began, step 1
-   and the read of step 2 come first: librdkafka repeats requests by itself, and a first copy that
+   and the read of step 2 come first. librdkafka repeats requests by itself, and a first copy that
    arrives late would end this transaction (EndTxn, KAFKA-17754) or take its offset back
    (TxnOffsetCommit). The coordinator refuses both from an older epoch.
-4. A retriable error is retried; an abortable one aborts and replays, a bounded number of times;
-   being fenced ends the task. A commit without an answer, and a transaction whose client does not
-   come back, is journalled as unknown and settled by steps 1 and 2 of the next attempt. An input of
-   which the brokers refuse an output goes to the dead letters after a few tries; without those the
-   task ends.
+4. A retriable error is retried. An abortable one aborts and replays, a bounded number of times.
+   Being fenced ends the task. A commit without an answer, and a transaction whose client hangs, are
+   journalled as unknown; steps 1 and 2 of the next attempt settle them. If the brokers refuse an
+   output, its input goes to the dead letters after a few tries; without those the task ends.
 5. `commit()` on the driver is a receipt. It fails if two tasks report one source partition.
 
 SPARK-28908 asked for one commit over all tasks, which Kafka cannot give. Here no task needs
 another.
 
-The other two guarantees are real modes of the same sink, so that their damage can be shown; nothing
+Where each step is: group.py reads the position and fences (1, 2), batcher.py decides which inputs
+make one transaction, delivery/ has one module for each guarantee (3), writer.py tries again (4).
+
+The other two guarantees are real modes of the same sink, so that their damage can be shown. Nothing
 fences their zombies. `at_least_once` produces, flushes, then commits the source offset: what dies
 between is produced again. `at_most_once` commits the source offset, then produces: what dies
 between is lost. Both skip what is committed.

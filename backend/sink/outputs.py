@@ -26,20 +26,20 @@ Output = tuple[int, int, str, bytes | None, bytes | None, Headers]
 
 @dataclass(frozen=True)
 class Outputs:
-    """What some input records are to become, input by input."""
+    """The outputs of some input records, input by input."""
 
     records: list[Output]
     ends: np.ndarray[Any, np.dtype[np.int64]]
     """Where in `records` each input's outputs end."""
     weights: np.ndarray[Any, np.dtype[np.int64]]
-    """Outputs up to and with each input; one without outputs counts as one, so that it has its turn
-    too."""
+    """Number of outputs up to and including each input. An input without outputs counts as one, so
+    that many of them fill a transaction too."""
     sizes: np.ndarray[Any, np.dtype[np.int64]]
-    """Bytes of keys and values up to and with each input."""
+    """Bytes of keys and values up to and including each input."""
 
 
 def require_columns(schema: StructType) -> None:
-    """Raises UsageError for rows that are not what the sinks take."""
+    """Raises UsageError if rows lack columns that the sinks need."""
     missing = {"topic", "partition", "offset"} - set(schema.names)
     if missing or not ({"outputs"} <= set(schema.names) or {"key", "value"} <= set(schema.names)):
         raise UsageError(
@@ -60,8 +60,8 @@ def only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[s
 
 
 def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
-    """What the rows are to become. Raises UsageError when an output has no topic to go to."""
-    # Column by column: row by row it took more processor time than all the rest of a transaction.
+    """The outputs of the rows. Raises UsageError if an output is null or has no topic."""
+    # Column by column: row by row, this took more processor time than the rest of a transaction.
     offsets = batch.column("offset").to_numpy()
     if "outputs" in batch.schema.names:
         lists = batch.column("outputs")
@@ -93,7 +93,7 @@ def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
 
 
 def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """As numpy's; 0 for a null."""
+    """As a numpy array, with 0 for null."""
     return np.asarray(pc.fill_null(column, 0).to_numpy(zero_copy_only=False), np.int64)
 
 

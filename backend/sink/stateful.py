@@ -3,14 +3,14 @@
 
 Why it is exactly-once
 ----------------------
-A stateful stage shuffles, so a task holds outputs of
-many source partitions, and what it makes of a batch depends on state that lies in the checkpoint.
-Here the checkpoint *is* the truth about what was processed, and the batch is the fence. Each
-shuffle partition has a transactional id and, in the consumer group, a committed offset that counts
-batches: each transaction holds all outputs of one batch in one shuffle partition *and* the offset
-batch id + 1, with the query's id. Per Spark task:
+A stateful stage shuffles, so a task holds outputs of many source partitions. What it makes of a
+batch depends on state in the checkpoint. Here the checkpoint *is* the truth about what was
+processed, and the batch is the fence. Each shuffle partition has a transactional id and, in the
+consumer group, a committed offset that counts batches. Each transaction holds all outputs of one
+batch in one shuffle partition *and* the offset batch id + 1, with the query's id. Per Spark task:
 
-1. `init_transactions()` fences whoever held the transactional id and settles its transaction.
+1. `init_transactions()` fences the earlier holder of the transactional id and settles its
+   transaction.
 2. Only then is the committed offset read. Equal to the batch's id: write. One above: the batch is
    in the sink, this is a replay, skip it. Anything else, or another query's id: the checkpoint is
    not the one that wrote this sink, and CheckpointMismatch says what to do. An offset that carries
@@ -24,10 +24,10 @@ count, as many as Spark's shuffle has. Making a run commits offset 0 for each, s
 an error, never a fresh start.
 
 A checkpoint that was put back by exactly one batch looks like a replay. So the offset's metadata
-also holds a sum over the batch's outputs: a replay that makes others is refused. What remains
-outside of the guarantee: a state that was put back by one batch and makes, from other inputs, the
-very same outputs; and transformations that are not deterministic, whose replays are refused
-although nothing is wrong.
+also holds a sum over the batch's outputs, and a replay with other outputs is refused. Two cases
+remain outside the guarantee. A state that was put back by one batch may make the very same outputs
+from other inputs. A transformation that is not deterministic has its replays refused, although
+nothing is wrong.
 
 The driver's `commit()` notes in the group how far each source partition is processed: information
 for people and tools, read by nobody here.

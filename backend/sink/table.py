@@ -79,11 +79,10 @@ def make_tables(
     floor: Mapping[tuple[str, int], int],
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
 ) -> None:
-    """Make the table of outputs, and say where the group begins: offset by source topic and
-    partition.
+    """Make the table of outputs, and set the group's first offset by source topic and partition.
 
-    Said once, before the first start. Raises SinkError, and changes nothing, when the group has
-    begun already, or when the database does not answer.
+    Called once, before the first start. Raises SinkError, and changes nothing, if the group has
+    begun already or the database does not answer.
     """
     outputs = rows_of(table)
     if guarantee is not Guarantee.EXACTLY_ONCE:
@@ -96,7 +95,7 @@ def make_tables(
 
 
 def begin(url: str, group: str, floor: Mapping[tuple[str, int], int]) -> None:
-    """Say where the group begins in these source partitions. Raises SinkError as `make_tables`
+    """Set the group's first offset in these source partitions. Raises SinkError as `make_tables`
     does."""
     engine = connect_database(url)
     begun = [
@@ -116,8 +115,8 @@ def begin(url: str, group: str, floor: Mapping[tuple[str, int], int]) -> None:
 
 
 def require_no_table(url: str, table: str) -> None:
-    """Raises SinkError when the database does not answer, or has such a table: a verdict is about
-    all of its rows."""
+    """Raises SinkError if the database does not answer, or has such a table: a verdict covers all
+    of its rows."""
     engine = connect_database(url)
     with answering(engine):
         there = inspect(engine).has_table(table)
