@@ -71,6 +71,11 @@ ROOMS = (
     *(
         "backend.kafka.browse",
         "backend.sink",
+        "backend.sink.delivery",
+        "backend.sink.writer",
+        "backend.sink.exactly_once",
+        "backend.sink.stateful",
+        "backend.sink.database",
         "backend.evidence",
         "backend.faults",
         "backend.judging",

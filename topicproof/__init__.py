@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from topicproof.backend.errors import TopicproofError
+    from topicproof.backend.sink.database import DatabaseSink
     from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
     from topicproof.backend.sink.stateful import KafkaStatefulSink
-    from topicproof.backend.sink.table import DatabaseSink
 
 __all__ = ["DatabaseSink", "KafkaStatefulSink", "KafkaTransactionalSink", "TopicproofError"]
 
 _HOMES = {
-    "DatabaseSink": "topicproof.backend.sink.table",
+    "DatabaseSink": "topicproof.backend.sink.database",
     "KafkaStatefulSink": "topicproof.backend.sink.stateful",
     "KafkaTransactionalSink": "topicproof.backend.sink.exactly_once",
     "TopicproofError": "topicproof.backend.errors",

@@ -11,7 +11,7 @@ from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.backend.sink.stateful import KafkaStatefulSink
 
 if TYPE_CHECKING:
-    from topicproof.backend.sink.table import DatabaseSink
+    from topicproof.backend.sink.database import DatabaseSink
 
 __all__ = ["DatabaseSink", "KafkaStatefulSink", "KafkaTransactionalSink"]
 
@@ -19,6 +19,6 @@ __all__ = ["DatabaseSink", "KafkaStatefulSink", "KafkaTransactionalSink"]
 def __getattr__(name: str) -> object:
     if name != "DatabaseSink":
         raise AttributeError(f"topicproof.sink has no {name}. Public names: {', '.join(__all__)}.")
-    from topicproof.backend.sink.table import DatabaseSink
+    from topicproof.backend.sink.database import DatabaseSink
 
     return DatabaseSink

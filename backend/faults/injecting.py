@@ -17,11 +17,11 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.faults.fault import Fault
 from topicproof.backend.faults.kinds import parse_fault
 from topicproof.backend.faults.worker import Injector
+from topicproof.backend.sink.database import DatabaseSink
 from topicproof.backend.sink.exactly_once import KafkaTransactionalSink
 from topicproof.backend.sink.hooks import Hooks, MakeHooks
 from topicproof.backend.sink.options import FORMAT, SinkOptions
 from topicproof.backend.sink.stateful import KafkaStatefulSink
-from topicproof.backend.sink.table import DatabaseSink
 
 OPTIONS = frozenset({"faults", "abortprobability", "seed"})
 

@@ -1,8 +1,6 @@
-"""Where somebody else may act in a transaction of a sink: at each of its steps. In a sink as it is,
-nobody does.
+"""Hooks at each step of a transaction. The plain sinks use NoHooks.
 
-`backend/faults/injecting.py` brings sinks whose hooks strike on purpose. Nothing here knows of
-them.
+`backend/faults/injecting.py` has sinks whose hooks cause faults. Nothing here knows of them.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ from topicproof.backend.sink.options import SinkOptions
 
 
 class Step(StrEnum):
-    """Where a worker stands in a transaction, or in what stands for one under the other
-    guarantees."""
+    """A step of a transaction, or of its counterpart under the other guarantees."""
 
     BEGUN = "begun"
     PRODUCING = "producing"
@@ -29,23 +26,23 @@ class Step(StrEnum):
     COMMITTING = "committing"
     """The commit of the transaction has been sent, and its answer not received."""
     COMMITTED = "committed"
-    """The answer to the commit was received; nobody has been told yet."""
+    """The answer to the commit was received; the journal does not have it yet."""
     DECLARED = "declared"
-    """The journal says what became of it."""
+    """The journal has the outcome."""
 
 
 class Hooks(Protocol):
     """What acts in one source partition within one task."""
 
     entries: list[Entry]
-    """What is known of the journal; empty where the hooks did not need to read it."""
+    """The journal's entries; empty if the hooks did not need to read it."""
 
     def prepare(self) -> None:
         """Called once, before the committed offset is read."""
 
     def client_settings(self) -> Mapping[str, int]:
-        """Settings of the transactional producer that the hooks need, in librdkafka's names with
-        underscores."""
+        """Settings that the hooks need of the transactional producer: librdkafka's names, with
+        underscores for dots."""
 
     def defended(self) -> bool:
         """Whether the sink defends itself against requests that arrive late (KAFKA-17754)."""
@@ -61,27 +58,26 @@ class Hooks(Protocol):
         journal: JournalWriter | None,
         flush: Callable[[], None],
     ) -> None:
-        """A step was reached. `inputs` of the transaction are from the first offset to below the
-        second; `flush` sends what is queued."""
+        """A step was reached. `inputs` are the transaction's first offset and the one after its
+        last; `flush` sends what is queued."""
 
     def before_commit(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
         """The outputs are sent. Raises TransactionAborted to abort this attempt."""
 
     def take_extra_value(self) -> bytes | None:
-        """The value of one more record for the first input of this attempt; None for no such
-        record."""
+        """The value of an additional record for the first input of this attempt, or None."""
 
     def drop_extra_value(self) -> None:
-        """The input was replaced by a dead letter: there are no more such records."""
+        """A dead letter replaced the input: add no more records."""
 
 
 MakeHooks = Callable[[SinkOptions, tuple[str, int], str, str], Hooks]
-"""Makes the hooks of a writer: from the sink's options, its source topic and partition, the name by
-which the journal knows it, and the token of its task. Spark pickles it."""
+"""Makes the hooks of a writer from the sink's options, source topic and partition, name in the
+journal, and task token. Spark pickles it."""
 
 
 class NoHooks:
-    """Nobody acts."""
+    """Does nothing."""
 
     def __init__(self, sink: SinkOptions, source: tuple[str, int], name: str, task: str) -> None:  # noqa: ARG002
         self.entries: list[Entry] = []

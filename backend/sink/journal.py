@@ -1,5 +1,5 @@
-"""The journal: a topic per run in which the sink declares what it is about to do and what became of
-it.
+"""The journal: a topic for each run, in which the sink declares its transactions and their
+outcomes.
 
 It is not transactional, so it survives what it describes. One acknowledged record per task before
 its first produce, one per transaction sent without waiting and flushed at the task's end: the cost
@@ -31,7 +31,7 @@ TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 
 
 class Declared(StrEnum):
-    """What the sink says became of a transaction."""
+    """The outcome of a transaction, as the sink declares it."""
 
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
@@ -51,7 +51,7 @@ class TaskStarted:
     sequence: int
     """Of its first transaction."""
     next_offset: int
-    """The group's committed offset that it found."""
+    """The group's committed offset at that moment."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class TransactionEnded:
     attempt: int
     outcome: Declared
     reason: str
-    """Why it was not committed, or is unknown; empty when committed."""
+    """Why it was not committed or is unknown; empty if committed."""
     inputs: int
     records: int
     next_offset: int
-    """The source offset it commits, or would have."""
+    """The source offset that it commits, or would have committed."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class FaultFired:
 
 
 class Told(StrEnum):
-    """How far the run's own process is with a fault."""
+    """How far the run's process is with a fault."""
 
     DONE = "DONE"
-    """It is under way; the worker that waits may go on."""
+    """It is under way; the waiting worker may go on."""
     STRUCK = "STRUCK"
     """It has struck, once more."""
     HEALED = "HEALED"
@@ -94,7 +94,7 @@ class Told(StrEnum):
 
 @dataclass(frozen=True)
 class FaultTold:
-    """The run's own process says what became of a fault from outside the worker."""
+    """The run's process reports on a fault outside the worker."""
 
     fault: str
     what: Told
@@ -103,8 +103,7 @@ class FaultTold:
 
 @dataclass(frozen=True)
 class GenerationBegun:
-    """The query was stopped or started anew: workers of earlier generations are not to write any
-    more."""
+    """The query was stopped or restarted: workers of earlier generations must not write."""
 
     generation: int
 
@@ -159,7 +158,7 @@ class JournalWriter:
             raise ClusterError(f"The journal {self.topic} could not be written: {why}.")
 
     def close(self) -> None:
-        """What is still queued is sent; a task that failed must not lose what it declared."""
+        """Send what is still queued: a failed task must not lose its declarations."""
         self.producer.flush(TIMEOUT_S)
         self.producer.close()
 
@@ -177,8 +176,8 @@ def append_to_journal(address: Address, topic: str, entry: Entry) -> None:
 
 
 class JournalReader:
-    """Reads a run's journal from its beginning, or from its last `tail` entries; `news` gives what
-    has come since the last call."""
+    """Reads a run's journal from its beginning, or from its last `tail` entries. `news` gives the
+    entries since the last call."""
 
     def __init__(self, address: Address, topic: str, tail: int | None = None) -> None:
         self.topic = topic
@@ -234,7 +233,7 @@ def read_journal(address: Address, topic: str, tail: int | None = None) -> list[
 def last_attempt(
     entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int
 ) -> int:
-    """How often the journal says that this transaction was tried; 0 when never."""
+    """The number of attempts at this transaction in the journal; 0 if there are none."""
     return max(
         (
             entry.attempt

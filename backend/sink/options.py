@@ -1,5 +1,4 @@
-"""What the sinks are told: their options, checked. backend/sink/exactly_once.py has the table of
-them."""
+"""The sinks' options, checked. backend/sink/exactly_once.py has a list of them."""
 
 from __future__ import annotations
 
@@ -29,15 +28,15 @@ class SinkOptions:
     idempotence: bool
     acks: str
     lineage: str
-    """RECORD: every record says in its headers which input it stems from; PACKED: the first of many
-    says it for all of them (validators/lineage/packs.py); OFF: they have no header of ours."""
+    """RECORD: each record's headers name its input. PACKED: the first record of many names the
+    inputs of all (validators/lineage/packs.py). OFF: no header of ours."""
     records_per_transaction: int
     bytes_per_transaction: int
     transaction_timeout_ms: int
     attempts_max: int
     journal: str | None
     generation: int
-    """0 where nobody counts."""
+    """0 if generations are not counted."""
     offsets_forced: bool
     dead_letters: str | None
 

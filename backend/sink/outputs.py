@@ -1,11 +1,9 @@
-"""What input rows are to become: their outputs, taken from Arrow's columns in whole, and the packs
-in which lineage goes with them."""
+"""The outputs that input rows ask for, taken from whole Arrow columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from pyspark.sql.types import StructType
 
 from topicproof.backend.errors import ShuffledInput, UsageError
 from topicproof.backend.sink.options import FORMAT
-from topicproof.validators.lineage.packs import Pack, formatted
 
 REMEDY_SHUFFLED = (
     "Write one row per input record, straight from Spark's Kafka source: without minPartitions or"
@@ -29,20 +26,20 @@ Output = tuple[int, int, str, bytes | None, bytes | None, Headers]
 
 @dataclass(frozen=True)
 class Outputs:
-    """What some input records are to become, input by input."""
+    """The outputs of some input records, input by input."""
 
     records: list[Output]
     ends: np.ndarray[Any, np.dtype[np.int64]]
     """Where in `records` each input's outputs end."""
     weights: np.ndarray[Any, np.dtype[np.int64]]
-    """Outputs up to and with each input; one without outputs counts as one, so that it has its turn
-    too."""
+    """Number of outputs up to and including each input. An input without outputs counts as one, so
+    that many of them fill a transaction too."""
     sizes: np.ndarray[Any, np.dtype[np.int64]]
-    """Bytes of keys and values up to and with each input."""
+    """Bytes of keys and values up to and including each input."""
 
 
 def require_columns(schema: StructType) -> None:
-    """Raises UsageError for rows that are not what the sinks take."""
+    """Raises UsageError if rows lack columns that the sinks need."""
     missing = {"topic", "partition", "offset"} - set(schema.names)
     if missing or not ({"outputs"} <= set(schema.names) or {"key", "value"} <= set(schema.names)):
         raise UsageError(
@@ -63,8 +60,8 @@ def only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[s
 
 
 def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
-    """What the rows are to become. Raises UsageError when an output has no topic to go to."""
-    # Column by column: row by row it took more processor time than all the rest of a transaction.
+    """The outputs of the rows. Raises UsageError if an output is null or has no topic."""
+    # Column by column: row by row, this took more processor time than the rest of a transaction.
     offsets = batch.column("offset").to_numpy()
     if "outputs" in batch.schema.names:
         lists = batch.column("outputs")
@@ -95,38 +92,8 @@ def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
     )
 
 
-def by_topic(outputs: Sequence[Output]) -> Iterable[tuple[str, Sequence[Output]]]:
-    """The outputs by the topic that they go to, in their order."""
-    topics = [one[2] for one in outputs]
-    if topics and topics.count(topics[0]) == len(topics):
-        return [(topics[0], outputs)]
-    found: dict[str, list[Output]] = {}
-    for one in outputs:
-        found.setdefault(one[2], []).append(one)
-    return found.items()
-
-
-def packs_of(
-    topic: str,
-    partition: int,
-    offsets: Sequence[int],
-    indices: Sequence[int],
-    sink_partitions: np.ndarray[Any, np.dtype[np.int64]],
-) -> Iterator[tuple[int, bytes]]:
-    """The packs of records that go to these partitions of one topic: the position of the first
-    record of each, and what its header is to say."""
-    order = np.argsort(sink_partitions, kind="stable")
-    places, outputs = np.asarray(offsets, np.int64)[order], np.asarray(indices, np.int64)[order]
-    borders = np.flatnonzero(np.diff(sink_partitions[order])) + 1
-    for first, end in pairwise([0, *borders.tolist(), order.size]):
-        for position, packed in formatted(
-            Pack(topic, partition, places[first:end], outputs[first:end])
-        ):
-            yield int(order[first + position]), packed
-
-
 def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """As numpy's; 0 for a null."""
+    """As a numpy array, with 0 for null."""
     return np.asarray(pc.fill_null(column, 0).to_numpy(zero_copy_only=False), np.int64)
 
 

@@ -1,4 +1,4 @@
-"""How far a writer has come: as the group's committed offset says, and as the journal says.
+"""Where a writer stands: as the group's committed offset says, and as the journal says.
 
 The two are written by different means. Where they differ, somebody has moved the group's offset: by
 hand, or by putting back an old copy of the brokers' data. Going on from there would repeat inputs
@@ -20,15 +20,14 @@ from topicproof.backend.sink.journal import Declared, Entry, TaskStarted, Transa
 @dataclass(frozen=True, order=True)
 class Position:
     sequence: int
-    """Of the last committed transaction; 0 before the first, and where an offset was set by other
+    """Of the last committed transaction; 0 before the first, and if the offset was set by other
     means."""
     offset: int
     """Of the next input."""
 
 
 def journalled(entries: Iterable[Entry], name: str) -> Position | None:
-    """The furthest position that the journal knows of a writer, by its transactional id; None where
-    it says nothing."""
+    """The furthest position of a transactional id in the journal; None if it has no entry."""
     known: Position | None = None
     for entry in entries:
         if isinstance(entry, TaskStarted) and entry.transactional_id == name:
@@ -40,15 +39,15 @@ def journalled(entries: Iterable[Entry], name: str) -> Position | None:
             found = Position(entry.sequence, entry.next_offset)
         else:
             continue
-        # Of one sequence the later entry: who was told to go on from a moved offset started there.
+        # The later entry of one sequence wins: a writer with offsetsForced began there.
         if known is None or found.sequence >= known.sequence:
             known = found
     return known
 
 
 def agree(found: Position, known: Position | None) -> bool:
-    """Whether the group's offset is where the journal says, or where transactions led that could
-    not declare themselves (their worker was killed, and its last entries with it)."""
+    """Whether the group's offset is where the journal says, or ahead by undeclared transactions
+    (their worker was killed before its last entries were sent)."""
     if known is None or found.offset == known.offset:
         return True
     return found.sequence > known.sequence and found.offset > known.offset
@@ -68,14 +67,16 @@ def moved(group: str, where: str, found: int, known: Position) -> OffsetsMoved:
 
 
 def generation_partition(journal: str) -> TopicPartition:
-    """Where a group keeps its generation: as the offset of a partition whose records no group ever
-    processes."""
+    """The partition whose committed offset is the group's generation. No group processes its
+    records."""
     return TopicPartition(journal, 0)
 
 
 def next_generation(cluster: Cluster, group: str, journal: str) -> int:
-    """Begin a new generation of a group: from now on every worker of an earlier one ends before it
-    writes. Gives its number, from 1. Raises ClusterError."""
+    """Begin a new generation of a group, so that workers of earlier ones end before they write.
+
+    Gives its number, from 1. Raises ClusterError.
+    """
     partition = generation_partition(journal).partition
     generation = cluster.committed(group, journal).get(partition, 0) + 1
     cluster.commit_offsets(group, journal, {partition: generation})

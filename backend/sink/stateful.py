@@ -3,14 +3,14 @@
 
 Why it is exactly-once
 ----------------------
-A stateful stage shuffles, so a task holds outputs of
-many source partitions, and what it makes of a batch depends on state that lies in the checkpoint.
-Here the checkpoint *is* the truth about what was processed, and the batch is the fence. Each
-shuffle partition has a transactional id and, in the consumer group, a committed offset that counts
-batches: each transaction holds all outputs of one batch in one shuffle partition *and* the offset
-batch id + 1, with the query's id. Per Spark task:
+A stateful stage shuffles, so a task holds outputs of many source partitions. What it makes of a
+batch depends on state in the checkpoint. Here the checkpoint *is* the truth about what was
+processed, and the batch is the fence. Each shuffle partition has a transactional id and, in the
+consumer group, a committed offset that counts batches. Each transaction holds all outputs of one
+batch in one shuffle partition *and* the offset batch id + 1, with the query's id. Per Spark task:
 
-1. `init_transactions()` fences whoever held the transactional id and settles its transaction.
+1. `init_transactions()` fences the earlier holder of the transactional id and settles its
+   transaction.
 2. Only then is the committed offset read. Equal to the batch's id: write. One above: the batch is
    in the sink, this is a replay, skip it. Anything else, or another query's id: the checkpoint is
    not the one that wrote this sink, and CheckpointMismatch says what to do. An offset that carries
@@ -24,10 +24,10 @@ count, as many as Spark's shuffle has. Making a run commits offset 0 for each, s
 an error, never a fresh start.
 
 A checkpoint that was put back by exactly one batch looks like a replay. So the offset's metadata
-also holds a sum over the batch's outputs: a replay that makes others is refused. What remains
-outside of the guarantee: a state that was put back by one batch and makes, from other inputs, the
-very same outputs; and transformations that are not deterministic, whose replays are refused
-although nothing is wrong.
+also holds a sum over the batch's outputs, and a replay with other outputs is refused. Two cases
+remain outside the guarantee. A state that was put back by one batch may make the very same outputs
+from other inputs. A transformation that is not deterministic has its replays refused, although
+nothing is wrong.
 
 The driver's `commit()` notes in the group how far each source partition is processed: information
 for people and tools, read by nobody here.
@@ -49,18 +49,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from confluent_kafka import TopicPartition
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from topicproof.backend.errors import CheckpointMismatch, SparkError
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
+from topicproof.backend.sink.batcher import Contents
+from topicproof.backend.sink.group import GroupPosition
 from topicproof.backend.sink.hooks import MakeHooks, NoHooks
 from topicproof.backend.sink.options import SinkOptions
-from topicproof.backend.sink.outputs import outputs_of, require_columns
+from topicproof.backend.sink.outputs import Output, outputs_of, require_columns
 from topicproof.backend.sink.position import Position
+from topicproof.backend.sink.task import SinkTask
+from topicproof.backend.sink.writer import Receipt, TransactionWriter, delivery_of
 
 STATEFUL_FORMAT = "kafka-transactional-stateful"
 BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
@@ -163,9 +165,44 @@ class KafkaStatefulWriter(DataSourceStreamArrowWriter):
         """Nothing to undo: every transaction was settled by its own task."""
 
 
-class BatchWriter(PartitionWriter):
-    """One batch of one shuffle partition: the protocol above. Its "source partition" counts
-    batches."""
+class BatchPosition(GroupPosition):
+    """The batch that the sink waits for. Its "source partition" counts batches."""
+
+    def __init__(self, task: SinkTask, query: str, batch: int) -> None:
+        super().__init__(task)
+        self.query, self.batch = query, batch
+        self.sum = ""
+        """Over the outputs of the last committed batch."""
+
+    def read(self) -> Position:
+        """The batch's number is also the sequence of the last committed transaction. Raises
+        CheckpointMismatch as well."""
+        answer = self.committed()
+        query, _, self.sum = (answer.metadata or "").partition(" ")
+        if not query:
+            # The floor, or set by hand.
+            self.is_moved(Position(0, answer.offset))
+        if query and query != self.query:
+            raise CheckpointMismatch(
+                f"{self.task.where}: batches up to {answer.offset - 1} in the sink are of query"
+                f" {query}, but this is query {self.query}: its checkpoint, which holds the state,"
+                f" was deleted or replaced. {REMEDY}"
+            )
+        if not self.batch <= answer.offset <= self.batch + 1:
+            cause = (
+                "an older one was put in its place"
+                if answer.offset > self.batch
+                else "the sink's was put back"
+            )
+            raise CheckpointMismatch(
+                f"{self.task.where}: the sink waits for batch {answer.offset} of query"
+                f" {self.query}, but the checkpoint is at batch {self.batch}: {cause}. {REMEDY}"
+            )
+        return Position(answer.offset, answer.offset)
+
+
+class BatchWriter(TransactionWriter):
+    """Writes one batch of one shuffle partition in one transaction."""
 
     def __init__(
         self,
@@ -176,14 +213,16 @@ class BatchWriter(PartitionWriter):
         query: str,
         batch: int,
     ) -> None:
-        super().__init__(sink, hooks, batches, partition)
-        self.query, self.batch = query, batch
-        self.receipt = self.reached = BatchReceipt(self.source, 0, 0, 0, 0)
+        task = SinkTask(sink, hooks, batches, partition)
+        self.batches = BatchPosition(task, query, batch)
         self.places: list[bytes] = []
         """`topic/partition/offset` of the inputs, which are numbered here."""
+        delivery = delivery_of(task, self.batches, self.places.__getitem__)
+        self.reached = BatchReceipt(task.source, 0, 0, 0, 0)
+        super().__init__(task, self.batches, delivery, self.reached)
+        self.outputs: list[Output] = []
         self.sum = 0
         """Over the outputs, whatever their order."""
-        self.sum_committed = ""
 
     def accept(self, batch: pa.RecordBatch) -> None:
         places = zip(
@@ -197,69 +236,31 @@ class BatchWriter(PartitionWriter):
             known[partition] = max(known.get(partition, 0), offset + 1)
         numbered = pa.array(range(first, len(self.places)), pa.int64())
         batch = batch.set_column(batch.schema.get_field_index("offset"), "offset", numbered)
-        for one in outputs_of(batch, self.sink.topic).records:
+        for one in outputs_of(batch, self.task.sink.topic).records:
             number, index, sink, key, value, _headers = one
-            self.buffer.append(one)
+            self.outputs.append(one)
             parts = (
-                b"%b/%d" % (self._place(number), index),
+                b"%b/%d" % (self.places[number], index),
                 sink.encode(),
                 key or b"",
                 value or b"",
             )
             text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
             self.sum += int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
-        self.inputs = len(self.places)
 
     def finish(self) -> Receipt:
-        if self.next_offset == self.batch:
-            self._commit_buffer()
+        batch, inputs = self.batches.batch, len(self.places)
+        total = f"{self.sum % SUM_MODULUS:016x}"
+        if self.position.offset == batch:
+            metadata = f"{self.batches.query} {total}"
+            self.commit(Contents(batch + 1, batch, batch + 1, metadata, inputs, self.outputs))
         else:
-            self.receipt.skipped = self.inputs
-            if self.sum_committed and self.sum_committed != self._sum():
+            self.receipt.skipped = inputs
+            if self.batches.sum and self.batches.sum != total:
                 raise CheckpointMismatch(
-                    f"Batch {self.batch} of {self.where} is in the sink with other records than it"
+                    f"Batch {batch} of {self.task.where} is in the sink with other records than it"
                     " makes now: the checkpoint was put back by one batch, or the stage is not"
                     f" deterministic. {REMEDY}"
                 )
-        if self.journal is not None:
-            self.journal.flush()
+        self.task.flush()
         return self.receipt
-
-    @property
-    def following(self) -> int:
-        return self.batch + 1
-
-    def _committed(self) -> tuple[int, int]:
-        """The batch that the sink waits for, which is also the number of the last committed
-        transaction."""
-        answer = self._ask_committed()
-        query, _, self.sum_committed = (answer.metadata or "").partition(" ")
-        if not query:
-            # The floor, or set by hand.
-            self._moved(Position(0, answer.offset))
-        if query and query != self.query:
-            raise CheckpointMismatch(
-                f"{self.where}: batches up to {answer.offset - 1} in the sink are of query {query},"
-                f" but this is query {self.query}: its checkpoint, which holds the state, was"
-                f" deleted or replaced. {REMEDY}"
-            )
-        if not self.batch <= answer.offset <= self.batch + 1:
-            moved = (
-                "an older one was put in its place"
-                if answer.offset > self.batch
-                else "the sink's was put back"
-            )
-            raise CheckpointMismatch(
-                f"{self.where}: the sink waits for batch {answer.offset} of query {self.query}, but"
-                f" the checkpoint is at batch {self.batch}: {moved}. {REMEDY}"
-            )
-        return answer.offset, answer.offset
-
-    def _following(self, sequence: int) -> TopicPartition:  # noqa: ARG002
-        return TopicPartition(*self.source, self.following, metadata=f"{self.query} {self._sum()}")
-
-    def _place(self, one: int) -> bytes:
-        return self.places[one]
-
-    def _sum(self) -> str:
-        return f"{self.sum % SUM_MODULUS:016x}"

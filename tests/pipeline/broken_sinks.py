@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from topicproof.backend.faults.injecting import InjectingSink
-from topicproof.backend.sink import exactly_once as sink
-from topicproof.backend.sink.exactly_once import (
-    KafkaTransactionalWriter,
-    PartitionWriter,
-    Receipt,
-)
+from topicproof.backend.sink.exactly_once import KafkaTransactionalWriter
+from topicproof.backend.sink.group import GroupPosition
+from topicproof.backend.sink.lineage import offset_in
 from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.sink.position import Position
+from topicproof.backend.sink.task import SinkTask
+from topicproof.backend.sink.writer import PartitionWriter, delivery_of
 
 
-class ForgetfulPartitionWriter(PartitionWriter):
-    """Takes every row it is handed for new, as a sink does that trusts Spark to remember."""
+class ForgetfulPosition(GroupPosition):
+    """Takes every row for new, as a sink does that trusts Spark to remember."""
 
-    def _committed(self) -> tuple[int, int]:
-        super()._committed()
-        return 0, 0
+    def read(self) -> Position:
+        super().read()
+        return Position(0, 0)
 
 
 class ForgetfulWriter(KafkaTransactionalWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
-        sink.PartitionWriter = ForgetfulPartitionWriter  # type: ignore[misc]
-        try:
-            return super().write(iterator)
-        finally:
-            sink.PartitionWriter = PartitionWriter  # type: ignore[misc]
+    def _writer(self, source: tuple[str, int]) -> PartitionWriter:
+        task = SinkTask(self.sink, self.hooks, *source)
+        position = ForgetfulPosition(task)
+        return PartitionWriter(task, position, delivery_of(task, position, offset_in(source)))
 
 
 class ForgetfulSink(InjectingSink):

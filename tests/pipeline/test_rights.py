@@ -22,10 +22,10 @@ from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.settings import Settings, admin_config
-from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
 from topicproof.backend.sink.hooks import NoHooks, Step
-from topicproof.backend.sink.journal import Declared, TransactionEnded, read_journal
+from topicproof.backend.sink.journal import Declared, JournalWriter, TransactionEnded, read_journal
 from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.sink.writer import PartitionWriter, Receipt, partition_writer
 
 pytestmark = pytest.mark.services
 
@@ -107,18 +107,26 @@ def guarded(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Ite
     kafka.stop()
 
 
-class Struck(PartitionWriter):
-    """Loses a right at a step of the second transaction, when what was produced until then is in
-    the log."""
+class Striking(NoHooks):
+    """Takes a right away, once, at a step of the second transaction. What was produced until then
+    is in the log."""
 
     lose: Callable[[], None]
     at: Step
+    lost = False
 
-    def _step(self, step: Step, sequence: int) -> None:
-        if (step, sequence) == (self.at, 2) and not self.receipt.aborted:
-            self.producer.flush()
+    def reach(
+        self,
+        step: Step,
+        sequence: int,
+        inputs: tuple[int, int],  # noqa: ARG002
+        journal: JournalWriter | None,  # noqa: ARG002
+        flush: Callable[[], None],
+    ) -> None:
+        if (step, sequence) == (self.at, 2) and not self.lost:
+            self.lost = True
+            flush()
             self.lose()
-        super()._step(step, sequence)
 
 
 @pytest.mark.parametrize(
@@ -171,13 +179,18 @@ def test_a_right_that_is_taken_away_stops_the_sink_and_loses_nothing(
             for message in read_all(guarded.bootstrap, topics["sink"], client=guarded.owner)
         )
 
-    losing = Struck(SinkOptions.parse(options), NoHooks, topics["source"], 0)
-    losing.lose, losing.at = lambda: guarded.revoke(kind, struck), at
+    class Losing(Striking):
+        @staticmethod
+        def lose() -> None:
+            guarded.revoke(kind, struck)
+
+    Losing.at = at
+    losing = partition_writer(SinkOptions.parse(options), Losing, topics["source"], 0)
     with pytest.raises(SinkError, match=f"{kind.name}_AUTHORIZATION_FAILED"):
         task(losing)
     assert sunk() == Counter(b"%d" % n for n in range(PER_TRANSACTION))
     guarded.grant(kind, struck)
-    done = task(PartitionWriter(SinkOptions.parse(options), NoHooks, topics["source"], 0))
+    done = task(partition_writer(SinkOptions.parse(options), NoHooks, topics["source"], 0))
     assert (done.skipped, done.inputs) == (PER_TRANSACTION, RECORDS - PER_TRANSACTION)
     assert sunk() == Counter(b"%d" % n for n in range(RECORDS))
     ended = [

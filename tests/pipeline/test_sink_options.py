@@ -7,9 +7,9 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from topicproof.backend.errors import UsageError
+from topicproof.backend.sink.database import DatabaseSink
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.stateful import KafkaStatefulSink
-from topicproof.backend.sink.table import DatabaseSink
 
 GIVEN = {
     "kafka.bootstrap.servers": "broker:9092",

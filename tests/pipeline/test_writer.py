@@ -27,11 +27,11 @@ from topicproof.backend.faults.injecting import OPTIONS, Faults
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import enqueue
 from topicproof.backend.settings import idempotent_producer_config
-from topicproof.backend.sink.exactly_once import PartitionWriter, Receipt
 from topicproof.backend.sink.hooks import NoHooks
 from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
 from topicproof.backend.sink.options import SinkOptions
 from topicproof.backend.sink.position import next_generation
+from topicproof.backend.sink.writer import PartitionWriter, Receipt, partition_writer
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, REASON_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
 
@@ -68,7 +68,7 @@ class Pipeline:
             **more,
         }
         own = {name: value for name, value in options.items() if name.lower() not in OPTIONS}
-        return PartitionWriter(SinkOptions.parse(own), Faults.parse(options), self.source, 0)
+        return partition_writer(SinkOptions.parse(own), Faults.parse(options), self.source, 0)
 
     def sunk(self) -> Counter[bytes | None]:
         return Counter(message.value for message in read_all(self.bootstrap, self.sink))
@@ -468,7 +468,7 @@ def test_without_a_journal_nobody_can_tell(pipeline: Pipeline) -> None:
 
     def task(first: int, end: int) -> None:
         given = SinkOptions.parse({**options, "transactionalIdPrefix": pipeline.source})
-        with PartitionWriter(given, NoHooks, pipeline.source, 0) as writer:
+        with partition_writer(given, NoHooks, pipeline.source, 0) as writer:
             writer.accept(rows(pipeline.source, first, end, lambda n: b"%d" % n))
             writer.finish()
 

@@ -1,0 +1,198 @@
+"""Outputs and offset in one Kafka transaction: steps 3 and 4 of backend/sink/exactly_once.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+from confluent_kafka import KafkaError, Message
+
+from topicproof.backend.errors import RecordRefused, SinkError
+from topicproof.backend.kafka.transaction import Delivered, TransactionalProducer, is_refused
+from topicproof.backend.sink.batcher import Contents
+from topicproof.backend.sink.delivery.protocol import padding
+from topicproof.backend.sink.group import GroupPosition
+from topicproof.backend.sink.hooks import Step
+from topicproof.backend.sink.lineage import Headers, Packer, Place, by_topic, records_of
+from topicproof.backend.sink.options import OFF, PACKED
+from topicproof.backend.sink.outputs import Output
+from topicproof.backend.sink.task import SinkTask
+from topicproof.validators.lineage.headers import (
+    REASON_HEADER,
+    TRANSACTION_HEADER,
+    Transaction,
+    format_transaction,
+)
+
+REFUSALS_MAX = 3
+"""How often a transaction is tried if the brokers refuse one of its records. After the first time
+each record has a batch of its own: that shows whose record it is, and small records of a large
+batch pass."""
+
+
+class ExactlyOnce:
+    def __init__(self, task: SinkTask, group: GroupPosition, place: Place) -> None:
+        self.task, self.group, self.place = task, group, place
+        self.one_by_one = False
+        """Whether each record is sent in a batch of its own, with its own delivery report."""
+        self.producer = self._new_producer()
+        self.refusals = 0
+        """Of the transaction in hand."""
+        self.refused: set[int] = set()
+        """The inputs with a refused output."""
+        self.sending = -1
+        """The input whose output is being produced."""
+        self.packer = Packer(task.source)
+        self.partitions: dict[str, int] = {}
+        """Number of partitions, by topic that packs were sent to."""
+
+    def open(self) -> None:
+        self.producer.__enter__()
+
+    def close(self) -> None:
+        self.producer.__exit__(None, None, None)
+
+    def prepare(self, contents: Contents) -> None:
+        """Take a new epoch after a failed connection, so that no late request can reach this
+        transaction: see step 3 of the argument. Raises Fenced."""
+        if self.task.hooks.defended() and self.producer.renew_if_unsure():
+            self.group.require(contents.first)
+
+    def attempt(self, contents: Contents, attempt: int) -> None:
+        task, sequence = self.task, contents.sequence
+        transaction = format_transaction(
+            Transaction(task.name, sequence, attempt, task.token, len(contents.outputs))
+        )
+        with self.producer.transaction():
+            task.step(Step.BEGUN, contents, self.flush)
+            self._produce(contents, [(TRANSACTION_HEADER, transaction)])
+            task.step(Step.PRODUCED, contents, self.flush)
+            task.hooks.before_commit(sequence, attempt, self.flush)
+            self.producer.send_offset(self.group.following(contents), self.group.metadata)
+            task.step(Step.OFFSET_SENT, contents, self.flush)
+            if task.hooks.is_due(Step.COMMITTING, sequence):
+                self.producer.send_commit()
+                task.step(Step.COMMITTING, contents, self.flush)
+        self.refusals = 0
+
+    def after_failure(self, contents: Contents, error: SinkError) -> Contents:
+        if not isinstance(error, RecordRefused):
+            return contents
+        self.refusals += 1
+        if self.refusals >= REFUSALS_MAX:
+            contents = self._with_dead_letters(contents, error)
+        self._start_one_by_one(contents)
+        return contents
+
+    def flush(self) -> None:
+        # By name at each call: the producer is replaced after a refusal.
+        self.producer.flush()
+
+    def _new_producer(self) -> TransactionalProducer:
+        sink, special = self.task.sink, dict(self.task.hooks.client_settings())
+        if self.one_by_one:
+            # One in flight: records behind a refused one would be out of sequence, and hide why it
+            # was refused.
+            special |= {"batch_num_messages": 1, "max_in_flight_requests_per_connection": 1}
+        return TransactionalProducer(
+            sink.address, self.task.name, sink.transaction_timeout_ms, **special
+        )
+
+    def _start_one_by_one(self, contents: Contents) -> None:
+        """Go on with a new producer whose batches hold one record each.
+
+        After a rejection librdkafka keeps incrementing sequences, so later batches of the old
+        producer would fail too. Raises Fenced.
+        """
+        self.producer.__exit__(None, None, None)
+        self.one_by_one = True
+        self.producer = self._new_producer()
+        self.producer.__enter__()
+        self.group.require(contents.first)
+
+    def _with_dead_letters(self, contents: Contents, error: RecordRefused) -> Contents:
+        """Replace every input that has a refused output by a dead letter. Raises RecordRefused when
+        that cannot be done."""
+        topic, refused = self.task.sink.dead_letters, sorted(self.refused)
+        if topic is None or any(
+            one[2] == topic for one in contents.outputs if one[0] in self.refused
+        ):
+            inputs = ", ".join(self.place(one).decode() for one in refused) or "unknown"
+            remedy = (
+                "Set deadLetters to a topic for such inputs"
+                if topic is None
+                else "It is a dead letter already"
+            )
+            raise RecordRefused(
+                f"{error} The input is {inputs}. {remedy}; nothing was skipped."
+            ) from error
+        if not refused:
+            raise error
+        reason = (REASON_HEADER, str(error).encode())
+        letters: list[Output] = [
+            (one, 0, topic, None, self.place(one), [reason]) for one in refused
+        ]
+        others = [one for one in contents.outputs if one[0] not in self.refused]
+        self.refused.clear()
+        self.task.hooks.drop_extra_value()
+        return replace(contents, outputs=[*others, *letters])
+
+    def _produce(self, contents: Contents, more: Headers) -> None:
+        half = len(contents.outputs) // 2
+        try:
+            self._send(contents, contents.outputs[:half], more)
+            self.task.step(Step.PRODUCING, contents, self.flush)
+            self._send(contents, contents.outputs[half:], more)
+        except RecordRefused:
+            # The client itself refused it, unless the brokers have refused an earlier one.
+            if self.one_by_one and self.producer.failed is None:
+                self.refused.add(self.sending)
+            # Send the earlier ones first. If a transaction is aborted while its partitions are
+            # being added, the brokers do not know it, which is fatal to the client.
+            self.producer.flush()
+            raise
+        if self.one_by_one:
+            self.producer.flush()
+
+    def _send(self, contents: Contents, outputs: Sequence[Output], more: Headers) -> None:
+        lineage = self.task.sink.lineage
+        if lineage == OFF:
+            more = []
+        extra = padding(self.task, contents, outputs, more)
+        if lineage == PACKED and not self.one_by_one:
+            self.producer.produce(extra)
+            self._send_packed(outputs, more)
+            return
+        records = records_of(self.task, self.place, outputs, more)
+        if extra:
+            records = chain(islice(records, 1), extra, records)
+            outputs = [outputs[0], *outputs]
+        if not self.one_by_one:
+            self.producer.produce(records)
+            return
+        # A delivery report for each record costs time: only after a refusal.
+        for output, record in zip(outputs, records, strict=True):
+            self.sending = output[0]
+            self.producer.produce([record], self._report(output[0]))
+
+    def _send_packed(self, outputs: Sequence[Output], more: Headers) -> None:
+        for topic, own in by_topic(outputs):
+            if topic not in self.partitions:
+                self.partitions[topic] = self.producer.partitions(topic)
+            count = self.partitions[topic]
+            if count == 0:
+                self.producer.produce(records_of(self.task, self.place, own, more))
+            else:
+                self.producer.produce_placed(self.packer.pack(topic, count, own, more))
+
+    def _report(self, sending: int) -> Delivered:
+        """Takes the delivery report of one record of this input."""
+        heard = self.producer.heard
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None and is_refused(error):
+                self.refused.add(sending)
+            heard(error, message)
+
+        return delivered

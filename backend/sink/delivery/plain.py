@@ -1,0 +1,50 @@
+"""What at-least-once and at-most-once share: a producer outside any transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, islice
+
+from topicproof.backend.kafka.plain import PlainProducer
+from topicproof.backend.sink.batcher import Contents
+from topicproof.backend.sink.delivery.protocol import padding
+from topicproof.backend.sink.group import GroupPosition
+from topicproof.backend.sink.hooks import Step
+from topicproof.backend.sink.lineage import Place, records_of
+from topicproof.backend.sink.outputs import Output
+from topicproof.backend.sink.task import SinkTask
+
+
+class PlainDelivery:
+    def __init__(self, task: SinkTask, group: GroupPosition, place: Place) -> None:
+        self.task, self.group, self.place = task, group, place
+        sink = task.sink
+        self.producer = PlainProducer(sink.address, sink.idempotence, sink.acks)
+        self.flush = self.producer.flush
+
+    def open(self) -> None:
+        self.producer.__enter__()
+
+    def close(self) -> None:
+        self.producer.__exit__(None, None, None)
+
+    def prepare(self, contents: Contents) -> None:
+        """Nothing fences here."""
+
+    def _produce(self, contents: Contents) -> None:
+        """Produce all outputs, and wait for their acknowledgements. Raises NotDelivered."""
+        half = len(contents.outputs) // 2
+        self._send(contents, contents.outputs[:half])
+        self.task.step(Step.PRODUCING, contents, self.flush)
+        self._send(contents, contents.outputs[half:])
+        self.producer.flush()
+        self.task.step(Step.PRODUCED, contents, self.flush)
+
+    def _send(self, contents: Contents, outputs: Sequence[Output]) -> None:
+        records = records_of(self.task, self.place, outputs, [])
+        extra = padding(self.task, contents, outputs, [])
+        self.producer.produce(chain(islice(records, 1), extra, records))
+
+    def _commit_offset(self, contents: Contents) -> None:
+        self.group.commit(contents)
+        self.task.step(Step.OFFSET_SENT, contents, self.flush)

@@ -1,0 +1,174 @@
+"""What the consumer group says about one source partition, and how it fences: steps 1 and 2 of
+backend/sink/exactly_once.py."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+
+from topicproof.backend.errors import Fenced, NotDelivered, OffsetMissing, SinkError, SourceGap
+from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
+from topicproof.backend.sink.batcher import Contents
+from topicproof.backend.sink.journal import read_journal
+from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
+from topicproof.backend.sink.position import (
+    Position,
+    agree,
+    generation_partition,
+    journalled,
+    moved,
+)
+from topicproof.backend.sink.task import SinkTask
+
+JOURNAL_TAIL = 5_000
+"""Entries at the end of the journal in which a writer looks for its own last one."""
+TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+
+
+class GroupPosition:
+    """The group's committed offset of one source partition."""
+
+    def __init__(self, task: SinkTask) -> None:
+        self.task = task
+        self._opened = ExitStack()
+        self.consumer = self._consumer(READ_COMMITTED)
+
+    def read(self) -> Position:
+        """The position to go on from. Raises OffsetMissing, OffsetsMoved, Fenced and SinkError."""
+        try:
+            answer = self.committed()
+        except OffsetMissing:
+            if not self.task.sink.offsets_forced or self.known is None:
+                raise
+            return self.known
+        text = answer.metadata or ""
+        found = Position(int(text) if text.isdecimal() else 0, answer.offset)
+        if found.sequence > 0 and not self.task.hooks.entries:
+            return found
+        self.is_moved(found)
+        # A sequence is never used twice, even if somebody else has set the offset.
+        used = self.known.sequence if self.known else 0
+        return Position(max(found.sequence, used), found.offset)
+
+    def committed(self) -> TopicPartition:
+        """The group's committed offset and its metadata. Raises Fenced if the query has a later
+        generation, OffsetMissing and SinkError."""
+        sink, where = self.task.sink, self.task.where
+        asked = [TopicPartition(*self.task.source)]
+        if sink.generation and sink.journal is not None:
+            asked.append(generation_partition(sink.journal))
+        answer, *generations = self.consumer.committed(asked, timeout=TIMEOUT_S)
+        if answer.error is not None:
+            raise SinkError(f"The offset of group {sink.group} for {where}: {answer.error.str()}.")
+        if any(one.offset > sink.generation for one in generations):
+            raise earlier_generation(self.task)
+        if answer.offset == OFFSET_INVALID:
+            raise OffsetMissing(
+                f"Group {sink.group} has no committed offset for {where}: it was deleted or has"
+                " expired, so nobody knows what was processed. Start a new run into an empty sink"
+                " topic."
+            )
+        return answer
+
+    def require(self, offset: int) -> None:
+        """Another producer may have held the transactional id meanwhile. Raises Fenced if it has
+        committed."""
+        if self.committed().offset != offset:
+            raise Fenced(f"{self.task.name} was taken over by another producer, which went on.")
+
+    def commit(self, contents: Contents) -> None:
+        """Commit outside a transaction. Raises NotDelivered."""
+        try:
+            self.consumer.commit(offsets=[self.following(contents)], asynchronous=False)
+        except KafkaException as error:
+            raise NotDelivered(
+                f"{self.task.where}: its offset was not committed: {error.args[0].str()}."
+            ) from error
+
+    def following(self, contents: Contents) -> TopicPartition:
+        return TopicPartition(*self.task.source, contents.following, metadata=contents.metadata)
+
+    @cached_property
+    def metadata(self) -> Any:
+        """The group's name for the broker. The consumer never joins the group, so this never
+        changes, and each lookup wakes a client thread."""
+        return self.consumer.consumer_group_metadata()
+
+    @cached_property
+    def known(self) -> Position | None:
+        """The position that the journal knows; None without a journal."""
+        sink = self.task.sink
+        if sink.journal is None:
+            return None
+        return journalled(
+            self.task.hooks.entries or read_journal(sink.address, sink.journal, JOURNAL_TAIL),
+            self.task.name,
+        )
+
+    def is_moved(self, found: Position) -> bool:
+        """Whether the group's offset disagrees with the journal. Raises OffsetsMoved unless
+        offsetsForced is set."""
+        if self.known is None or agree(found, self.known):
+            return False
+        if not self.task.sink.offsets_forced:
+            raise moved(self.task.sink.group, self.task.where, found.offset, self.known)
+        return True
+
+    def confirm_hole(self, first: int, row: int) -> None:
+        """A fetch from `first`, at the isolation level of the rows, must return exactly `row`.
+
+        Raises SourceGap.
+        """
+        where = self.task.where
+        self._reader.assign([TopicPartition(*self.task.source, first)])
+        message = self._reader.poll(TIMEOUT_S)
+        error = message.error() if message is not None else None
+        if error is not None and error.code() in {
+            KafkaError._AUTO_OFFSET_RESET,
+            KafkaError.OFFSET_OUT_OF_RANGE,
+        }:
+            raise SourceGap(
+                f"{where}: offset {first} is next, but the source was trimmed past it, so those"
+                " records are lost. Start a new run from what is left."
+            )
+        if message is None:
+            found = "nothing"
+        elif error is not None:
+            found = error.str()
+        elif message.offset() == row:
+            return
+        else:
+            found = f"offset {message.offset()}"
+        raise SourceGap(
+            f"{where}: offset {first} is next, a {self.task.sink.source_isolation} consumer finds"
+            f" {found} there, but the row that arrived has offset {row}. {REMEDY_SHUFFLED}"
+        )
+
+    @cached_property
+    def _reader(self) -> Consumer:
+        """Reads the source at the isolation level of the rows. The group's offsets are always read
+        at read_committed."""
+        isolation = self.task.sink.source_isolation
+        return self.consumer if isolation == READ_COMMITTED else self._consumer(isolation)
+
+    def _consumer(self, isolation: str) -> Consumer:
+        sink = self.task.sink
+        consumer = Consumer(consumer_config(sink.address, sink.group, isolation))
+        self._opened.callback(consumer.close)
+        return consumer
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+def earlier_generation(task: SinkTask) -> Fenced:
+    return Fenced(f"{task.name} is a worker of a query that was stopped or started anew meanwhile.")

@@ -1,0 +1,94 @@
+"""Where a sink's records say which input they come from: in headers of each, or in one header for a
+pack of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise, repeat
+from typing import Any
+
+import numpy as np
+
+from topicproof.backend.kafka.partitioner import partitions_of
+from topicproof.backend.kafka.transaction import Placed, Record
+from topicproof.backend.sink.options import OFF
+from topicproof.backend.sink.outputs import Output
+from topicproof.backend.sink.task import SinkTask
+from topicproof.validators.lineage.headers import LINEAGE_HEADER
+from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, formatted
+
+Headers = list[tuple[str, bytes]]
+Place = Callable[[int], bytes]
+"""Gives `topic/partition/offset` of an input, from the number that an Output has for it."""
+
+
+def offset_in(source: tuple[str, int]) -> Place:
+    """The place of an input whose number is its offset."""
+    beginning = "{}/{}/".format(*source).encode()
+    return lambda offset: b"%b%d" % (beginning, offset)
+
+
+def records_of(
+    task: SinkTask, place: Place, outputs: Iterable[Output], more: Headers
+) -> Iterator[Record]:
+    """The records of outputs, each made when it is asked for."""
+    if task.sink.lineage == OFF:
+        return ((topic, key, value, headers) for _, _, topic, key, value, headers in outputs)
+    return (
+        (topic, key, value, [*headers, (LINEAGE_HEADER, b"%b/%d" % (place(one), index)), *more])
+        for one, index, topic, key, value, headers in outputs
+    )
+
+
+class Packer:
+    """Lets the first record of each pack carry the lineage of all."""
+
+    def __init__(self, source: tuple[str, int]) -> None:
+        self.source = source
+        self.packed = 0
+        """How often. Records without a key take turns in the partitions by it."""
+
+    def pack(
+        self, topic: str, count: int, outputs: Sequence[Output], more: Headers
+    ) -> Iterable[Placed]:
+        """The records of outputs to one topic of `count` partitions."""
+        self.packed += 1
+        # Column by column: zip(*outputs) takes twice as long.
+        keys = [one[3] for one in outputs]
+        values = [one[4] for one in outputs]
+        headers = [one[5] for one in outputs]
+        offsets, indices = [one[0] for one in outputs], [one[1] for one in outputs]
+        partitions = partitions_of(keys, count, self.packed % count)
+        for position, packed in packs_of(*self.source, offsets, indices, partitions):
+            headers[position] = [*headers[position], (PACKED_HEADER, packed), *more]
+        return zip(repeat(topic), keys, values, headers, partitions.tolist())
+
+
+def by_topic(outputs: Sequence[Output]) -> Iterable[tuple[str, Sequence[Output]]]:
+    """The outputs by their topic, in their order."""
+    topics = [one[2] for one in outputs]
+    if topics and topics.count(topics[0]) == len(topics):
+        return [(topics[0], outputs)]
+    found: dict[str, list[Output]] = {}
+    for one in outputs:
+        found.setdefault(one[2], []).append(one)
+    return found.items()
+
+
+def packs_of(
+    topic: str,
+    partition: int,
+    offsets: Sequence[int],
+    indices: Sequence[int],
+    sink_partitions: np.ndarray[Any, np.dtype[np.int64]],
+) -> Iterator[tuple[int, bytes]]:
+    """The packs of records that go to these partitions of one topic: the position of each pack's
+    first record, and the value of its header."""
+    order = np.argsort(sink_partitions, kind="stable")
+    places, outputs = np.asarray(offsets, np.int64)[order], np.asarray(indices, np.int64)[order]
+    borders = np.flatnonzero(np.diff(sink_partitions[order])) + 1
+    for first, end in pairwise([0, *borders.tolist(), order.size]):
+        for position, packed in formatted(
+            Pack(topic, partition, places[first:end], outputs[first:end])
+        ):
+            yield int(order[first + position]), packed

@@ -1,0 +1,174 @@
+"""What a Spark task does with its rows: take the source partition over, and commit transaction by
+transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from topicproof.backend.errors import (
+    AttemptsExhausted,
+    ClientStuck,
+    Fenced,
+    InjectedError,
+    NotAllowed,
+    NotDelivered,
+    OutcomeUnknown,
+    SourceGap,
+    TransactionAborted,
+)
+from topicproof.backend.sink.batcher import Batcher, Contents
+from topicproof.backend.sink.delivery.at_least_once import AtLeastOnce
+from topicproof.backend.sink.delivery.at_most_once import AtMostOnce
+from topicproof.backend.sink.delivery.exactly_once import ExactlyOnce
+from topicproof.backend.sink.delivery.protocol import Delivery
+from topicproof.backend.sink.group import GroupPosition
+from topicproof.backend.sink.hooks import MakeHooks, Step
+from topicproof.backend.sink.journal import Declared, last_attempt
+from topicproof.backend.sink.lineage import Place, offset_in
+from topicproof.backend.sink.options import SinkOptions
+from topicproof.backend.sink.outputs import outputs_of
+from topicproof.backend.sink.position import Position
+from topicproof.backend.sink.task import SinkTask
+from topicproof.validators.finding import Guarantee
+
+DELIVERIES: dict[Guarantee, Callable[[SinkTask, GroupPosition, Place], Delivery]] = {
+    Guarantee.EXACTLY_ONCE: ExactlyOnce,
+    Guarantee.AT_LEAST_ONCE: AtLeastOnce,
+    Guarantee.AT_MOST_ONCE: AtMostOnce,
+}
+
+
+@dataclass
+class Receipt(WriterCommitMessage):
+    """What one task did. `source` is None for a task that got no rows."""
+
+    source: tuple[str, int] | None
+    inputs: int
+    skipped: int
+    committed: int
+    """Transactions."""
+    aborted: int
+
+
+class TransactionWriter:
+    """Commits transactions of one source partition within one Spark task."""
+
+    def __init__(
+        self, task: SinkTask, group: GroupPosition, delivery: Delivery, receipt: Receipt
+    ) -> None:
+        self.task, self.group, self.delivery, self.receipt = task, group, delivery, receipt
+        self.opened = ExitStack()
+        self.position = Position(0, 0)
+        """Where the group stood when this task took the source partition over."""
+
+    def __enter__(self) -> Self:
+        """Take the source partition over: fence, then ask what is committed."""
+        with ExitStack() as stack:
+            stack.callback(self.group.close)
+            stack.callback(self.delivery.close)
+            stack.callback(self.task.close)
+            self.delivery.open()
+            self.task.hooks.prepare()
+            self.position = self.group.read()
+            self.opened = stack.pop_all()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.opened.close()
+
+    def commit(self, contents: Contents) -> None:
+        """One transaction: try again after a failed attempt, as often as allowed."""
+        task = self.task
+        attempt = last_attempt(task.hooks.entries, *task.source, contents.sequence)
+        while attempt < task.sink.attempts_max:
+            attempt += 1
+            self.delivery.prepare(contents)
+            try:
+                task.open_journal(contents)
+                self.delivery.attempt(contents, attempt)
+                task.step(Step.COMMITTED, contents, self.delivery.flush)
+            except (TransactionAborted, NotDelivered) as error:
+                task.declare(contents, attempt, Declared.ABORTED, str(error))
+                self.receipt.aborted += 1
+                remaining = self.delivery.after_failure(contents, error)
+                if remaining is None:
+                    return
+                contents = remaining
+                continue
+            except Fenced as error:
+                task.declare(contents, attempt, Declared.FENCED, str(error))
+                raise
+            except (OutcomeUnknown, ClientStuck, NotAllowed, InjectedError) as error:
+                task.declare(contents, attempt, Declared.UNKNOWN, str(error))
+                raise
+            task.declare(contents, attempt, Declared.COMMITTED, "")
+            task.step(Step.DECLARED, contents, self.delivery.flush)
+            self.receipt.committed += 1
+            self.receipt.inputs += contents.inputs
+            return
+        raise AttemptsExhausted(
+            f"Transaction {contents.sequence} of {task.where} was aborted {attempt} times, as often"
+            f" as the plan allows; its {contents.inputs} inputs from offset {contents.first} on are"
+            " not in the sink."
+        )
+
+
+class PartitionWriter(TransactionWriter):
+    """Takes the rows of one source partition, in rising order."""
+
+    def __init__(self, task: SinkTask, group: GroupPosition, delivery: Delivery) -> None:
+        super().__init__(task, group, delivery, Receipt(task.source, 0, 0, 0, 0))
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.batcher = Batcher(self.task.sink, self.task.where, self.position)
+        return self
+
+    def accept(self, batch: pa.RecordBatch) -> None:
+        """Skip what is committed, and commit every transaction that is full."""
+        offsets = batch.column("offset").to_numpy()
+        first_new = int(np.searchsorted(offsets, self.batcher.position.offset))
+        if first_new > 0 and self.receipt.skipped == 0:
+            self.group.is_moved(self.batcher.position)
+        self.receipt.skipped += first_new
+        for first, row in self.batcher.holes(offsets[first_new:]):
+            self._confirm_hole(first, row)
+        new = outputs_of(batch.slice(first_new), self.task.sink.topic)
+        for contents in self.batcher.take(offsets[first_new:], new):
+            self.commit(contents)
+
+    def finish(self) -> Receipt:
+        if self.batcher.inputs:
+            self.commit(self.batcher.cut())
+        self.task.flush()
+        return self.receipt
+
+    def _confirm_hole(self, first: int, row: int) -> None:
+        try:
+            self.group.confirm_hole(first, row)
+        except SourceGap:
+            # Before a task's first transaction the group's offset may have been moved back.
+            position = self.batcher.position
+            begins = first == position.offset and not self.receipt.committed
+            if not (begins and self.group.is_moved(position)):
+                raise
+
+
+def delivery_of(task: SinkTask, group: GroupPosition, place: Place) -> Delivery:
+    """The delivery into Kafka that keeps the sink's guarantee."""
+    return DELIVERIES[task.sink.guarantee](task, group, place)
+
+
+def partition_writer(
+    sink: SinkOptions, hooks: MakeHooks, topic: str, partition: int
+) -> PartitionWriter:
+    task = SinkTask(sink, hooks, topic, partition)
+    group = GroupPosition(task)
+    return PartitionWriter(task, group, delivery_of(task, group, offset_in(task.source)))
