@@ -180,6 +180,20 @@ def test_an_output_too_large_for_the_client_is_a_dead_letter_too(pipeline: Pipel
     assert [letter.value for letter in pipeline.buried()] == [f"{pipeline.source}/0/25".encode()]
 
 
+def test_an_input_that_passed_in_the_end_is_no_dead_letter_later(pipeline: Pipeline) -> None:
+    """Story: the broker refuses a record of input 10 in two tries, and the third commits. Later
+    input 35 is refused for good. Only this one is a dead letter: the other is in the sink."""
+    pipeline.task(
+        0,
+        RECORDS,
+        lambda n: b"x" * 2_000_000 if n == 35 else b"%d" % n,
+        faults="refused@transaction=2,times=2",
+        deadLetters=pipeline.dead_letters,
+    )
+    assert pipeline.sunk() == numbers(0, RECORDS) - numbers(35, 36)
+    assert [letter.value for letter in pipeline.buried()] == [f"{pipeline.source}/0/35".encode()]
+
+
 def test_an_input_is_no_dead_letter_for_one_that_was_refused_before_it(
     pipeline: Pipeline, new_topic: Callable[..., str]
 ) -> None:

@@ -75,6 +75,8 @@ class ExactlyOnce:
                 self.producer.send_commit()
                 task.step(Step.COMMITTING, contents, self.flush)
         self.refusals = 0
+        # What was refused before has passed now: those inputs are in the sink.
+        self.refused.clear()
 
     def after_failure(self, contents: Contents, error: SinkError) -> Contents:
         if not isinstance(error, RecordRefused):
