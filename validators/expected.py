@@ -51,11 +51,12 @@ class Expected:
             raise ValueError("one_to_one has no count: it is 1. Choose one_to_many.")
 
     @property
-    def count_max(self) -> int:
-        return COUNT_MAX if self.kind is Expect.ONE_TO_MANY else 1
+    def most(self) -> int | None:
+        """How many outputs any input may have; None for any number."""
+        return None if self.kind is Expect.ONE_TO_MANY else 1
 
     def counts(self, source: DataFrame, bounds: Bounds) -> DataFrame | None:
-        """By input of the judged range: source_partition, source_offset, expected (null where no
+        """By input within the bounds: source_partition, source_offset, expected (null where no
         valid count is known). None where every input has the same."""
         if self.count is None:
             return None
@@ -72,7 +73,7 @@ class Expected:
         return counted.select(
             F.col("partition").alias("source_partition"),
             F.col("offset").alias("source_offset"),
-            F.when(count.between(0, self.count_max), count).cast("int").alias("expected"),
+            F.when(count.between(0, self.most or COUNT_MAX), count).cast("int").alias("expected"),
         )
 
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import SparkError
@@ -47,7 +46,6 @@ from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded
 from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.lineage.packed import unpacked
-from topicproof.validators.offsets import bound
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
 from topicproof.validators.readings import COLUMNS, frame_of, gathered, keep
 from topicproof.validators.report import Report, judge
@@ -179,23 +177,15 @@ def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
 
 
 def _due(capture: Capture, ends: Mapping[int, int]) -> Capture:
-    """The same, judged only below these source offsets. By key, later inputs stay in the reading,
-    because an output may belong to one of them."""
+    """The same, judged only below these source offsets. Later inputs stay in the reading, because
+    an output may belong to one of them."""
     question = capture.question
     cut = tuple(
         replace(p, lso=max(p.start, min(p.lso, ends.get(p.partition, p.start))))
         for p in question.source.partitions
     )
     source = replace(question.source, partitions=cut)
-    readings = capture.readings
-    if (
-        isinstance(readings, Readings)
-        and question.identity is Identity.LINEAGE
-        and source != question.source
-    ):
-        below = F.col("offset") < bound("partition", source, "lso")
-        readings = readings._replace(inputs=readings.inputs.where(below))
-    return replace(capture, question=replace(question, source=source), readings=readings)
+    return replace(capture, question=replace(question, source=source))
 
 
 def _not_due(capture: Capture, judged: Bounds) -> int:

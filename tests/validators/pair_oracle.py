@@ -350,13 +350,18 @@ class _Case:
         )
 
     def duplicates(self) -> Iterator[tuple[str, str | None]]:
+        if not self.pair.by_key:
+            claims = {self.name(one): self._by_lineage(one) for one in self.committed}
+            for name, cause in claims.items():
+                # What it is an output of need not be there any more.
+                if cause in ("no phantom", "range", "pending", "source_removed"):
+                    why = "pending" if cause == "pending" else None
+                    yield from [("duplicate", why)] * (self.counts[name] - 1)
+            return
         for name, count in self.counts.items():
             for _ in range(count - self.room[name] if self.room[name] else 0):
-                removed = "source_removed" if self.pair.by_key and self.source_removed else None
-                yield (
-                    "duplicate",
-                    removed or (self.doubtful(str(name)) if self.pair.by_key else None),
-                )
+                removed = "source_removed" if self.source_removed else None
+                yield "duplicate", removed or self.doubtful(str(name))
 
     def gaps(self) -> Iterator[tuple[str, str | None]]:
         short = {
@@ -414,15 +419,22 @@ class _Case:
             or offset >= self.pair.source_ranges[partition].hw
         ):
             return None
-        if offset < self.pair.source_ranges[partition].start:
-            return "range"
-        if offset >= self.pair.source_ranges[partition].lso:
-            return "pending"
+        bounds = self.pair.source_ranges[partition]
         found = [
             given
             for given in self.pair.source
             if (given.partition, given.offset) == (partition, offset)
         ]
+        is_aborted = any(
+            given.fate == ABORTED and not given.removed and bounds.start <= offset < bounds.lso
+            for given in found
+        )
+        if index > 0 and self.policy.expect != MANY and not is_aborted:
+            return None
+        if offset < bounds.start:
+            return "range"
+        if offset >= bounds.lso:
+            return "pending"
         if not found or found[0].removed:
             return "source_removed" if found else None
         if found[0].fate != COMMITTED:
@@ -440,13 +452,7 @@ class _Case:
         }
         for one in self.committed:
             if not self.pair.by_key and one.topic and one.lineage:
-                start, lso, hw = self.pair.source_ranges[one.lineage[0]]
-                seen = (
-                    given
-                    for given in self.inputs
-                    if (given.partition, given.offset) == one.lineage[:2]
-                )
-                if one.lineage[1] < start or lso <= one.lineage[1] < hw or next(seen, None):
+                if self._by_lineage(one) in ("no phantom", "range", "pending", "source_removed"):
                     yield one, one.lineage
             elif self.pair.by_key and one.identity in unique:
                 yield one, (unique[one.identity].partition, unique[one.identity].offset)

@@ -93,6 +93,7 @@ from topicproof.validators.lineage.identity import (
 )
 from topicproof.validators.lineage.packed import count_lost, has_packs, unpacked
 from topicproof.validators.merged_topics import with_numbered_input
+from topicproof.validators.offsets import between
 from topicproof.validators.readings import COLUMNS, frame_of, keep, union
 from topicproof.validators.source_log import NOTHING_LOGGED, SourceLog
 
@@ -142,6 +143,7 @@ def build_ledger(
             accounts.declared,
         ),
         *(identity, expected, agreed, order, accounts.source_log or NOTHING_LOGGED, packs),
+        _read(source_bounds, circumstances),
     )
     found = _shortly(given) or _at_length(given)
     values = values_wanted(source, uncommitted, source_bounds, agreed)
@@ -289,6 +291,8 @@ class _Given(NamedTuple):
     order: Order
     source_log: SourceLog
     packs: Path | None
+    read: Bounds
+    """What `source` was read of; the judged range may end before it."""
 
     @property
     def offsets(self) -> int:
@@ -347,7 +351,10 @@ def _shortly(given: _Given) -> _Counted | None:
     log = sound_log(*given.raw_log.tables, given.sink_bounds)
     if log is None:
         return None
-    folded = fold(given.committed, given.uncommitted, given.source, log, content(), given.offsets)
+    source = given.source
+    if given.read != given.source_bounds:
+        source = source.where(between("partition", "offset", given.source_bounds, "lso"))
+    folded = fold(given.committed, given.uncommitted, source, log, content(), given.offsets)
     outcomes = given.declared.outcomes if given.declared else None
     sound = prove(
         folded, log, given.raw_log.tables[0], given.sink_bounds, given.source_bounds, outcomes
@@ -357,7 +364,7 @@ def _shortly(given: _Given) -> _Counted | None:
 
     def records() -> DataFrame:
         whole, _ = _unpacked(given)
-        inputs = count_inputs(given.source, given.source_bounds, None)
+        inputs = count_inputs(given.source, given.source_bounds, given.read, None)
         return _keep_sink(whole, _keep_words(whole), inputs.dense, None)
 
     found = _proved(sound, given.source.sparkSession, given.source_bounds, expected.kind, records)
@@ -405,12 +412,12 @@ def _at_length(given: _Given) -> _Counted:
     given, lost = _unpacked(given)
     _, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, *_ = given
     expected, aborted = given.expected, given.aborted
-    # By key an output may be that of an input that is not due, so that these are counted too.
-    counts = expected.counts(source, _whole(source_bounds) if given.by_key else source_bounds)
+    # An output may be that of an input that is not due, so that these are counted too.
+    counts = expected.counts(source, _whole(source_bounds))
     counts = counts if counts is None else keep(counts, f"{evidence}/expected", given.offsets)
     words, inputs, headers, ends, aborted_inputs, still_packed, held = together(
         lambda: _keep_words(given),
-        lambda: count_inputs(source, source_bounds, counts),
+        lambda: count_inputs(source, source_bounds, given.read, counts),
         lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
         lambda: count_ends(raw_log, sink_bounds) if raw_log else {},
         lambda: aborted.count() if aborted is not None else 0,
@@ -422,7 +429,7 @@ def _at_length(given: _Given) -> _Counted:
     sink = _keep_sink(given, words, inputs.dense, counts)
     told = named(sink, raw_log, sink_bounds)
     any_number = counts is None and expected.kind is Expect.ZERO_OR_ONE
-    per_key, removed = given.order is Order.PER_KEY, given.source_log.markers is not None
+    per_key = given.order is Order.PER_KEY
     uncertain = held.repeated > 0 or (given.by_key and given.source_log.pending is not None)
     written = written_by(source, source_bounds)
     cells, compared, ids, (repeats_count, met), outputs_count, lines, writers, alike, keys = (
@@ -432,9 +439,7 @@ def _at_length(given: _Given) -> _Counted:
             lambda: count_ids(told),
             lambda: count_repeats(sink),
             lambda: _count_wanted(given, known, of_known, inputs, any_number, sink),
-            lambda: (
-                count_lines_at_length(sink, per_key) if per_key or removed or uncertain else None
-            ),
+            lambda: count_lines_at_length(sink, per_key) if per_key or uncertain else None,
             lambda: count_writers(written) if inputs.headed else {},
             lambda: count_alike(sink, sink_bounds) if given.compared else 0,
             lambda: count_keys(sink, sink_bounds) if per_key else Keys(),
@@ -547,7 +552,10 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
         certain = {"identified": F.lit(True), "ambiguous": F.lit(False), "waiting": F.lit(False)}
         records = records.withColumns(certain)
     records = with_numbered_input(records, bounds)
-    records = with_places(records, source, bounds, dense, counts, given.source_log)
+    records = with_places(
+        *(records, source, bounds, given.read, dense, counts, given.expected.most),
+        given.source_log,
+    )
     kept = given.order is Order.PER_KEY or given.compared
     # A hash of null is a number too, and records without a key have no order and are not alike.
     key_hash = (
@@ -561,6 +569,18 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
 def _value_hash(given: _Given) -> Column:
     kept = given.agreed.value is not None or given.compared
     return F.xxhash64("value") if kept else F.lit(None).cast("long")
+
+
+def _read(judged: Bounds, circumstances: Circumstances) -> Bounds:
+    """The judged range up to the end of the source's reading."""
+    ends = circumstances.source_lso
+    return replace(
+        judged,
+        partitions=tuple(
+            replace(one, lso=max(one.lso, ends.get(one.partition, one.lso)))
+            for one in judged.partitions
+        ),
+    )
 
 
 def _whole(bounds: Bounds) -> Bounds:

@@ -44,8 +44,8 @@ class Inputs(NamedTuple):
     repeated: int
     """Records that one reading delivered more than once."""
     dense: bool
-    """Every offset of the judged range holds an input, so that a lineage in range needs no look at
-    the source."""
+    """Every offset that was read holds an input, so that a lineage that points there needs no look
+    at the source."""
     outputs: int
     """How many outputs their counts say; where there are none, one each."""
     uncounted: int
@@ -54,18 +54,22 @@ class Inputs(NamedTuple):
     """Records with a header."""
 
 
-def count_inputs(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> Inputs:
+def count_inputs(
+    source: DataFrame, bounds: Bounds, read: Bounds, counts: DataFrame | None
+) -> Inputs:
+    """`bounds`: the judged range; `read`: what `source` was read of, which may go beyond it."""
     words = source.groupBy("partition", word("offset").alias("word")).agg(
         F.count_if(between("partition", "offset", bounds, "lso")).alias("judged"),
+        F.count_if(between("partition", "offset", read, "lso")).alias("there"),
         (F.count("*") - F.bit_count(bits("offset"))).alias("repeated"),
         F.count_if(F.size("headers") > 0).alias("headed"),
     )
-    names = ("judged", "repeated", "headed")
-    judged, repeated, headed = words.agg(
+    names = ("judged", "there", "repeated", "headed")
+    judged, there, repeated, headed = words.agg(
         *(F.coalesce(F.sum(name), F.lit(0)) for name in names)
     ).collect()[0]
-    width = sum(one.lso - one.start for one in bounds.partitions)
-    dense = judged == width and repeated == 0
+    width = sum(one.lso - one.start for one in read.partitions)
+    dense = there == width and repeated == 0
     outputs, uncounted = judged, 0
     if counts is not None:
         due = counts.where(between("source_partition", "source_offset", bounds, "lso"))

@@ -69,19 +69,16 @@ class Place(StrEnum):
     BEFORE = "BEFORE"
     """Below the judged range: trimmed from the source, or left out on purpose."""
     AFTER = "AFTER"
-    """Above the judged range, yet below the source's high watermark: left out on purpose, or not
-    finished."""
+    """To an input above the judged range, yet below the source's high watermark: left out on
+    purpose, or not finished."""
     HOLE = "HOLE"
-    """Into the judged range, to an offset where read_committed has no record: a marker, or
-    compacted."""
+    """To an offset where read_committed has no record: a marker, or compacted."""
     ABORTED = "ABORTED"
-    """To a record that was aborted in the source, also beyond the judged range."""
+    """To a record that was aborted in the source."""
     REMOVED = "REMOVED"
-    """Into the judged range, to a record that compaction or retention has removed from the
-    source."""
+    """To a record that compaction or retention has removed from the source."""
     BEYOND = "BEYOND"
-    """To an input of the judged range, with an index that says of more outputs than it is expected
-    to have."""
+    """To an input, with an index that says of more outputs than it is expected to have."""
     NOWHERE = "NOWHERE"
     """No lineage, another topic, a partition or an offset that does not exist."""
 
@@ -110,9 +107,9 @@ def real() -> Column:
 
 
 def ordered(per_key: bool) -> Column:
-    """Whether a row that has an input stands in a line: its input is known for certain and still
-    there, and it has a key if that is what keeps the order."""
-    certain = ~F.col("ambiguous") & ~F.col("waiting") & (F.col("place") != Place.REMOVED.value)
+    """Whether a row that has an input stands in a line: its input is known for certain, and it has
+    a key if that is what keeps the order."""
+    certain = ~F.col("ambiguous") & ~F.col("waiting")
     return certain & F.col("key_hash").isNotNull() if per_key else certain
 
 
@@ -228,28 +225,35 @@ def with_places(
     records: DataFrame,
     source: DataFrame,
     bounds: Bounds,
+    read: Bounds,
     dense: bool,
     counts: DataFrame | None,
+    most: int | None,
     source_log: SourceLog,
 ) -> DataFrame:
-    """Adds `place`. `dense`: every offset of the judged range is known to hold an input. `counts`:
-    how many outputs each of them has, where that is not one."""
+    """Adds `place`. `bounds`: the judged range; `read`: what `source` was read of; `dense`: every
+    offset of that is known to hold an input. `counts`: how many outputs each input has, where that
+    is not one; `most`: how many any may have, also one that nobody has read; None for any
+    number."""
     start, lso, hw = (bound("source_partition", bounds, name) for name in ("start", "lso", "hw"))
-    offset = F.col("source_offset")
+    offset, index = F.col("source_offset"), F.col("output_index")
     nowhere = (
         (F.col("source_topic") != bounds.topic) | start.isNull() | offset.isNull() | (offset >= hw)
     )
-    beyond = F.when(nowhere, Place.NOWHERE.value).when(offset < start, Place.BEFORE.value)
-    place = beyond.when(offset >= lso, Place.AFTER.value)
-    index = F.col("output_index")
-    if counts is None:
-        there = F.when(index >= 1, Place.BEYOND.value).otherwise(Place.INPUT.value)
-    else:
-        few = bounds.offsets <= BROADCAST_ROWS_MAX
+    place = F.when(nowhere, Place.NOWHERE.value)
+    if source_log.aborted is not None:
+        place = place.when(holds("lost", "source_offset"), Place.ABORTED.value)
+    if most is not None:
+        place = place.when(index >= most, Place.BEYOND.value)
+    place = place.when(offset < start, Place.BEFORE.value)
+    place = place.when(offset >= bound("source_partition", read, "lso"), Place.AFTER.value)
+    there = F.when(offset >= lso, Place.AFTER.value).otherwise(Place.INPUT.value)
+    if counts is not None:
+        few = read.offsets <= BROADCAST_ROWS_MAX
         records = records.join(
             F.broadcast(counts) if few else counts, ["source_partition", "source_offset"], "left"
         )
-        there = F.when(index >= F.col("expected"), Place.BEYOND.value).otherwise(Place.INPUT.value)
+        there = F.when(index >= F.col("expected"), Place.BEYOND.value).otherwise(there)
     if dense and source_log.aborted is None:
         return records.withColumn("place", place.otherwise(there))
     keys = [F.col("partition").alias("source_partition"), word("offset").alias("source_word")]
@@ -266,9 +270,5 @@ def with_places(
     if source_log.markers is not None:
         # Neither a record nor a marker: the log has lost what was there.
         hole = F.when(holds("markers", "source_offset"), hole).otherwise(Place.REMOVED.value)
-    if source_log.aborted is not None:
-        # An aborted input has no output wherever the judged range ends.
-        place = beyond.when(holds("lost", "source_offset"), Place.ABORTED.value)
-        place = place.when(offset >= lso, Place.AFTER.value)
     found = F.when(holds("inputs", "source_offset"), there).otherwise(hole)
     return records.withColumn("place", place.otherwise(found))
