@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from operator import not_
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,6 +56,7 @@ from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.report import Report
 
 STOP_WAIT_S = 60.0
+"""How long a run that was asked to stop may stay in one state."""
 
 
 def run(
@@ -195,14 +197,23 @@ def stop(run_id: RunId, json_: Json = None) -> None:
     if not found.alive:
         raise UsageError(f"Run {run_id} is not running (it is {found.state}).")
     history.request_stop(run_id)
-    found = ask_until(lambda: history.get(run_id), lambda one: not one.alive, STOP_WAIT_S)
-    if found.alive:
-        raise TopicproofError(
-            f"Run {run_id} has been asked to stop but still runs. Look again: topicproof show"
-            f" {run_id}"
+    while found.alive:
+        before = found
+        found = ask_until(
+            partial(history.get, run_id), partial(_has_moved, before.state), STOP_WAIT_S
         )
+        if found.alive and found.state == before.state:
+            raise TopicproofError(
+                f"Run {run_id} has been asked to stop but is still {found.state}. Look again:"
+                f" topicproof show {run_id}"
+            )
     emit(json_, run_json(found))
     out.print(f"{run_id} is {found.state}.")
+
+
+def _has_moved(state: str, run: Run) -> bool:
+    """Whether the run has ended or left this state."""
+    return not run.alive or run.state != state
 
 
 def resume(
