@@ -44,7 +44,11 @@ from topicproof.backend.kafka.coordination.coordinator import (
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
-from topicproof.backend.kafka.coordination.transaction_state import read_states
+from topicproof.backend.kafka.coordination.transaction_state import (
+    client_versions,
+    is_exposed,
+    read_states,
+)
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
 from topicproof.backend.runs.stage_verdicts import stage_folder
@@ -204,6 +208,9 @@ class Coordination:
     reasons: Mapping[tuple[int, int], str]
     """Why a transaction was aborted (`reasons`), by partition and first offset; without those that
     nothing proves."""
+    exposed: Mapping[str, bool | None]
+    """Whether late requests can reach their next transaction (`is_exposed`), by transactional id;
+    without those that the coordinators' log does not tell."""
     not_heard: str | None
     """Who did not answer, and why; what they would have said is missing above."""
 
@@ -228,16 +235,20 @@ def _coordination(
             opened = open_transactions(kafka, topic, _seen.bounds, _seen.ranges)
             producers = topic_producers(kafka, topic)
     except ClusterError as error:
-        return Coordination((), pd.DataFrame(columns=list(PRODUCER_COLUMNS)), {}, {}, str(error))
+        nobody = pd.DataFrame(columns=list(PRODUCER_COLUMNS))
+        return Coordination((), nobody, {}, {}, {}, str(error))
     remembered = producers.dropna(subset=["transactional_id"])
     names = dict(zip(remembered["producer_id"], remembered["transactional_id"], strict=True))
     if _seen.transactions.empty:
-        return Coordination(opened, producers, names, {}, None)
+        return Coordination(opened, producers, names, {}, {}, None)
     try:
-        reasons, told = _told_by_log(bootstrap, _seen.bounds, _client, _seen.transactions, names)
+        reasons, told, exposed = _told_by_log(
+            bootstrap, _seen.bounds, _client, _seen.transactions, names
+        )
     except ClusterError as error:
-        return Coordination(opened, producers, names, {}, f"The coordinators' own log: {error}")
-    return Coordination(opened, producers, told | names, reasons, None)
+        unheard = f"The coordinators' own log: {error}"
+        return Coordination(opened, producers, names, {}, {}, unheard)
+    return Coordination(opened, producers, told | names, reasons, exposed, None)
 
 
 @st.cache_resource(ttl="1h", max_entries=12, show_spinner="Reading the coordinators’ own log…")
@@ -247,9 +258,9 @@ def _told_by_log(
     _client: Mapping[str, str],
     _ended: pd.DataFrame,
     _names: Mapping[int, str],
-) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
-    """Why the transactions within these bounds were aborted, and transactional ids: read once, what
-    has ended does not change. Raises ClusterError."""
+) -> tuple[dict[tuple[int, int], str], dict[int, str], dict[str, bool | None]]:
+    """Why the transactions within these bounds were aborted, transactional ids, and which of these
+    are exposed: read once, because what has ended does not change. Raises ClusterError."""
     # The log of an id is in one partition; where a name is not known, all of them must be read.
     known = set(_ended["producer_id"]) <= _names.keys()
     bounds = fetch_bounds(Address(bootstrap, _client), STATE_TOPIC)
@@ -258,9 +269,9 @@ def _told_by_log(
     )
     places = zip(_ended["partition"], _ended["first_offset"], strict=True)
     found = zip(places, abort_reasons(within.topic, _ended, states), strict=True)
-    return {place: reason for place, reason in found if reason is not None}, transactional_ids(
-        states
-    )
+    reasons = {place: reason for place, reason in found if reason is not None}
+    exposed = {name: is_exposed(version) for name, version in client_versions(states).items()}
+    return reasons, transactional_ids(states), exposed
 
 
 def searched(

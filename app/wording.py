@@ -465,3 +465,12 @@ def verdict_short(run: Run) -> str:
 
 def size(value: bytes | None) -> str:
     return "null" if value is None else count(len(value), "byte")
+
+
+EXPOSED_WORDS = {False: "refused", True: "can reach the next transaction", None: ""}
+"""What becomes of a producer's late requests, by `is_exposed`."""
+EXPOSED = (
+    "A late request can reach the next transaction of a client that keeps its epoch (KAFKA-17754):"
+    " librdkafka, or Java before Kafka 4. It does no harm to a client that takes new epochs itself,"
+    " as the sink of this project does."
+)

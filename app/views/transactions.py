@@ -417,6 +417,9 @@ def producers(told: Coordination) -> None:
                 "epoch": told.producers["producer_epoch"],
                 "transactional id": told.producers["transactional_id"],
                 "coordinator's state": told.producers["state"],
+                "late requests": told.producers["transactional_id"].map(
+                    lambda name: wording.EXPOSED_WORDS[told.exposed.get(name)]
+                ),
                 "open from": told.producers["open_from"],
                 "last sequence": told.producers["last_sequence"],
                 "last wrote (UTC)": pd.to_datetime(
@@ -434,7 +437,7 @@ def producers(told: Coordination) -> None:
         )
         st.caption(
             "A leader forgets a producer that has not written for a day, unless configured"
-            " otherwise."
+            " otherwise. " + (wording.EXPOSED if any(told.exposed.values()) else "")
         )
 
 

@@ -21,7 +21,13 @@ PRODUCERS_MAX = 20
 """How many producers are shown, the last writers first; `--json` has all."""
 IDS_MAX = 100
 """How many ids are shown, those under way first; `--json` has all."""
-TEXTS = {"group", "state", "outcome", "producer", "transactional id", "note", "who"}
+PROTOCOLS = {False: "version 2", True: "exposed", None: ""}
+"""By whether a transactional id is exposed to late requests."""
+EXPOSED = (
+    "A commit that arrives late can end their next transaction, unless they take new epochs"
+    " themselves, as the sink of this project does."
+)
+TEXTS = {"group", "state", "outcome", "producer", "transactional id", "note", "who", "protocol"}
 """Left-aligned columns of words. Words may wrap, numbers never."""
 
 
@@ -50,7 +56,8 @@ def print_transactions(out: Console, view: TransactionsOfCluster) -> None:
         _say(out, "No transaction is open on any topic.")
     states = Counter(each.state for each in view.ids)
     counts = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
-    table = _table("transactional id", "state", "producer", "age", "timeout", "partitions")
+    names = ("transactional id", "state", "producer", "age", "timeout", "partitions", "protocol")
+    table = _table(*names)
     for each in view.ids[:IDS_MAX]:
         table.add_row(
             plain(each.transactional_id),
@@ -60,9 +67,12 @@ def print_transactions(out: Console, view: TransactionsOfCluster) -> None:
             "" if each.age_ms is None else _seconds(each.age_ms),
             "" if each.timeout_ms is None else _seconds(each.timeout_ms),
             f"{len(each.partitions):,}" if each.partitions else "",
+            PROTOCOLS[each.exposed],
         )
     shown = f", the first {IDS_MAX} here" if len(view.ids) > IDS_MAX else ""
     _section(out, "Transactional ids", table, f": {counts or 'none'}{shown}")
+    if any(each.exposed for each in view.ids):
+        _say(out, f"{view.protocols}. {EXPOSED}")
 
 
 def _partitions(out: Console, view: TopicView, fates: list[Fate]) -> None:

@@ -25,6 +25,7 @@ from tests.conftest import wait_until
 from tests.test_cli import call
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.coordination.transactions import cluster_transactions
 from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
 from topicproof.backend.services.java import java
 from topicproof.backend.services.keeper import Services
@@ -232,6 +233,10 @@ def test_kafka_streams_is_exactly_once(
     fates = judged.report["sink"]["fates"]
     assert fates["committed"] == RECORDS and fates["pending"] == 0
     assert fates["aborted"] == judged.counted["uncommitted"] - RECORDS > 0
+    # Its transactions each have an epoch of their own, so that no late request reaches the next.
+    ids = cluster_transactions(topics.cluster.address).ids
+    mine = [each for each in ids if each.transactional_id.startswith(topics.group)]
+    assert mine and {each.exposed for each in mine if each.state == "CompleteCommit"} == {False}
     # By key, with an expression and a group: all of it comes from the evidence when it is judged
     # again.
     assert call("verify", str(tmp_path / "proof")) == 0

@@ -19,7 +19,9 @@ from topicproof.backend.kafka.coordination.reasons import abort_reasons, transac
 from topicproof.backend.kafka.coordination.transaction_state import (
     TOPIC,
     StateEntry,
+    client_versions,
     decode,
+    is_exposed,
     partition_of,
     read_states,
 )
@@ -160,6 +162,21 @@ def test_what_is_not_understood_is_passed_over(key: bytes | None, value: bytes |
     """A deleted id, a version of tomorrow, bytes cut short. None of them is an entry, and none is
     an error."""
     assert decode(key, value) is None
+
+
+def test_an_entry_without_a_version_is_of_an_older_client(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """A broker of Kafka 4 leaves the version of a librdkafka out, which is 0. Only a commit or an
+    open transaction tells it: an abort may be a fence, with the version of whoever fenced."""
+    writer = Writer(bootstrap, new_topic())
+    writer.write("A1 A+")
+    mine = states_of(bootstrap, [writer.transactional_id("A")])
+    assert client_versions(mine) == {writer.transactional_id("A"): 0}
+    aborted = entry("CompleteAbort", 4, 2_000, 0)
+    assert client_versions([aborted]) == {}
+    assert client_versions([entry("Ongoing", 3, 1_000, 2), aborted]) == {"x": 2}
+    assert [is_exposed(version) for version in (0, 2, None)] == [True, False, None]
 
 
 def entry(state: str, epoch: int, updated_ms: int, client_version: int) -> StateEntry:

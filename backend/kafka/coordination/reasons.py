@@ -14,14 +14,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from topicproof.backend.kafka.coordination.transaction_state import StateEntry
+from topicproof.backend.kafka.coordination.transaction_state import EPOCH_BUMPS, StateEntry
 from topicproof.backend.kafka.log.fates import ABORTED
 
 DECLARED, TIMEOUT, FENCED, OPERATOR = "declared", "timeout", "fenced", "operator"
 CLOCKS_MS = 1_000
 """How far a partition leader's clock may be behind the coordinator's."""
-EPOCH_BUMPS = 2
-"""The transaction version in which every end bumps the epoch (KIP-890)."""
 
 
 class _Abort(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import struct
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ from topicproof.validators.finding import Bounds
 TOPIC = "__transaction_state"
 ENTRIES_MAX = 50_000
 """At most so many of the last records of each partition are read: 16,000 transactions."""
+EPOCH_BUMPS = 2
+"""The transaction version in which every end bumps the epoch (KIP-890)."""
 STATES = (
     "Empty",
     "Ongoing",
@@ -60,8 +62,8 @@ class StateEntry:
     began_ms: int
     """-1 when no transaction is under way."""
     client_version: int | None
-    """The client's transaction version (KIP-890): 2 bumps the epoch with every end. None before
-    Kafka 4."""
+    """The transaction version (KIP-890) of the client that made the change: 2 bumps the epoch with
+    every end, 0 is an older client. None before Kafka 4."""
 
 
 def read_states(
@@ -90,6 +92,23 @@ def read_states(
         if each is not None
         and (transactional_ids is None or each.transactional_id in transactional_ids)
     )
+
+
+def client_versions(states: Iterable[StateEntry]) -> dict[str, int | None]:
+    """The transaction version of each id's client, by the last change that certainly came from
+    it. An abort may come from a fence or a time-out, and carries the version of these."""
+    return {
+        each.transactional_id: each.client_version
+        for each in states
+        if each.state in ("Ongoing", "PrepareCommit", "CompleteCommit")
+    }
+
+
+def is_exposed(client_version: int | None) -> bool | None:
+    """Whether a request that arrives late can reach the client's next transaction (KAFKA-17754);
+    None: not known. From version 2 on, every transaction has an epoch of its own. An older client
+    may take new epochs by itself, as this project's sink does."""
+    return None if client_version is None else client_version < EPOCH_BUMPS
 
 
 def partition_of(transactional_id: str, partitions: int) -> int:
@@ -136,7 +155,7 @@ def _decode(key: io.BytesIO, value: io.BytesIO) -> StateEntry | None:
         ),
         updated_ms=found.updated_ms,
         began_ms=found.began_ms,
-        client_version=None if found.client_version < 0 else found.client_version,
+        client_version=found.client_version if flexible else None,
     )
 
 
@@ -157,7 +176,7 @@ _FIELDS: list[dict[str, Any]] = [
     {"name": "Partitions", "type": "[]T", **_NULLABLE, "fields": _PARTITIONS},
     {"name": "UpdatedMs", "type": "int64", **_PLAIN},
     {"name": "BeganMs", "type": "int64", **_PLAIN},
-    {"name": "ClientVersion", "type": "int16", "tag": 2, **_TAGGED},
+    {"name": "ClientVersion", "type": "int16", "tag": 2, **_TAGGED, "default": "0"},
 ]
 
 

@@ -1,23 +1,32 @@
 """All transactional ids of a cluster, and the transactions that are open on any topic.
 
 Open transactions are looked up on the partitions first, as in `coordinator`, which also finds
-hanging ones.
+hanging ones. The protocol of each transactional id comes from the coordinators' own log.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kafka import TopicPartition
-from kafka.errors import TransactionalIdNotFoundError
+from kafka.errors import KafkaError, TransactionalIdNotFoundError
 from kafka.protocol.metadata import MetadataRequest
 
 from topicproof.backend.address import Address
+from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.coordination.coordinator import open_json, open_transactions
+from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
+from topicproof.backend.kafka.coordination.transaction_state import (
+    StateEntry,
+    client_versions,
+    is_exposed,
+    read_states,
+)
 from topicproof.backend.kafka.log.rawlog import METADATA_VERSION_MIN, Connection, connect
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 
@@ -38,6 +47,14 @@ class TransactionalId:
     age_ms: int | None
     partitions: tuple[tuple[str, int], ...]
     """The partitions of its transaction. Offsets in it are on `__consumer_offsets`."""
+    client_version: int | None = None
+    """The transaction version of its client (KIP-890): 2, or 0 for an older protocol. None: the
+    coordinators' log does not tell."""
+
+    @property
+    def exposed(self) -> bool | None:
+        """As `is_exposed`."""
+        return is_exposed(self.client_version)
 
 
 @dataclass(frozen=True)
@@ -56,7 +73,19 @@ class TransactionsOfCluster:
             for topic, found in self.open.items()
             for each in found
         ]
-        return {"open": opened, "ids": [asdict(each) for each in self.ids]}
+        ids = [asdict(each) | {"exposed": each.exposed} for each in self.ids]
+        return {"open": opened, "ids": ids, "protocols": self.protocols}
+
+    @property
+    def protocols(self) -> str:
+        """How many ids use which protocol, in words."""
+        counts = Counter(each.exposed for each in self.ids)
+        words = {
+            False: "take a new epoch for each transaction",
+            True: "use an older protocol and are exposed to KAFKA-17754",
+            None: "use a protocol that is not known",
+        }
+        return ", ".join(f"{counts[key]:,} {told}" for key, told in words.items() if counts[key])
 
 
 def cluster_transactions(address: Address) -> TransactionsOfCluster:
@@ -93,13 +122,25 @@ def _topics_with_open(kafka: Connection) -> set[str]:
 
 def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
     listed = kafka.with_retries(kafka.admin.list_transactions)
-    found = [_described(kafka, each) for of_broker in listed.values() for each in of_broker]
+    versions = client_versions(_states(kafka))
+    described = [_described(kafka, each) for of_broker in listed.values() for each in of_broker]
+    found = [
+        replace(each, client_version=versions.get(each.transactional_id)) for each in described
+    ]
     return tuple(
         sorted(
             found,
             key=lambda each: (each.age_ms is None, -(each.age_ms or 0), each.transactional_id),
         )
     )
+
+
+def _states(kafka: Connection) -> tuple[StateEntry, ...]:
+    """Nothing without the right to read the coordinators' log."""
+    try:
+        return read_states(kafka.address, kafka.bounds(STATE_TOPIC))
+    except (KafkaError, ClusterError):
+        return ()
 
 
 def _described(kafka: Connection, listed: Any) -> TransactionalId:
