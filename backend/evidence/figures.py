@@ -1,0 +1,141 @@
+"""The charts of `report.html`, as Plotly's JSON: report in, figure out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from topicproof.validators.finding import Outcome
+from topicproof.validators.report import Report
+
+FATES: Mapping[str, tuple[str, str]] = {
+    "committed": ("#0072B2", ""),
+    "aborted": ("#D55E00", "x"),
+    "pending": ("#E69F00", "/"),
+    "markers": ("#999999", "."),
+    "gone": ("#D0D5DA", ""),
+    "no_record": ("#999999", "-"),
+    "unexplained": ("#CC79A7", "+"),
+}
+"""Colour and pattern of each fate: colour never stands alone."""
+ROW_PX, AXIS_PX = 34, 90
+FEW_ROWS = 10
+
+
+def figures(report: Report) -> dict[str, dict[str, Any]]:
+    """By the id of its place on the page; without those that have nothing to show."""
+    every = {
+        "fates": fates_figure(report),
+        "findings": findings_figure(report),
+        "places": places_figure(report),
+    }
+    return {name: figure for name, figure in every.items() if figure["data"]}
+
+
+def fates_figure(report: Report) -> dict[str, Any]:
+    """One bar a partition, its offsets by fate."""
+    rows = sorted(report.balance, key=lambda one: one.partition)
+    names = [f"p{one.partition}" for one in rows]
+    data = []
+    for fate, (colour, pattern) in FATES.items():
+        values = [getattr(one, fate) or 0 for one in rows]
+        if any(values):
+            marker = {"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay"}}
+            hover = f"%{{y}}: %{{x:,}} {fate.replace('_', ' ')}<extra></extra>"
+            bar = {
+                "type": "bar",
+                "orientation": "h",
+                "x": values,
+                "y": names,
+                "name": fate.replace("_", " "),
+            }
+            data.append({**bar, "marker": marker, "hovertemplate": hover})
+    axis = {"title": {"text": "offsets"}, "tickformat": ",d"}
+    return _figure(data, len(rows), barmode="stack", xaxis=axis, showlegend=True)
+
+
+def findings_figure(report: Report) -> dict[str, Any]:
+    """One bar a kind that was found: what breaks the verdict, what does not count, what another
+    kind explains."""
+    found = [one for one in report.findings if one.count]
+    names = [one.kind.replace("_", " ") for one in found]
+    uncounted = {one.kind for one in report.not_checked}
+    breaks = [one.outcome is Outcome.VIOLATED and one.kind not in uncounted for one in found]
+    bars = (
+        (
+            "breaks the verdict",
+            [one.primary * bad for one, bad in zip(found, breaks, strict=True)],
+            "#D55E00",
+            "",
+        ),
+        (
+            "does not break it",
+            [one.primary * (not bad) for one, bad in zip(found, breaks, strict=True)],
+            "#56B4E9",
+            ".",
+        ),
+        ("explained by another kind", [one.count - one.primary for one in found], "#999999", "/"),
+    )
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "x": values,
+            "y": names,
+            "name": name,
+            "marker": {"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay"}},
+            "hovertemplate": "%{y}: %{x:,}<extra></extra>",
+        }
+        for name, values, colour, pattern in bars
+        if any(values)
+    ]
+    # A few rows are whole numbers, too.
+    step = {"dtick": 1} if max((one.count for one in found), default=0) <= FEW_ROWS else {}
+    axis = {"title": {"text": "rows found"}, "tickformat": ",d", **step}
+    return _figure(data, len(found), barmode="stack", xaxis=axis, showlegend=True)
+
+
+def places_figure(report: Report) -> dict[str, Any]:
+    """Where the examples lie in the sink."""
+    symbols = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
+    data = []
+    for number, finding in enumerate(report.findings):
+        there = [one for one in finding.examples if one.partition is not None]
+        if there:
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": finding.kind.replace("_", " "),
+                    "x": [one.offset for one in there],
+                    "y": [f"p{one.partition}" for one in there],
+                    "text": [escape(one.why) for one in there],
+                    "marker": {
+                        "size": 11,
+                        # Open, so that two at one place are both seen.
+                        "symbol": f"{symbols[number % len(symbols)]}-open",
+                        "line": {"width": 2.5},
+                    },
+                    "hovertemplate": "%{y}, offset %{x:,}<br>%{text}<extra></extra>",
+                }
+            )
+    axis = {"title": {"text": f"offset of the examples in {report.sink.topic}"}, "tickformat": ",d"}
+    return _figure(data, len(report.sink.partitions), xaxis=axis, showlegend=True)
+
+
+def _figure(data: Sequence[Mapping[str, Any]], rows: int, **layout: Any) -> dict[str, Any]:
+    """`y` has a name a row, the first on top."""
+    common = {
+        "height": AXIS_PX + ROW_PX * max(2, rows),
+        "margin": {"l": 10, "r": 10, "t": 30, "b": 10},
+        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "traceorder": "normal"},
+        "yaxis": {
+            "autorange": "reversed",
+            "type": "category",
+            "automargin": True,
+            "fixedrange": True,
+        },
+    }
+    common["xaxis"] = {**layout.pop("xaxis"), "automargin": True, "fixedrange": True}
+    return {"data": list(data), "layout": {**common, **layout}}
