@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
 from tests.runs import SMALL, Finished, run_to_end
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import connect
-from topicproof.backend.settings import Settings, admin_config, read_settings
+from topicproof.backend.settings import Settings, read_settings
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -90,17 +89,16 @@ def spark(spark_sessions: Callable[[], SparkSession]) -> SparkSession:
 @pytest.fixture
 def new_topic(bootstrap: str, request: pytest.FixtureRequest) -> Callable[..., str]:
     """Makes an empty topic named after the test: `new_topic(partitions=1, **topic_config)`."""
-    admin = AdminClient(admin_config(Address(bootstrap)))
+    cluster = Cluster(Address(bootstrap))
 
     def make(partitions: int = 1, **config: str) -> str:
         name = f"{request.node.name.split('[')[0].replace('_', '-')}-{uuid.uuid4().hex[:6]}"
-        topic = NewTopic(
+        cluster.create_topic(
             name,
             partitions,
-            1,
-            config={key.replace("_", "."): value for key, value in config.items()},
+            exists_ok=False,
+            **{key.replace("_", "."): value for key, value in config.items()},
         )
-        admin.create_topics([topic])[name].result()
         return name
 
     return make

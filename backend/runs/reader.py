@@ -9,6 +9,7 @@ anew, in a session of its own.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -28,6 +29,8 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.settings import READ_COMMITTED, consumer_config
 from topicproof.validators.finding import Bounds
 from topicproof.validators.merged_topics import split
+
+log = logging.getLogger(__name__)
 
 FOLDER = "reader"
 """In the run's folder."""
@@ -101,8 +104,8 @@ class Reader:
         consumer = Consumer(consumer_config(self.cluster.address, group, READ_COMMITTED))
         try:
             self._read(consumer, stop)
-        except (KafkaException, TopicproofError):
-            pass
+        except (KafkaException, TopicproofError) as error:
+            log.warning("The reader of the sinks ended early: %s", error)
         finally:
             consumer.close()
             self._keep()
