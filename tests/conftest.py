@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 
 from tests.runs import SMALL, Finished, run_to_end
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.client_configs import admin_config
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import connect
-from topicproof.backend.settings import Settings, admin_config, read_settings
+from topicproof.backend.settings import Settings, read_settings
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

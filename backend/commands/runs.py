@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from operator import not_
 from pathlib import Path
 from typing import Annotated, Any
@@ -372,7 +372,8 @@ def where_it_ran(settings: Settings, run_: Run) -> Settings:
     where = run_.facts.cluster
     if settings.bootstrap is not None:
         return settings
-    return replace(settings, bootstrap=where.bootstrap, brokers=where.brokers or settings.brokers)
+    there = {"bootstrap": where.bootstrap, "brokers": where.brokers or settings.brokers}
+    return settings.model_copy(update=there)
 
 
 def report_path(settings: Settings, run_: Run) -> Path:

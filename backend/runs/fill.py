@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from topicproof.backend.errors import ClusterError, TopicError
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     READ_UNCOMMITTED,
     REQUEST_TIMEOUT_MS,
     consumer_config,
     idempotent_producer_config,
 )
+from topicproof.backend.kafka.cluster import Cluster
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 TICK_S = 0.02

@@ -20,10 +20,10 @@ from pydantic_core import PydanticCustomError
 
 from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.faults.kinds import CRASH, ERROR, ZOMBIE, parse_fault
+from topicproof.backend.kafka.client_configs import TRANSACTION_TIMEOUT_MS
 from topicproof.backend.runs.duplicates import Cause
 from topicproof.backend.runs.limits import Limits
 from topicproof.backend.runs.scenarios import SCENARIOS, Scenario, scenario
-from topicproof.backend.settings import TRANSACTION_TIMEOUT_MS
 from topicproof.backend.sink.hooks import Step
 from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, where
 

@@ -25,12 +25,12 @@ from topicproof.backend.faults.injecting import (
     InjectingStatefulSink,
 )
 from topicproof.backend.history.run_state import Names
+from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
 from topicproof.backend.runs.scenarios import Stage, Work, as_text
 from topicproof.backend.services.spark import first_line
-from topicproof.backend.settings import spark_source_options
 from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
 from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
 from topicproof.backend.sink.position import journalled, moved, next_generation

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.settings import READ_COMMITTED, consumer_config
 from topicproof.validators.finding import Bounds
 from topicproof.validators.merged_topics import split
 

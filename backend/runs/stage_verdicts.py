@@ -28,13 +28,13 @@ from topicproof.backend.judging.capture_store import (
 )
 from topicproof.backend.judging.judge import conclude, judge_topics, with_headers
 from topicproof.backend.judging.table import judge_table
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.origin import topic_names
 from topicproof.backend.runs.monitor import Context
 from topicproof.backend.runs.query import committed_of
 from topicproof.backend.runs.reader import FOLDER, read_account
 from topicproof.backend.runs.scenarios import Stage, scenario
-from topicproof.backend.settings import READ_COMMITTED, spark_source_options
 from topicproof.backend.sink.journal import read_journal
 from topicproof.backend.sink.options import OFF, PACKED
 from topicproof.backend.sink.position import journalled

@@ -25,8 +25,12 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    REQUEST_TIMEOUT_MS,
+    consumer_config,
+)
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
 
 PAYMENT = "id string, account string, cents bigint, at timestamp"
 PLACE = ["topic", "partition", "offset"]

@@ -34,9 +34,13 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.history.run_state import StageVerdict
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    REQUEST_TIMEOUT_MS,
+    consumer_config,
+)
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.totals import PAYMENT, PLACE
-from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from topicproof.backend.errors import SetupError
 from topicproof.backend.services.kafka import end_process
-from topicproof.backend.settings import DASHBOARD_ADDRESS, ROOT, Settings
+from topicproof.backend.settings import ROOT, Settings
 
 START_TIMEOUT_S = 60.0
 
@@ -31,7 +31,7 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
         "--server.port",
         str(port),
     ]
-    command += ["--server.headless", "true", "--server.address", DASHBOARD_ADDRESS]
+    command += ["--server.headless", "true", "--server.address", settings.dashboard_address]
     with log.open("wb") as output:
         child = subprocess.Popen(
             command,

@@ -30,6 +30,7 @@ from topicproof.backend.faults.injecting import InjectingSink
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import lifecycle as run_module
 from topicproof.backend.runs import query as process_module
@@ -39,7 +40,7 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.scenarios import Work
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
-from topicproof.backend.settings import Settings, spark_source_options
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report
