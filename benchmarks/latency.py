@@ -19,7 +19,10 @@ from topicproof.backend.kafka.client_configs import (
     consumer_config,
     idempotent_producer_config,
 )
-from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
+from topicproof.backend.runs.clean import clean
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 
 WARMING_S = 8

@@ -37,7 +37,9 @@ from topicproof.backend.kafka.client_configs import transactional_producer_confi
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.cells import RESULTS, Result
 from topicproof.backend.matrix.table import cells
-from topicproof.backend.runs.lifecycle import create, execute, make_context
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.kafka import free_ports

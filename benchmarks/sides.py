@@ -38,7 +38,10 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.fates import transactions
 from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
-from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
+from topicproof.backend.runs.clean import clean
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
 from topicproof.backend.services.java import java

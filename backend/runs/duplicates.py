@@ -110,7 +110,12 @@ def table_of(topic: str) -> Table:
 def _fill(twice: Twice, count: int, value: Callable[[int], bytes]) -> None:
     """One life of a producer."""
     fill(
-        *(twice.cluster, twice.topic, count, None, twice.stopped, twice.filled, twice.present),
+        twice.cluster,
+        twice.topic,
+        count,
+        stopped=twice.stopped,
+        filled=twice.filled,
+        present=twice.present,
         value=value,
         key=account,
     )

@@ -11,20 +11,14 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 from topicproof.backend.errors import ClusterError, SinkError, TopicproofError
 from topicproof.backend.history.run_state import Names, Progress, StageProgress
-from topicproof.backend.history.store import History, Run, State
-from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.history.store import State
+from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.file_server import requests
-from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import committed_of
-from topicproof.backend.runs.scenarios import Stage, Work, scenario
-from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import (
     Declared,
     Entry,
@@ -35,52 +29,6 @@ from topicproof.backend.sink.journal import (
 
 TICK_S = 0.5
 RATE_WINDOW_S = 5.0
-
-
-@dataclass
-class Context:
-    """What every stage of one run needs."""
-
-    settings: Settings
-    services: Services
-    history: History
-    cluster: Cluster
-    run: Run
-    plan: RunPlan
-    stop: threading.Event = field(default_factory=threading.Event)
-    stage: State = State.CREATED
-    filled: int = 0
-
-    @property
-    def stages(self) -> list[tuple[Stage, Names]]:
-        """The scenario's stages and what they are called in this run, in the order of the data."""
-        return list(zip(scenario(self.plan.scenario).stages, self.run.facts.stages, strict=True))
-
-    @property
-    def work(self) -> Work:
-        return Work(self.plan, self.run.facts.topics, self.run.facts.served)
-
-    @property
-    def requests_log(self) -> Path:
-        """What was asked for of the files that the run serves."""
-        return self.folder / "requests.log"
-
-    @property
-    def names(self) -> Names:
-        """Of the first stage."""
-        return self.stages[0][1]
-
-    @property
-    def folder(self) -> Path:
-        return self.settings.runs / self.run.id
-
-    def enter(self, state: State) -> None:
-        self.stage = state
-        self.history.enter(self.run.id, state)
-
-    def remember(self, **facts: Any) -> None:
-        self.history.remember(self.run.id, replace(self.run.facts, **facts))
-        self.run = self.history.get(self.run.id)
 
 
 class Monitor(threading.Thread):

@@ -31,7 +31,7 @@ from topicproof.backend.judging.table import judge_table
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.origin import topic_names
-from topicproof.backend.runs.monitor import Context
+from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.query import committed_of
 from topicproof.backend.runs.reader import FOLDER, read_account
 from topicproof.backend.runs.scenarios import Stage, scenario

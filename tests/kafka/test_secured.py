@@ -24,7 +24,9 @@ from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.client_configs import java_client
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
-from topicproof.backend.runs.lifecycle import create, execute, make_context
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
