@@ -42,8 +42,8 @@ from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.dashboard import dashboard
-from topicproof.backend.services.kafka import free_ports
 from topicproof.backend.services.keeper import Services, services
+from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings, read_settings
 
 RECORDS, PARTITIONS = 10_000_000, 16

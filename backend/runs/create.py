@@ -13,8 +13,8 @@ from topicproof.backend.runs.file_server import HOST
 from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import require_expressions
 from topicproof.backend.runs.scenarios import Scenario, Stage, scenario
-from topicproof.backend.services.kafka import free_ports
 from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.processes import free_ports
 from topicproof.backend.services.spark import spark_session
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.stateful import commit_batch_floor

@@ -12,7 +12,6 @@ import select
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from topicproof.backend.settings import (
     Settings,
     socket_path,
 )
+from topicproof.backend.waiting import ask_until
 
 MODULE = "topicproof.backend.cli"
 PLAN, LOG = "plan.yaml", "process.log"
@@ -154,26 +154,30 @@ def _await_run(
     history: History, process: _Started, log: Path, said_before: int, say: Callable[[str], None]
 ) -> str:
     mark = f"{socket.gethostname()}:{process.pid}:"
-    deadline = time.monotonic() + BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S
     heard = ""
-    while True:
+
+    def look() -> tuple[str | None, bool]:
+        """The run's id, and whether the process ended before the history was read."""
+        nonlocal heard
         ended = process.ended()
-        for run in history.list(limit=20):
-            if (run.owner or "").startswith(mark):
-                return run.id
-        if ended:
-            raise SetupError(
-                "The process of the run ended before the run began. It said:"
-                f" {_end(log, said_before) or 'nothing.'}"
-            )
-        if time.monotonic() > deadline:
-            raise SetupError(
-                f"The run has not begun yet. Its process goes on; what it says is in {log}."
-            )
+        begun = [run.id for run in history.list(limit=20) if (run.owner or "").startswith(mark)]
+        if begun:
+            return begun[0], ended
         if (line := _end(log, said_before).rpartition("\n")[2]) != heard:
             heard = line
             say(line)
-        time.sleep(_POLL_S)
+        return None, ended
+
+    timeout_s = BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S
+    run_id, ended = ask_until(look, any, timeout_s, _POLL_S)
+    if run_id is not None:
+        return run_id
+    if ended:
+        raise SetupError(
+            "The process of the run ended before the run began. It said:"
+            f" {_end(log, said_before) or 'nothing.'}"
+        )
+    raise SetupError(f"The run has not begun yet. Its process continues; its log is {log}.")
 
 
 def _end(log: Path, since: int = 0) -> str:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,13 +28,9 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from topicproof.backend.errors import SetupError, SparkError
 from topicproof.backend.services.java import java
-from topicproof.backend.services.kafka import (
-    LOG_LINES_SHOWN,
-    end_process,
-    free_ports,
-    require_disk_space,
-)
+from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.prefork_server import write_executable
+from topicproof.backend.services.processes import await_start, end_process, free_ports, listens
 from topicproof.backend.settings import ROOT, SPARK_START_TIMEOUT_S, socket_path
 
 SESSION_TIMEOUT_S = 60
@@ -110,7 +104,17 @@ class EmbeddedSpark:
                 cwd=self.folder,
                 env=self._environment(spark_home),
             )
-        self._wait_ready()
+        try:
+            await_start(
+                "The embedded Spark server",
+                self.process,
+                lambda: listens(self.port),
+                SPARK_START_TIMEOUT_S,
+                self.log,
+            )
+        except SetupError:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         if self.process is None:
@@ -199,26 +203,6 @@ class EmbeddedSpark:
             **_python_path(),
         }
 
-    def _wait_ready(self) -> None:
-        deadline = time.monotonic() + SPARK_START_TIMEOUT_S
-        while not listens(self.port):
-            assert self.process is not None
-            ended = self.process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                self.stop()
-                what = (
-                    "ended while starting"
-                    if ended
-                    else f"was not ready after {SPARK_START_TIMEOUT_S} s"
-                )
-                lines = "\n".join(
-                    self.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-                )
-                raise SetupError(
-                    f"The embedded Spark server {what}. The end of its log ({self.log}):\n{lines}"
-                )
-            time.sleep(0.05)
-
 
 def connect(remote: str) -> SparkSession:
     """A new session of its own on the server. Raises SparkError when nothing answers there."""
@@ -281,10 +265,3 @@ def _python_path() -> dict[str, str]:
     """Where every Python process of the server finds this project."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-
-
-def listens(port: int) -> bool:
-    """Whether somebody does on this machine."""
-    with socket.socket() as probe:
-        probe.settimeout(0.2)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
