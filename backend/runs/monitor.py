@@ -1,8 +1,5 @@
-"""A run while it goes on: what its stages share, and who watches it.
-
-The monitor renews the lease, publishes the live figures in the history and hears a requested stop
-there.
-"""
+"""The monitor of a running run: it renews the lease, publishes live figures in the history, and
+reads stop requests there."""
 
 from __future__ import annotations
 
@@ -32,8 +29,7 @@ RATE_WINDOW_S = 5.0
 
 
 class Monitor(threading.Thread):
-    """Renews the lease, publishes the live figures and hears a requested stop, every half
-    second."""
+    """Renews the lease, publishes live figures and reads stop requests, every half second."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(name="monitor", daemon=True)
@@ -50,8 +46,7 @@ class Monitor(threading.Thread):
             try:
                 self.seen = self._look()
             except (ClusterError, SinkError) as error:
-                # A broker that is away for a moment must not end the run; the page says what could
-                # not be seen.
+                # A broker's short absence must not end the run. The page shows the error.
                 self.seen = replace(self.seen, stage=self.context.stage, trouble=str(error))
             try:
                 if self.context.history.renew(self.context.run.id, self.seen):
@@ -105,8 +100,7 @@ class Monitor(threading.Thread):
         )
 
     def _stage(self, names: Names) -> StageProgress:
-        """Offsets, not records: where a source is transactional its markers count too, on both
-        sides alike."""
+        """Counts offsets, not records: in a transactional source both figures include markers."""
         processed = there = 0
         for source, began in self.context.run.facts.of_stage(names.stage).items():
             offsets = committed_of(self.context.cluster, names, source)
@@ -130,7 +124,7 @@ def _ended(entry: Entry, outcome: Declared) -> bool:
 
 @contextmanager
 def watched(context: Context) -> Iterator[None]:
-    """The monitor beside the work. Raises what kept it from doing its part."""
+    """Run the monitor beside the work. Raises its error."""
     monitor = Monitor(context)
     monitor.start()
     try:

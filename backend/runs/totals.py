@@ -121,7 +121,7 @@ def number(payment: bytes | None) -> bytes | None:
 
 @dataclass(frozen=True)
 class Balance:
-    """Where an account stands."""
+    """An account's total."""
 
     account: str
     cents: int
@@ -172,7 +172,7 @@ def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
 
 
 def wrong_by(balances: Iterable[Balance]) -> dict[str, int]:
-    """By how many cents each account is wrong that is, because payments came twice."""
+    """Cents of error per wrong account, caused by payments that came twice."""
     return {one.account: one.difference_cents for one in balances if one.difference_cents}
 
 

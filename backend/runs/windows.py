@@ -89,8 +89,7 @@ def count_up(
             window = window_of(seconds)
             count = known[name].get(window, 0) + 1
             if name == "clock" and count == 1:
-                # Batches begin one after the other: a minute that is over on the clock does not
-                # come back.
+                # Batches begin one after the other, so a past minute of the clock does not return.
                 known[name].clear()
             known[name][window] = count
             values[name].append(count_text(key[0], window, count))

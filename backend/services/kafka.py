@@ -79,17 +79,17 @@ class EmbeddedKafka:
     """Server properties that win over ours, for tests that need a special broker."""
     nodes: list[EmbeddedBroker] = field(default_factory=list)
     links: Links | None = None
-    """Between the brokers, where there are several."""
+    """The proxy between several brokers."""
     fronts: dict[int, int] = field(default_factory=dict)
-    """By a port for peers, the one that they are told."""
+    """The port of the proxy, by the port for peers that it forwards to."""
 
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def start(self) -> None:
-        """Raises SetupError: no Java, no disk space, or a broker that does not come up (with the
-        end of its log)."""
+        """Raises SetupError: no Java, no disk space, or a broker that does not start (with the end
+        of its log)."""
         command = java()
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
@@ -145,10 +145,10 @@ class EmbeddedKafka:
         await_start(name, node.process, ready, BROKER_START_TIMEOUT_S, *logs)
 
     def handle(self, node: EmbeddedBroker, do: str) -> str:
-        """Kill (SIGKILL) a broker, pause it (SIGSTOP), isolate it from its peers, or heal it, which
-        waits until it serves; gives what was done.
+        """Kill (SIGKILL) a broker, pause it (SIGSTOP), isolate it from its peers, or heal it and
+        wait until it serves. Returns a description.
 
-        Raises SetupError when it does not come back.
+        Raises SetupError if it does not come back.
         """
         process = node.process
         if process is None:
@@ -176,11 +176,11 @@ class EmbeddedKafka:
         )
 
     def stop(self) -> None:
-        """Ask every broker to stop, then make sure of it."""
+        """Ask every broker to stop, then make sure that it did."""
         for node in self.nodes:
             if node.process is not None and node.process.poll() is None:
                 node.process.send_signal(signal.SIGTERM)
-                # One that is paused hears nothing else.
+                # A paused broker must continue before it can end.
                 node.process.send_signal(signal.SIGCONT)
         for node in self.nodes:
             if node.process is not None:
@@ -193,7 +193,7 @@ class EmbeddedKafka:
         return [node.process.pid for node in self.nodes if node.process is not None]
 
     def _node_of(self, port: int, front: int) -> int | None:
-        """Whose process has the connection from this local port to that one."""
+        """The node whose process has the connection from this local port to that one."""
         for node in self.nodes:
             if node.process is not None and connects(node.process.pid, port, front):
                 return node.node
@@ -221,7 +221,7 @@ class EmbeddedKafka:
         )
         answer = subprocess.run(
             [*self._java(command, node), "kafka.tools.StorageTool", "format"]  # noqa: RUF005
-            # With the equals sign: an id may begin with a dash, and would be taken for an option.
+            # An id may begin with a dash. The equals sign keeps it from looking like an option.
             + [f"--cluster-id={cluster_id}", "--config", str(path), "--ignore-formatted"],
             capture_output=True,
             text=True,
@@ -277,13 +277,12 @@ class EmbeddedKafka:
             "transaction.state.log.num.partitions": "8",
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": in_sync,
-            # Kafka looks every 10 s which transactions have outlived their time-out; here somebody
-            # waits for it.
+            # By default Kafka looks for expired transactions every 10 s only.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             "group.initial.rebalance.delay.ms": "0",
             "log.retention.ms": "-1",
-            # As large as the kernel makes them: with Kafka's 100 kB a request of a megabyte wakes
-            # the broker ten times.
+            # As large as the kernel allows: with Kafka's 100 kB a request of a megabyte wakes the
+            # broker ten times.
             "socket.receive.buffer.bytes": "-1",
             "socket.send.buffer.bytes": "-1",
             "num.network.threads": "2",

@@ -34,7 +34,7 @@ from topicproof.backend.services.processes import await_start, end_process, free
 from topicproof.backend.settings import ROOT, SPARK_START_TIMEOUT_S, socket_path
 
 SESSION_TIMEOUT_S = 60
-"""A session whose client was killed, and with it the query it left behind, ends after this long."""
+"""A killed client's session, and its queries, end after this long."""
 
 CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
 """How often a server that does not answer is asked again, within about 3 s. Spark's own patience is
@@ -74,8 +74,8 @@ class EmbeddedSpark:
         return self.folder / "server.log"
 
     def start(self) -> None:
-        """Raises SetupError: no Java, no disk space, or a server that does not come up (with the
-        end of its log)."""
+        """Raises SetupError: no Java, no disk space, or a server that does not start (with the end
+        of its log)."""
         java()
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
@@ -133,7 +133,7 @@ class EmbeddedSpark:
         with self.log.open("wb") as output:
             self.forks = subprocess.Popen(
                 [sys.executable, "-m", "topicproof.backend.services.prefork_server", str(address)],
-                # Never written to: its end tells that this process has ended, however it did.
+                # Never written to. It closes when this process ends, in whatever way.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -169,17 +169,15 @@ class EmbeddedSpark:
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": str(2 * self.cores),
-            # Spark broadcasts Parquet by its compressed size, which is far from what it takes in
-            # memory.
+            # Spark decides on broadcasts by Parquet's compressed size, far below that in memory.
             "spark.sql.autoBroadcastJoinThreshold": "-1",
             "spark.sql.streaming.stopTimeout": "30s",
             # For each file of a checkpoint, two a batch, Spark's default starts `stat` and `chmod`.
             "spark.sql.streaming.checkpointFileManagerClass": (
                 "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
             ),
-            # A task's consumer is kept for the next batch, with all that it has fetched: by default
-            # for five minutes, in which the runs of a busy server fill its memory with what nobody
-            # asks for again.
+            # Spark keeps a task's consumer, with its fetched records, for the next batch. The
+            # default of five minutes fills the memory of a busy server.
             **{
                 f"spark.kafka.consumer.{kept}.{setting}": value
                 for kept in ("cache", "fetchedData.cache")
@@ -187,8 +185,8 @@ class EmbeddedSpark:
             },
             "spark.speculation": "false",
             "spark.log.level": "WARN",
-            # A verdict takes a good hundred generated classes; the default of 100 would compile
-            # them anew each time.
+            # A verdict takes over a hundred generated classes: the default of 100 would compile
+            # them again each time.
             "spark.sql.codegen.cache.maxEntries": "2000",
         }
 
@@ -206,7 +204,7 @@ class EmbeddedSpark:
 
 def connect(remote: str) -> SparkSession:
     """A new session of its own on the server. Raises SparkError when nothing answers there."""
-    # A proxy of the surroundings is not asked for what is on this machine.
+    # A proxy of the environment is not used for this machine.
     proxied = urlsplit(remote).hostname not in LOOPBACK
     try:
         channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
@@ -224,7 +222,7 @@ def connect(remote: str) -> SparkSession:
         client.set_retry_policies(
             [DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=CONNECT_BACKOFF_MS)]
         )
-        # The error that follows says it; for the whole session, whose server may go away later.
+        # The error that follows tells it. The filter stays: the server may go away later.
         warnings.filterwarnings("ignore", ".*RETRIES_EXCEEDED")
         session.version  # noqa: B018  the first question to the server; creating a session asks nothing
         if proxied:
@@ -241,8 +239,7 @@ def connect(remote: str) -> SparkSession:
 
 @contextmanager
 def spark_session(remote: str) -> Iterator[SparkSession]:
-    """A session of its own for the length of the block. Raises SparkError when nothing answers
-    there."""
+    """A new session until the block ends. Raises SparkError if nothing answers there."""
     session = connect(remote)
     try:
         yield session
@@ -251,8 +248,7 @@ def spark_session(remote: str) -> Iterator[SparkSession]:
 
 
 def session_id(session: SparkSession) -> str:
-    """Names the session on its server, so that somebody else can find what a killed client left
-    running in it."""
+    """The session's id on its server, by which the queries of a killed client are found."""
     return str(session.session_id)  # type: ignore[attr-defined]
 
 
@@ -262,6 +258,6 @@ def first_line(error: BaseException) -> str:
 
 
 def _python_path() -> dict[str, str]:
-    """Where every Python process of the server finds this project."""
+    """The variables by which each Python process of the server finds this project."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
