@@ -54,7 +54,7 @@ class Result:
     run: str
     verdict: str
     found: Mapping[str, int]
-    """Damage and its count, where there is any."""
+    """Each damage that was found, and its count."""
     expected: str
     fired: str | None
     """The proof of it."""

@@ -275,7 +275,8 @@ class RunPlan(BaseModel):
                 raise _disagree(
                     f"{fault} strikes transactions, and {self.guarantee} has none. Choose"
                     " exactly_once.",
-                    *("faults", number),
+                    "faults",
+                    number,
                 )
         return self
 
@@ -373,7 +374,8 @@ class RunPlan(BaseModel):
                     f"{fault} strikes transactions of Kafka, and a table is written in the"
                     f" database's. Choose {', '.join(kind.name for kind in TABLE_FAULTS)}, at any"
                     f" step but {Step.COMMITTING}.",
-                    *("faults", number),
+                    "faults",
+                    number,
                 )
 
     @property
