@@ -20,8 +20,8 @@ from rich.console import Console
 
 from topicproof.backend.history.store import History
 from topicproof.backend.services.dashboard import dashboard
-from topicproof.backend.services.kafka import free_ports
 from topicproof.backend.services.keeper import services
+from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import read_settings
 
 RECORDS = 10_000

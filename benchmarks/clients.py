@@ -38,18 +38,18 @@ from rich.console import Console
 from rich.table import Table
 
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    REQUEST_TIMEOUT_MS,
+    consumer_config,
+)
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.backend.kafka.plain import PlainProducer
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.settings import (
-    READ_COMMITTED,
-    REQUEST_TIMEOUT_MS,
-    consumer_config,
-    read_settings,
-)
+from topicproof.backend.settings import read_settings
 
 SINK, SOURCE = "sink", "source"
 PARTITIONS = 4

@@ -31,15 +31,15 @@ from benchmarks.scan import peak_bytes
 from topicproof.backend.address import Address
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.client_configs import (
+    idempotent_producer_config,
+    transactional_producer_config,
+)
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
-from topicproof.backend.settings import (
-    idempotent_producer_config,
-    read_settings,
-    transactional_producer_config,
-)
+from topicproof.backend.settings import read_settings
 from topicproof.validators.finding import Order
 from topicproof.validators.lineage.identity import Identity
 

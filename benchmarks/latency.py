@@ -13,14 +13,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.sides import PARTITIONS, Bench, streaming
 from topicproof.backend.errors import SetupError
-from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
-from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     consumer_config,
     idempotent_producer_config,
 )
+from topicproof.backend.runs.clean import clean
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
+from topicproof.backend.runs.plan import make_plan
 
 WARMING_S = 8
 """Not counted: the pipeline starts meanwhile."""

@@ -33,15 +33,18 @@ from rich.table import Table
 from benchmarks.click import CHROMIUM, FLAGS, PATIENCE_MS
 from topicproof.backend.address import Address
 from topicproof.backend.history.store import History
+from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.cells import RESULTS, Result
 from topicproof.backend.matrix.table import cells
-from topicproof.backend.runs.lifecycle import create, execute, make_context
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.dashboard import dashboard
-from topicproof.backend.services.kafka import free_ports
 from topicproof.backend.services.keeper import Services, services
-from topicproof.backend.settings import Settings, read_settings, transactional_producer_config
+from topicproof.backend.services.processes import free_ports
+from topicproof.backend.settings import Settings, read_settings
 
 RECORDS, PARTITIONS = 10_000_000, 16
 TOPIC = "ten-million"

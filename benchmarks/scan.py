@@ -28,11 +28,12 @@ from rich.console import Console
 from rich.table import Table
 
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.settings import idempotent_producer_config, read_settings
+from topicproof.backend.settings import read_settings
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 RECORDS = 20_000_000

@@ -28,23 +28,26 @@ from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    consumer_config,
+    idempotent_producer_config,
+    spark_source_options,
+)
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.log.fates import transactions
 from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
-from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
+from topicproof.backend.runs.clean import clean
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.jars import BROKER, STREAMS, jar_files
 from topicproof.backend.services.java import java
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.services.spark import spark_session
-from topicproof.backend.settings import (
-    READ_COMMITTED,
-    Settings,
-    consumer_config,
-    idempotent_producer_config,
-    spark_source_options,
-)
+from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import Declared, TaskStarted, TransactionEnded, decode
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.readings import read
@@ -120,7 +123,7 @@ def three_brokers(bench: Bench) -> Iterator[Bench]:
     """The same Spark, and a Kafka of three brokers, each of which keeps a replica of every
     partition."""
     with tempfile.TemporaryDirectory(prefix="topicproof-bench-") as home:
-        settings = replace(bench.settings, home=Path(home), brokers=3)
+        settings = bench.settings.model_copy(update={"home": Path(home), "brokers": 3})
         with services(settings, spark=False) as up:
             yield replace(
                 bench, services=replace(bench.services, bootstrap=up.bootstrap), filled={}

@@ -17,8 +17,8 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 from benchmarks.sides import Bench
 from topicproof.backend.errors import SetupError
 from topicproof.backend.services.jars import SPARK, jar_files
-from topicproof.backend.services.kafka import end_process, free_ports
-from topicproof.backend.services.spark import EmbeddedSpark, listens
+from topicproof.backend.services.processes import end_process, free_ports, listens
+from topicproof.backend.services.spark import EmbeddedSpark
 from topicproof.backend.settings import ROOT, SPARK_START_TIMEOUT_S
 
 EXECUTOR_MEMORY = "2g"

@@ -9,7 +9,7 @@ import numpy as np
 from confluent_kafka import Producer
 
 from topicproof.backend.address import Address
-from topicproof.backend.settings import transactional_producer_config
+from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.validators.lineage.headers import (
     LINEAGE_HEADER,
     TRANSACTION_HEADER,

@@ -11,10 +11,13 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from topicproof.backend.address import Address
 from topicproof.backend.history.store import History, Run
-from topicproof.backend.runs.lifecycle import create, execute, make_context
+from topicproof.backend.kafka.client_configs import consumer_config, transactional_producer_config
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings, consumer_config, transactional_producer_config
+from topicproof.backend.settings import Settings
 from topicproof.validators.report import Report
 
 SMALL: dict[str, Any] = {

@@ -32,8 +32,9 @@ def test_the_sink_needs_the_core_dependencies_only(wheel: Path, tmp_path: Path) 
     asked = (
         "import sys, topicproof.sink\nfrom topicproof import"
         " KafkaTransactionalSink\nprint(*sorted({one.split('.')[0] for one in sys.modules} &"
-        " {'kafka', 'streamlit', 'sqlalchemy', 'pandas'}))\nprint(*(one for one in sys.modules if"
-        " one.startswith('topicproof.backend.faults')))\nprint(topicproof.sink.__file__)\n"
+        " {'kafka', 'streamlit', 'sqlalchemy', 'pandas', 'pydantic'}))\n"
+        "print(*(one for one in sys.modules if one.startswith('topicproof.backend.faults')))\n"
+        "print(topicproof.sink.__file__)\n"
     )
     answer = subprocess.run(
         [fresh, "-c", asked],

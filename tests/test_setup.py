@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from topicproof.backend import settings as settings_module
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, SetupError, UsageError
 from topicproof.backend.kafka.cluster import TXN_OFFSET_COMMIT, Cluster, require_transactions
@@ -140,7 +139,19 @@ def test_settings_pass_to_child_processes(tmp_path: Path, monkeypatch: pytest.Mo
     environment."""
     config = tmp_path / "client.properties"
     config.write_text("sasl.username=me\n")
-    mine = settings_module.read_settings(bootstrap="a:1", config=config, brokers=3, home=tmp_path)
+    mine = read_settings(bootstrap="a:1", config=config, brokers=3, home=tmp_path)
     for name, value in mine.environment().items():
         monkeypatch.setenv(name, value)
     assert read_settings() == mine
+
+
+def test_a_variable_that_does_not_fit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: TOPICPROOF_BROKERS holds a word. The sentence names the variable; an empty one counts
+    as unset."""
+    monkeypatch.setenv("TOPICPROOF_BROKERS", "")
+    assert read_settings(home=tmp_path).brokers == 1
+    monkeypatch.setenv("TOPICPROOF_BROKERS", "many")
+    with pytest.raises(UsageError, match="TOPICPROOF_BROKERS is wrong"):
+        read_settings(home=tmp_path)

@@ -31,9 +31,9 @@ from topicproof.app.snapshot import Snapshot
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.describe import VERDICT_SETTINGS
 from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, READ_UNCOMMITTED
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED
 from topicproof.validators.finding import Fate
 
 TAIL_S = 2.0

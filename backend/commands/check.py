@@ -21,7 +21,7 @@ from topicproof.backend.history.store import History
 from topicproof.backend.judging.contract import Contract, make_contract, question_of, read_contract
 from topicproof.backend.judging.selftest import NOTHING_TO_INJECT_INTO, self_test
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs import lifecycle
+from topicproof.backend.runs.check import check as judge
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
 from topicproof.validators.finding import Guarantee
@@ -96,9 +96,7 @@ def check(
         cluster.check()
         for one in terms.each():
             question = question_of(one, fields, cluster)
-            report = lifecycle.check(
-                settings, found, history, question, attachments, name, payloads
-            )
+            report = judge(settings, found, history, question, attachments, name, payloads)
             reports.append(report)
             codes.append(code_of(report))
             if self_tested and report.run is not None:

@@ -12,8 +12,9 @@ from topicproof.backend.commands.show import balances, plain, progress_line, sid
 from topicproof.backend.commands.terminal import emit, err, out, print_report
 from topicproof.backend.history.run_state import progress_fields
 from topicproof.backend.history.store import History, Run
-from topicproof.backend.runs import lifecycle
+from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
+from topicproof.validators.report import exit_code as exit_code_of
 
 
 def conclude_run(history: History, run_id: str, report: Report | None, json_: str | None) -> None:
@@ -32,7 +33,7 @@ def conclude_run(history: History, run_id: str, report: Report | None, json_: st
         out.print(f"Look closer: topicproof show {run.id}")
         if run.error:
             err.print(f"[red]{run.error}[/]", highlight=False)
-    raise typer.Exit(lifecycle.exit_code(run, report))
+    raise typer.Exit(exit_code(run, report))
 
 
 def conclude_check(reports: Sequence[Report], json_: str | None, code: int) -> NoReturn:
@@ -72,3 +73,10 @@ def run_json(run: Run) -> dict[str, Any]:
         "topics": {name: topic for name, topic in topics.items() if topic},
         "progress": progress_fields(run.progress),
     }
+
+
+def exit_code(run: Run, report: Report) -> int:
+    """The code of the run's verdict, the worst of its stages. A failed run never passes."""
+    worst = Outcome(run.verdict) if run.verdict else report.verdict
+    code = report.exit_code if worst is report.verdict else exit_code_of(worst)
+    return code or (3 if run.error else 0)

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from operator import not_
 from pathlib import Path
@@ -44,9 +44,13 @@ from topicproof.backend.errors import TopicproofError, UsageError
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.history.signoff import signoffs
 from topicproof.backend.history.store import History, Run
-from topicproof.backend.runs import lifecycle
+from topicproof.backend.runs.clean import clean as clean_run
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
 from topicproof.backend.runs.duplicates import Cause
+from topicproof.backend.runs.execute import execute as execute_run
 from topicproof.backend.runs.plan import RunPlan, make_plan
+from topicproof.backend.runs.resume import resume as resume_run
 from topicproof.backend.runs.scenarios import SCENARIOS
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
@@ -231,7 +235,7 @@ def resume(
     history = History(settings)
     settings = where_it_ran(settings, history.get(run_id))
     with stopping() as stop, services(settings, say=say) as found, _followed(history, run_id):
-        report = lifecycle.resume(settings, found, history, run_id, stop, offsets_forced)
+        report = resume_run(settings, found, history, run_id, stop, offsets_forced)
     conclude_run(history, run_id, report, json_)
 
 
@@ -321,7 +325,7 @@ def clean(
     with services(
         settings, spark=found_run.facts.session is not None and not found_run.ended_at, say=say
     ) as found:
-        deleted = lifecycle.clean(settings, found, history, run_id)
+        deleted = clean_run(settings, found, history, run_id)
     emit(json_, {"run": run_id, "deleted": deleted})
     out.print(
         f"{run_id} is gone" + (f", with its topics {', '.join(deleted)}." if deleted else ".")
@@ -333,10 +337,10 @@ def execute(
 ) -> tuple[str, Report | None]:
     """Run from end to end and print the progress; returns the run's name and its report."""
     history = History(settings)
-    made = lifecycle.create(settings, found, history, plan)
+    made = create(settings, found, history, plan)
     say(f"run {made.id}: {made.facts.source} -> {made.facts.sink}")
     with _followed(history, made.id):
-        report = lifecycle.execute(lifecycle.make_context(settings, found, history, made, stop))
+        report = execute_run(make_context(settings, found, history, made, stop))
     return made.id, report
 
 
@@ -383,7 +387,8 @@ def where_it_ran(settings: Settings, run_: Run) -> Settings:
     where = run_.facts.cluster
     if settings.bootstrap is not None:
         return settings
-    return replace(settings, bootstrap=where.bootstrap, brokers=where.brokers or settings.brokers)
+    there = {"bootstrap": where.bootstrap, "brokers": where.brokers or settings.brokers}
+    return settings.model_copy(update=there)
 
 
 def report_path(settings: Settings, run_: Run) -> Path:

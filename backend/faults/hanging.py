@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.client_configs import REQUEST_TIMEOUT_MS
 from topicproof.backend.kafka.cluster import Cluster, cluster_error
 from topicproof.backend.kafka.transaction import TransactionalProducer
-from topicproof.backend.settings import REQUEST_TIMEOUT_MS
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 EXPIRED_WITHIN_S = 60.0

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from topicproof.backend.address import Address
-from topicproof.backend.settings import REQUEST_TIMEOUT_MS, admin_config
+from topicproof.backend.kafka.client_configs import REQUEST_TIMEOUT_MS, admin_config
 
 CLIENT_TAKES_BYTES = 1_000_000_000
 """The client's own limit, raised so that the broker refuses the record."""

@@ -74,7 +74,7 @@ class Comparison:
 
 
 def compare(before: Report, after: Report) -> Comparison:
-    """Compare two reports, whatever topics they are about."""
+    """Compare two reports, of any topics."""
     figures = [
         Figure("inputs judged", before.source_records, after.source_records),
         Figure("sink offsets judged", before.sink.offsets, after.sink.offsets),

@@ -98,15 +98,15 @@ class Facts:
     served: str = ""
     """The URL of the files that the run serves; empty: it serves none."""
     session: str | None = None
-    """Of the Spark session, while the run goes on."""
+    """Id of the Spark session, while the run is active."""
     verdicts: Mapping[str, StageVerdict] = field(default_factory=dict)
-    """By stage, where there are several."""
+    """The verdicts of several stages."""
     values: Mapping[str, StageVerdict] = field(default_factory=dict)
     """Whether totals or counts are right, by sink."""
     accounts: int | None = None
-    """In the scenario totals, how many there are."""
+    """In the scenario totals, the number of accounts."""
     wrong_by: Mapping[str, int] | None = None
-    """In the scenario totals, the accounts whose total is wrong, and by how many cents."""
+    """In the scenario totals, cents of error per wrong account."""
 
     def of_stage(self, stage: str) -> Mapping[str, Offsets]:
         """Where a stage begins: offsets by source topic."""
@@ -133,7 +133,7 @@ class Progress:
     processed: int = 0
     """Inputs of the first stage whose outputs are committed."""
     total: int | None = None
-    """Inputs there will be; None while nobody knows."""
+    """The final number of inputs; None while unknown."""
     committed: int = 0
     """Transactions, as the journal declares them."""
     aborted: int = 0
@@ -143,7 +143,7 @@ class Progress:
     records_per_s: float = 0.0
     seconds_left: float | None = None
     sink: tuple[PartitionBounds, ...] = ()
-    """Of the last stage's sink. Of a table there are none."""
+    """The partitions of the last stage's sink. A table has none."""
     kept: int = 0
     """Inputs in the transactions that the journal declares committed, over all stages."""
     attempted: int = 0

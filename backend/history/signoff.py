@@ -50,7 +50,7 @@ class Standing(StrEnum):
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     EXPIRED = "waiver expired"
-    """It was accepted by virtue of a waiver whose day is over."""
+    """It was accepted under a waiver that has expired."""
     CHANGED = "evidence changed"
     """The evidence is no longer the one that was signed."""
 
@@ -90,7 +90,7 @@ class Signoff:
     verdict: Outcome
     """Of the report that was signed."""
     evidence: str
-    """SHA-256 of the evidence's manifest.json, or of those of several stages together."""
+    """SHA-256 of the evidence's manifest.json, or of all stages' manifests."""
     previous: str
     """`hash` of the entry before it."""
     hash: str = ""
@@ -119,10 +119,9 @@ class Signoff:
 
 
 def signable(settings: Settings, run: Run) -> tuple[list[Report], str]:
-    """What there is to sign: the report, of several stages all of them; and the hash of evidence
-    that is as it was written.
+    """What a signature covers: the reports of all stages, and the hash of their unchanged evidence.
 
-    Raises UsageError for a run that still goes on, EvidenceError when there is no evidence or it
+    Raises UsageError for a run that is still active, EvidenceError if the evidence is missing or
     was changed.
     """
     if run.alive:

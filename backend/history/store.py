@@ -279,22 +279,21 @@ def _engine(url: str) -> Engine:
 
 
 def _revision(engine: Engine) -> str | None:
-    """The newest step that the database has seen; None for a new one, and for one of before there
-    were steps."""
+    """The newest migration of the database; None for a new one, or one older than migrations."""
     with engine.connect() as connection:
         try:
             found: str | None = connection.scalar(text("select version_num from alembic_version"))
         except SQLAlchemyError:
-            # There is no such table, or no way to the database: the upgrade that follows tells
-            # which.
+            # Either the table is missing or the database cannot be reached. The upgrade that
+            # follows tells them apart.
             return None
     return found
 
 
 def _upgrade(engine: Engine) -> None:
-    """Apply the steps that are missing, all or none; who comes at the same time waits, and finds
-    nothing to do."""
-    # Only here: to be up to date must cost a process that opens the history nothing.
+    """Apply the missing migrations, all or none. A concurrent process waits, and then has nothing
+    to do."""
+    # Imported here: opening a history that is up to date must stay fast.
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError

@@ -1,5 +1,4 @@
-"""Figures of many reports over time: what is one pipeline, and what can be said of each of its
-reports."""
+"""Figures of many reports over time: the runs of one pipeline, and the figures of each report."""
 
 from __future__ import annotations
 

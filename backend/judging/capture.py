@@ -33,6 +33,7 @@ from topicproof.backend.judging.capture_store import (
 )
 from topicproof.backend.judging.circumstances import with_circumstances
 from topicproof.backend.judging.spark_tuning import tune
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
@@ -40,7 +41,6 @@ from topicproof.backend.kafka.log import fates, rawlog
 from topicproof.backend.kafka.origin import fetch_origin, topic_names
 from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read_clamped, register
 from topicproof.backend.services.spark import first_line
-from topicproof.backend.settings import READ_COMMITTED, spark_source_options
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.facts.balance import TRANSACTION_COLUMNS

@@ -13,8 +13,8 @@ from topicproof.backend.errors import TopicError
 from topicproof.backend.judging.candidates import SCORE_MIN, Fit, candidates, document, fits
 from topicproof.backend.judging.expectation_seen import Seen, see
 from topicproof.backend.kafka.browse.search import Row, latest
+from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.log import fates, rawlog
-from topicproof.backend.settings import READ_COMMITTED
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, parse_lineage
 from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
 

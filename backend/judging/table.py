@@ -29,9 +29,9 @@ from topicproof.backend.judging.capture_store import (
     empty,
 )
 from topicproof.backend.judging.judge import conclude
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.origin import fetch_origin, topic_names
-from topicproof.backend.settings import READ_COMMITTED, spark_source_options
 from topicproof.backend.sink.table import LINEAGE, connect_database, rows_of, shown
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.finding import Bounds, Guarantee, PartitionBounds, Witness

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from topicproof.backend.settings import REQUEST_TIMEOUT_MS
+from topicproof.backend.kafka.client_configs import REQUEST_TIMEOUT_MS
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 STUCK_S = TIMEOUT_S + 2

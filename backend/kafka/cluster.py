@@ -25,8 +25,8 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, admin_config, consumer_config
 from topicproof.backend.kafka.transaction import TransactionalProducer
-from topicproof.backend.settings import READ_COMMITTED, admin_config, consumer_config
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.finding import Bounds, PartitionBounds
 

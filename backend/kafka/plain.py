@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from topicproof.backend.address import Address
 from topicproof.backend.errors import NotDelivered
 from topicproof.backend.kafka.bounded import TIMEOUT_S
+from topicproof.backend.kafka.client_configs import plain_producer_config
 from topicproof.backend.kafka.transaction import Record, enqueue
-from topicproof.backend.settings import plain_producer_config
 
 
 class PlainProducer:

@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
+from topicproof.backend.kafka.client_configs import consumer_config
 from topicproof.backend.kafka.cluster import cluster_error
-from topicproof.backend.settings import consumer_config
 
 GROUP = "topicproof"
 """Every consumer must name a group. Nothing is committed to this one, so the cluster never stores

@@ -37,7 +37,10 @@ from topicproof.backend.errors import (
     TransactionAborted,
 )
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
-from topicproof.backend.settings import TRANSACTION_TIMEOUT_MS, transactional_producer_config
+from topicproof.backend.kafka.client_configs import (
+    TRANSACTION_TIMEOUT_MS,
+    transactional_producer_config,
+)
 
 ENOUGH = stop_after_attempt(5)
 """Attempts after retriable errors; with the timeouts about one minute in all."""

@@ -26,7 +26,10 @@ from topicproof.backend.history.store import History
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.reader import judge_deduplicated
 from topicproof.backend.matrix.table import KINDS, Cell, Damage, Trial
-from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
+from topicproof.backend.runs.clean import clean
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
@@ -51,7 +54,7 @@ class Result:
     run: str
     verdict: str
     found: Mapping[str, int]
-    """Damage and its count, where there is any."""
+    """Each damage that was found, and its count."""
     expected: str
     fired: str | None
     """The proof of it."""

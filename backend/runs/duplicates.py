@@ -22,10 +22,10 @@ from sqlalchemy import Column, Integer, MetaData, String, Table, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from topicproof.backend.errors import ClusterError, SinkError
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.fill import TIMEOUT_S, fill
 from topicproof.backend.runs.totals import account, payment
-from topicproof.backend.settings import idempotent_producer_config
 from topicproof.backend.sink.table import connect_database, said, shown
 
 HOST = "127.0.0.1"
@@ -110,7 +110,12 @@ def table_of(topic: str) -> Table:
 def _fill(twice: Twice, count: int, value: Callable[[int], bytes]) -> None:
     """One life of a producer."""
     fill(
-        *(twice.cluster, twice.topic, count, None, twice.stopped, twice.filled, twice.present),
+        twice.cluster,
+        twice.topic,
+        count,
+        stopped=twice.stopped,
+        filled=twice.filled,
+        present=twice.present,
         value=value,
         key=account,
     )

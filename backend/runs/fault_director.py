@@ -1,10 +1,9 @@
-"""The director: the part of a run's process that does the damage from outside the worker, and heals
-it.
+"""The director: it does damage from outside the worker, and heals it. It is part of the run's
+process.
 
-It follows the journal. Where a worker has claimed a fault of side `run` and waits (rendezvous.py),
-it does what the fault says, tells the journal, and heals after the fault's time, and in any case
-when the run ends, however it ends. Everything it does is told in the journal with what shows it:
-that is the proof that a fault fired.
+It follows the journal. A worker claims a fault of side `run` and waits (rendezvous.py). The
+director strikes, writes to the journal, and heals after the fault's time, or when the run ends. Its
+journal entries hold the evidence: they prove that a fault fired.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ REQUESTS = {
     "end": (Api.END_TXN, None),
     "abort": (Api.END_TXN, None),
 }
-"""What a fault calls a request: which one it is inside of transactions, and without them."""
+"""By the faults' name of a request: the API with transactions, and without them."""
 
 
 @dataclass(frozen=True)
 class Struck:
-    """What the director must know of the run that it strikes."""
+    """The run that the director strikes."""
 
     settings: Settings
     cluster: Cluster
@@ -58,8 +57,7 @@ class Struck:
 
 
 class Director(threading.Thread):
-    """`with Director(struck, faults) as director`, then let the sink connect to
-    `director.bootstrap`."""
+    """Use it as a context manager, and let the sink connect to `director.bootstrap`."""
 
     def __init__(self, struck: Struck, faults: Sequence[str]) -> None:
         super().__init__(name="director", daemon=True)
@@ -70,7 +68,7 @@ class Director(threading.Thread):
         self.ended = threading.Event()
         self.opened = ExitStack()
         self.handle: Callable[[int, str], str] = lambda _node, _do: ""
-        """Of the embedded brokers, while a fault may need it."""
+        """Hurts and heals embedded brokers, if a fault needs it."""
         self.heals: dict[str, Callable[[], str]] = {}
         self.lock = threading.Lock()
         if any(fault.kind in (NETWORK, ISOLATED) for fault in self.faults.values()):
@@ -78,12 +76,12 @@ class Director(threading.Thread):
 
     @property
     def bootstrap(self) -> str:
-        """Where the sink finds the brokers: through the proxy when a fault needs one."""
+        """The sink's address of the brokers: the proxy, if a fault needs one."""
         return self.struck.cluster.address.bootstrap if self.proxy is None else self.proxy.bootstrap
 
     def __enter__(self) -> Self:
-        """Raises SetupError when the proxy cannot listen, UsageError when the brokers are not ours
-        to strike."""
+        """Raises SetupError if the proxy cannot listen, UsageError if the brokers are not
+        embedded."""
         if not self.faults:
             return self
         cluster, journal = self.struck.cluster, self.struck.names.journal
@@ -116,7 +114,7 @@ class Director(threading.Thread):
             try:
                 claims = [entry for entry in self.reader.news() if isinstance(entry, FaultFired)]
             except ClusterError:
-                continue  # The brokers may be the ones that are struck.
+                continue  # A fault may have struck the brokers.
             for claim in claims:
                 name = claim.fault
                 if name in self.faults and name not in done:
@@ -132,7 +130,7 @@ class Director(threading.Thread):
             self._tell(name, Told.DONE, said)
 
     def _do(self, name: str, fault: Fault, claim: FaultFired) -> str:
-        """Gives what was done, in words."""
+        """Returns a description of the damage."""
         if fault.kind == NETWORK:
             return self._arm(name, fault, claim)
         if fault.kind == OPEN:
@@ -155,7 +153,7 @@ class Director(threading.Thread):
         times, seconds = fault.number("times"), float(fault.number("seconds"))
         rule = Rule(api, How(fault.word("how")), times, topic, seconds, aborts=request == "abort")
         if self.struck.transactional:
-            # Of the worker that waits, whatever other workers do meanwhile.
+            # For the waiting worker only: other workers continue.
             rule.writer = f"-{claim.source_topic}-{claim.source_partition}"
         rule.arrived = lambda said: self._tell(name, Told.HEALED, f"{api.name} arrived {said}")
         rule.heard = lambda: self._tell(
@@ -181,7 +179,7 @@ class Director(threading.Thread):
             proxy.heal()
             return "the worker reaches the brokers again"
 
-        # The worker must hear the answer, and does not when it is cut off first.
+        # The worker must receive the answer before it is cut off.
         self._later(name, seconds, heal)
         proxy.isolate()
         return f"the worker is cut off from the brokers for {seconds} s"
@@ -197,7 +195,7 @@ class Director(threading.Thread):
         return f"a foreign transaction is open in every partition of {sink}"
 
     def _later(self, name: str, seconds: float, heal: Callable[[], str]) -> None:
-        """Heal after so long, or when the run ends if that is sooner."""
+        """Heal after this time, or when the run ends if that is sooner."""
         self.heals[name] = heal
         timer = threading.Timer(seconds, self._heal, [name])
         timer.start()
@@ -205,7 +203,7 @@ class Director(threading.Thread):
         self.opened.callback(timer.cancel)
 
     def _heal(self, name: str) -> None:
-        """Once, whoever asks for it."""
+        """Heal once, however often it is called."""
         with self.lock:
             heal = self.heals.pop(name, None)
         if heal is None:

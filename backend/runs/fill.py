@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from topicproof.backend.errors import ClusterError, TopicError
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     READ_UNCOMMITTED,
     REQUEST_TIMEOUT_MS,
     consumer_config,
     idempotent_producer_config,
 )
+from topicproof.backend.kafka.cluster import Cluster
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 TICK_S = 0.02
@@ -36,14 +36,12 @@ def fill(
     value: Callable[[int], bytes] | None = None,
     key: Callable[[int], bytes] | None = None,
 ) -> int:
-    """Append the integers that are missing of 0..records-1 (or on and on, when `records` is None)
-    until `stopped`.
+    """Append the missing integers of 0..records-1 until `stopped`. `records` None: no last one.
 
-    Key and value are made by `key` and `value`; None: the integer as text.
-
-    `rate` is in records per second; `filled` hears how many are there now; `present` are the
-    integers that an earlier, killed fill already wrote. Gives how many are there at the end. Raises
-    ClusterError when one was not acknowledged.
+    `key` and `value` make a record's key and value; None: the integer as text. `rate` is in records
+    per second. `filled` receives the number of present integers. `present` are the integers that an
+    earlier, killed fill wrote. Returns the final number. Raises ClusterError if a record was not
+    acknowledged.
     """
     there = set(present)
     numbers: Iterator[int] = iter(range(records)) if records is not None else itertools.count()
@@ -85,9 +83,9 @@ def numbers_in(
     topic: str,
     number: Callable[[Message], bytes | None] = lambda message: message.key(),
 ) -> set[int]:
-    """The integers that a topic of ours holds: `number` gives the text of one.
+    """The integers in a topic that a run filled. `number` gives a message's integer as text.
 
-    Raises TopicError when it holds something else.
+    Raises TopicError for any other record.
     """
     bounds = cluster.bounds(topic)
     ends = {p.partition: p.hw for p in bounds.partitions if p.hw > p.start}
@@ -120,7 +118,7 @@ def numbers_in(
 
 
 def _connect(producer: Producer, topic: str) -> None:
-    """A metadata answer first: the producer id then takes 0.05 s instead of up to 1 s."""
+    """Fetch metadata first: the producer id then takes 0.05 s instead of up to 1 s."""
     try:
         producer.list_topics(topic, timeout=TIMEOUT_S)
     except KafkaException as error:

@@ -1,4 +1,4 @@
-"""Runs as detached processes: they outlive whoever started them, and what they say is kept.
+"""Runs as detached processes: they outlive their parent, and their output is kept.
 
 A run's process owns its entry in the history, so the entry whose owner is the started process is
 the run.
@@ -12,7 +12,6 @@ import select
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,21 +30,21 @@ from topicproof.backend.settings import (
     Settings,
     socket_path,
 )
+from topicproof.backend.waiting import ask_until
 
 MODULE = "topicproof.backend.cli"
 PLAN, LOG = "plan.yaml", "process.log"
 LINES_SHOWN = 15
 _POLL_S = 0.1
 _STARTED: list[subprocess.Popen[bytes]] = []
-"""Processes this one started. They outlive it, so nobody waits for them; a dropped handle would
-warn."""
+"""Processes that this one started and does not wait for. A dropped handle would warn."""
 
 
 def start_run(
     settings: Settings, plan: RunPlan, say: Callable[[str], None] = lambda _text: None
 ) -> str:
-    """Start a run in a process of its own; gives its id once the history knows it. `say` hears what
-    it says meanwhile.
+    """Start a run in a process of its own. Returns its id once the history knows it. `say` receives
+    its output until then.
 
     Raises SetupError with the process's own words when it ended before that, EvidenceError when the
     home cannot be written.
@@ -62,7 +61,7 @@ def start_run(
     run_id = _start(settings, ["run", str(path)], folder / LOG, say)
     home = settings.runs / run_id
     home.mkdir(parents=True, exist_ok=True)
-    # The process goes on writing to its log: a file that moves keeps its readers and writers.
+    # The process keeps writing to its log: open files survive a move.
     for name in (PLAN, LOG):
         (folder / name).rename(home / name)
     folder.rmdir()
@@ -72,14 +71,14 @@ def start_run(
 def start_resume(
     settings: Settings, run_id: str, say: Callable[[str], None] = lambda _text: None
 ) -> None:
-    """Resume a run in a process of its own; returns once that process owns it. Raises as
+    """Resume a run in a process of its own. Returns once that process owns it. Raises as
     `start_run` does."""
     (settings.runs / run_id).mkdir(parents=True, exist_ok=True)
     _start(settings, ["resume", run_id], settings.runs / run_id / LOG, say)
 
 
 def start_matrix(settings: Settings, say: Callable[[str], None] = lambda _text: None) -> None:
-    """Start the small matrix in a process of its own; returns once its first cell runs. Raises as
+    """Start the small matrix in a process of its own. Returns once its first cell runs. Raises as
     `start_run` does."""
     folder = settings.home / "matrix"
     try:
@@ -90,13 +89,12 @@ def start_matrix(settings: Settings, say: Callable[[str], None] = lambda _text: 
 
 
 def said(settings: Settings, run_id: str) -> str:
-    """The last lines of what a run's process said; empty for a run that was not started from
-    here."""
+    """The last lines of a run's output; empty if the run was not started as a detached process."""
     return _end(settings.runs / run_id / LOG)
 
 
 def _start(settings: Settings, arguments: list[str], log: Path, say: Callable[[str], None]) -> str:
-    """Start the command line detached and wait until its process owns a run; gives the run's id."""
+    """Start the command line detached, and wait until it owns a run. Returns the run's id."""
     with log.open("ab") as output:
         said_before = output.tell()
         process = _fork(settings, arguments, output) or _spawn(settings, arguments, output)
@@ -116,8 +114,7 @@ class _Started:
 
 
 def _fork(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Started | None:
-    """From the process that has done the imports; None where there is none: Spark was given by
-    address."""
+    """Fork the prefork server. None if there is none, as for a Spark that was given by address."""
     environment = {**os.environ, **settings.environment()}
     with Path(os.devnull).open() as nothing:
         streams = [nothing.fileno(), output.fileno(), output.fileno()]
@@ -154,35 +151,39 @@ def _await_run(
     history: History, process: _Started, log: Path, said_before: int, say: Callable[[str], None]
 ) -> str:
     mark = f"{socket.gethostname()}:{process.pid}:"
-    deadline = time.monotonic() + BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S
     heard = ""
-    while True:
+
+    def look() -> tuple[str | None, bool]:
+        """The run's id, and whether the process ended before the history was read."""
+        nonlocal heard
         ended = process.ended()
-        for run in history.list(limit=20):
-            if (run.owner or "").startswith(mark):
-                return run.id
-        if ended:
-            raise SetupError(
-                "The process of the run ended before the run began. It said:"
-                f" {_end(log, said_before) or 'nothing.'}"
-            )
-        if time.monotonic() > deadline:
-            raise SetupError(
-                f"The run has not begun yet. Its process goes on; what it says is in {log}."
-            )
+        begun = [run.id for run in history.list(limit=20) if (run.owner or "").startswith(mark)]
+        if begun:
+            return begun[0], ended
         if (line := _end(log, said_before).rpartition("\n")[2]) != heard:
             heard = line
             say(line)
-        time.sleep(_POLL_S)
+        return None, ended
+
+    timeout_s = BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S
+    run_id, ended = ask_until(look, any, timeout_s, _POLL_S)
+    if run_id is not None:
+        return run_id
+    if ended:
+        raise SetupError(
+            "The process of the run ended before the run began. It said:"
+            f" {_end(log, said_before) or 'nothing.'}"
+        )
+    raise SetupError(f"The run has not begun yet. Its process continues; its log is {log}.")
 
 
 def _end(log: Path, since: int = 0) -> str:
-    """The last lines of a log, of what was written behind byte `since`."""
+    """The last lines that were written to a log after byte `since`."""
     try:
         text = log.read_bytes()[since:].decode(errors="replace")
     except FileNotFoundError:
         return ""
-    # What librdkafka logs about its connections (`%3|...`) stays in the file; the error that
-    # follows says it better.
+    # librdkafka's logs of its connections (`%3|...`) are left out: the error that follows is
+    # clearer.
     lines = [line for line in text.splitlines() if not line.startswith("%")]
     return "\n".join(lines[-LINES_SHOWN:])

@@ -1,8 +1,5 @@
-"""A run while it goes on: what its stages share, and who watches it.
-
-The monitor renews the lease, publishes the live figures in the history and hears a requested stop
-there.
-"""
+"""The monitor of a running run: it renews the lease, publishes live figures in the history, and
+reads stop requests there."""
 
 from __future__ import annotations
 
@@ -11,20 +8,14 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 from topicproof.backend.errors import ClusterError, SinkError, TopicproofError
 from topicproof.backend.history.run_state import Names, Progress, StageProgress
-from topicproof.backend.history.store import History, Run, State
-from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.history.store import State
+from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.file_server import requests
-from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.query import committed_of
-from topicproof.backend.runs.scenarios import Stage, Work, scenario
-from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import (
     Declared,
     Entry,
@@ -37,55 +28,8 @@ TICK_S = 0.5
 RATE_WINDOW_S = 5.0
 
 
-@dataclass
-class Context:
-    """What every stage of one run needs."""
-
-    settings: Settings
-    services: Services
-    history: History
-    cluster: Cluster
-    run: Run
-    plan: RunPlan
-    stop: threading.Event = field(default_factory=threading.Event)
-    stage: State = State.CREATED
-    filled: int = 0
-
-    @property
-    def stages(self) -> list[tuple[Stage, Names]]:
-        """The scenario's stages and what they are called in this run, in the order of the data."""
-        return list(zip(scenario(self.plan.scenario).stages, self.run.facts.stages, strict=True))
-
-    @property
-    def work(self) -> Work:
-        return Work(self.plan, self.run.facts.topics, self.run.facts.served)
-
-    @property
-    def requests_log(self) -> Path:
-        """What was asked for of the files that the run serves."""
-        return self.folder / "requests.log"
-
-    @property
-    def names(self) -> Names:
-        """Of the first stage."""
-        return self.stages[0][1]
-
-    @property
-    def folder(self) -> Path:
-        return self.settings.runs / self.run.id
-
-    def enter(self, state: State) -> None:
-        self.stage = state
-        self.history.enter(self.run.id, state)
-
-    def remember(self, **facts: Any) -> None:
-        self.history.remember(self.run.id, replace(self.run.facts, **facts))
-        self.run = self.history.get(self.run.id)
-
-
 class Monitor(threading.Thread):
-    """Renews the lease, publishes the live figures and hears a requested stop, every half
-    second."""
+    """Renews the lease, publishes live figures and reads stop requests, every half second."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(name="monitor", daemon=True)
@@ -102,8 +46,7 @@ class Monitor(threading.Thread):
             try:
                 self.seen = self._look()
             except (ClusterError, SinkError) as error:
-                # A broker that is away for a moment must not end the run; the page says what could
-                # not be seen.
+                # A broker's short absence must not end the run. The page shows the error.
                 self.seen = replace(self.seen, stage=self.context.stage, trouble=str(error))
             try:
                 if self.context.history.renew(self.context.run.id, self.seen):
@@ -157,8 +100,7 @@ class Monitor(threading.Thread):
         )
 
     def _stage(self, names: Names) -> StageProgress:
-        """Offsets, not records: where a source is transactional its markers count too, on both
-        sides alike."""
+        """Counts offsets, not records: in a transactional source both figures include markers."""
         processed = there = 0
         for source, began in self.context.run.facts.of_stage(names.stage).items():
             offsets = committed_of(self.context.cluster, names, source)
@@ -182,7 +124,7 @@ def _ended(entry: Entry, outcome: Declared) -> bool:
 
 @contextmanager
 def watched(context: Context) -> Iterator[None]:
-    """The monitor beside the work. Raises what kept it from doing its part."""
+    """Run the monitor beside the work. Raises its error."""
     monitor = Monitor(context)
     monitor.start()
     try:

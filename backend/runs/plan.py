@@ -16,15 +16,14 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from topicproof.backend.errors import TopicproofError, UsageError
-from topicproof.backend.faults.kinds import CRASH, ERROR, ZOMBIE, parse_fault
+from topicproof.backend.faults.kinds import parse_fault
+from topicproof.backend.kafka.client_configs import TRANSACTION_TIMEOUT_MS
 from topicproof.backend.runs.duplicates import Cause
 from topicproof.backend.runs.limits import Limits
-from topicproof.backend.runs.scenarios import SCENARIOS, Scenario, scenario
-from topicproof.backend.settings import TRANSACTION_TIMEOUT_MS
-from topicproof.backend.sink.hooks import Step
+from topicproof.backend.runs.plan_rules import require_agreement
+from topicproof.backend.runs.scenarios import SCENARIOS, scenario
 from topicproof.backend.yaml_fields import Place, TopicName, YamlFields, where
 
 REFUSED_SOURCE_OPTIONS = {
@@ -91,20 +90,12 @@ def _expression(text: str | None) -> str | None:
     return None if text is None else check_expression(text)
 
 
-def _disagree(why: str, *place: str | int) -> PydanticCustomError:
-    """Fields that are right each and wrong together: the one at `place` is to be changed."""
-    return PydanticCustomError("plan", "{why}", {"why": why, "place": place})
-
-
 def _as_value_error(call: Any) -> None:
     try:
         call()
     except TopicproofError as error:
         raise ValueError(str(error)) from error
 
-
-TABLE_FAULTS = (CRASH, ERROR, ZOMBIE)
-"""Kinds that strike a worker whose sink is a table: the others strike what lies in Kafka."""
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
@@ -225,156 +216,8 @@ class RunPlan(BaseModel):
 
     @model_validator(mode="after")
     def _agree(self) -> RunPlan:
-        if self.source.topic is not None and self.source.topic == self.sink.topic:
-            raise _disagree(
-                f"source and sink are the same topic, {self.sink.topic}. Choose another sink.",
-                "sink",
-                "topic",
-            )
-        if not self.idempotence and self.guarantee == "exactly_once":
-            raise _disagree(
-                "exactly_once needs idempotence. Choose at_least_once to do without it.",
-                "idempotence",
-            )
-        if self.acks == "0" and self.guarantee != "at_most_once":
-            raise _disagree(
-                f"{self.guarantee} needs acks=all. Choose at_most_once to do without it.", "acks"
-            )
-        chosen = scenario(self.scenario)
-        for given, field in ((self.key, "key"), (self.value, "value")):
-            if given is not None and not chosen.expressions:
-                raise _disagree(
-                    f"{chosen.name} takes no expression. Choose the scenario yours, or remove it.",
-                    field,
-                )
-        if chosen.expressions and self.value is None:
-            raise _disagree(
-                "yours needs a value: a Spark SQL expression, such as `value: upper(value)`.",
-                "scenario",
-            )
-        if chosen.value is None and self.source.topic is None:
-            raise _disagree(
-                f"{chosen.name} fills no topic: name an existing one as source.topic.", "scenario"
-            )
-        if self.deduplicate_s is not None and chosen.name != "totals":
-            raise _disagree(
-                f"{chosen.name} has no deduplication. Choose the scenario totals, or remove it.",
-                "deduplicate_s",
-            )
-        self._agree_on_duplicates(chosen)
-        if len(chosen.sources) > 1 and self.source.topic is not None:
-            raise _disagree(
-                f"{chosen.name} reads several topics of its own. Remove source.topic.",
-                "source",
-                "topic",
-            )
-        self._agree_on_tables(chosen)
-        self._agree_on_lineage(chosen)
-        for number, fault in enumerate(map(parse_fault, self.faults)):
-            if fault.needs_transactions and self.guarantee != "exactly_once":
-                raise _disagree(
-                    f"{fault} strikes transactions, and {self.guarantee} has none. Choose"
-                    " exactly_once.",
-                    *("faults", number),
-                )
+        require_agreement(self)
         return self
-
-    def _agree_on_duplicates(self, chosen: Scenario) -> None:
-        if self.source.url is not None and self.duplicates is not Cause.TRANSFER:
-            raise _disagree(
-                "only a transfer reads a database. Say duplicates: transfer, or remove it.",
-                "source",
-                "url",
-            )
-        if self.duplicates is None:
-            return
-        if chosen.name != "totals":
-            raise _disagree(
-                f"{chosen.name} has no payments. Choose the scenario totals, or remove it.",
-                "duplicates",
-            )
-        if not self.fills or self.until_stopped or self.rate is not None:
-            given = (
-                "source.topic"
-                if not self.fills
-                else "until_stopped"
-                if self.until_stopped
-                else "rate"
-            )
-            raise _disagree(
-                f"a fill that repeats payments goes to its end by itself. Remove {given}.",
-                "duplicates",
-            )
-
-    def _agree_on_lineage(self, chosen: Scenario) -> None:
-        """What needs the headers of lineage, or a judge who has them."""
-        if self.lineage == "record":
-            return
-        if self.lineage == "packed":
-            self._agree_on_packs(chosen)
-            return
-        needy = {
-            "faults": self.faults,
-            "sink.dead_letters": self.sink.dead_letters,
-            "table": chosen.tables,
-        }
-        for given in (name for name, value in needy.items() if value):
-            raise _disagree(
-                f"{given} needs lineage: what becomes of its records is told by it. Remove one.",
-                "lineage",
-            )
-        if self.judged and not (chosen.keyed and self.fills):
-            raise _disagree(
-                "without lineage a run is judged by key, which needs one output for each input, and"
-                " keys that differ. Choose the scenario squares and let the run fill its source, or"
-                " say judged: false.",
-                "lineage",
-            )
-
-    def _agree_on_packs(self, chosen: Scenario) -> None:
-        """What cannot have one header for many records."""
-        if self.guarantee != "exactly_once":
-            raise _disagree(
-                f"packed lies in transactions, and {self.guarantee} has none. Choose record, or"
-                " exactly_once.",
-                "lineage",
-            )
-        if chosen.tables or any(stage.stateful for stage in chosen.stages):
-            what = (
-                "a table has a column for it in every row"
-                if chosen.tables
-                else "a stateful stage cannot pack it"
-            )
-            raise _disagree(f"{what}. Choose record, or another scenario.", "lineage")
-
-    def _agree_on_tables(self, chosen: Scenario) -> None:
-        """What a table can do, and what only topics can."""
-        if not chosen.tables:
-            if self.sink.url is not None:
-                raise _disagree(
-                    f"{chosen.name} writes topics. Choose the scenario table, or remove sink.url.",
-                    "sink",
-                    "url",
-                )
-            return
-        if self.guarantee == "at_most_once":
-            raise _disagree(
-                "a table is written exactly_once or at_least_once. Choose one of these.",
-                "guarantee",
-            )
-        if self.sink.dead_letters or self.sink.partitions is not None:
-            given = "dead_letters" if self.sink.dead_letters else "partitions"
-            raise _disagree(f"a table has no {given.replace('_', ' ')}. Remove it.", "sink", given)
-        if self.reader:
-            raise _disagree("a table is not polled. Remove it.", "reader")
-        for number, fault in enumerate(map(parse_fault, self.faults)):
-            if fault.kind not in TABLE_FAULTS or fault.step is Step.COMMITTING:
-                raise _disagree(
-                    f"{fault} strikes transactions of Kafka, and a table is written in the"
-                    f" database's. Choose {', '.join(kind.name for kind in TABLE_FAULTS)}, at any"
-                    f" step but {Step.COMMITTING}.",
-                    *("faults", number),
-                )
 
     @property
     def fills(self) -> bool:

@@ -1,5 +1,4 @@
-"""Process: the streaming queries of a scenario's stages, from their sources through their
-expressions into the sink."""
+"""The streaming queries of a scenario's stages: from the sources through expressions into sinks."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ from topicproof.backend.faults.injecting import (
     InjectingStatefulSink,
 )
 from topicproof.backend.history.run_state import Names
+from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.records_source import OVERFLOW
 from topicproof.backend.runs.plan import RunPlan, refused
 from topicproof.backend.runs.scenarios import Stage, Work, as_text
 from topicproof.backend.services.spark import first_line
-from topicproof.backend.settings import spark_source_options
 from topicproof.backend.sink.journal import GenerationBegun, append_to_journal, read_journal
 from topicproof.backend.sink.outputs import REMEDY_SHUFFLED
 from topicproof.backend.sink.position import journalled, moved, next_generation
@@ -45,14 +44,14 @@ _EXPLAINING = threading.Lock()
 
 @dataclass(frozen=True)
 class Prepared:
-    """A stage that may start: nothing that must be refused was found."""
+    """A stage that passed all checks and may start."""
 
     stage: Stage
     names: Names
     rows: DataFrame
-    """For the sink."""
+    """The rows for the sink."""
     bootstrap: str | None = None
-    """Where the sink finds the brokers, if not where everybody does."""
+    """The sink's own address of the brokers; None: the same as all other clients'."""
 
     def transactional_ids(self, cluster: Cluster) -> list[str]:
         names = self.names
@@ -67,7 +66,7 @@ class Prepared:
 def prepare(
     spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, names: Names
 ) -> Prepared:
-    """The stage's rows, after everything that must be refused before a record is written.
+    """The stage's rows, after all checks that must pass before a record is written.
 
     Raises SinkError for a refusal, SparkError for a Spark that is set up unsoundly.
     """
@@ -83,8 +82,7 @@ def prepare(
     )
     rows = transform(read_source(spark, cluster, plan, stage, names, offsets), stage, work)
     if stage.stateful:
-        # What the checkpoint says goes before this once there is one; the sink refuses where the
-        # two differ.
+        # A checkpoint's own number wins over this one. The sink refuses if they differ.
         spark.conf.set(
             "spark.sql.shuffle.partitions", str(len(cluster.partitions(batches_topic(names.group))))
         )
@@ -129,19 +127,18 @@ def _process(
         settled = not stopped()
     except PySparkException as error:
         cause = explained(error)
-        # Whoever fenced us is at work; settling would fence them in turn.
+        # The producer that fenced us is at work: settling would fence it in turn.
         settled = isinstance(cause, Fenced)
         raise cause from error
     finally:
         for query in going if len(stages) > 1 else []:
-            # One of several has failed, and the others would go on without it.
+            # If one of several fails, the others would continue without it.
             query.stop()
         exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
         fenced = [one for one in stages if exactly_once or one.stage.table]
         if fenced and not settled:
-            # First the generation: Spark does not wait for the workers of a query that it stops,
-            # and one that takes its transactional id after we have settled it must find that its
-            # time is over.
+            # First the generation: Spark does not wait for the workers of a query that it stops.
+            # A late worker that takes its transactional id must find its generation outdated.
             for one in fenced:
                 begin_generation(cluster, one.names)
             cluster.fence_and_abort(
@@ -150,12 +147,11 @@ def _process(
 
 
 def begin_generation(cluster: Cluster, names: Names) -> int:
-    """From now on, workers of an earlier start of the stage end. Gives the number that those of the
-    next one carry."""
+    """End the workers of earlier starts of the stage. Returns the generation of the next start."""
     generation = next_generation(cluster, names.group, names.journal)
     if generation > 1:
-        # Before any lock is asked for: who stands still on purpose may hold it, and goes on when
-        # this is said.
+        # Before any lock is taken: a worker that a fault holds may own it, and continues when it
+        # reads this entry.
         append_to_journal(cluster.address, names.journal, GenerationBegun(generation))
     if names.database is not None:
         set_generation(names.database, names.group, generation)
@@ -163,8 +159,7 @@ def begin_generation(cluster: Cluster, names: Names) -> int:
 
 
 def committed_of(cluster: Cluster, names: Names, source: str) -> dict[int, int]:
-    """The offset of a stage's next input, by partition of a source topic: from where its sink
-    commits it.
+    """The offset of a stage's next input, by source partition, from where its sink commits it.
 
     Raises ClusterError, SinkError.
     """
@@ -184,8 +179,8 @@ def read_source(
     options = {
         **spark_source_options(cluster.address, plan.source.isolation),
         "includeHeaders": str(stage.headers).lower(),
-        # There a batch is a transaction of each shuffle partition, of which there are as many as of
-        # the source.
+        # In a stateful stage each shuffle partition writes one transaction a batch, and there are
+        # as many shuffle partitions as source partitions.
         **(
             {"maxOffsetsPerTrigger": str(plan.per_transaction * sum(map(len, offsets.values())))}
             if stage.stateful
@@ -193,8 +188,7 @@ def read_source(
         ),
         **plan.source.options,
         "subscribe": ",".join(names.sources),
-        # Used only while there is no checkpoint: a lost one starts again where the sink really
-        # stands.
+        # Used without a checkpoint only: after its loss, the run starts from the sink's position.
         "startingOffsets": json.dumps(
             {
                 topic: {str(p): offset for p, offset in of_topic.items()}
@@ -294,8 +288,8 @@ SOURCE_COLUMNS = (
 
 
 def require_expressions(spark: SparkSession, plan: RunPlan) -> None:
-    """Raises UsageError for an expression of the plan that Spark does not take, or that gives
-    nothing like a text."""
+    """Raises UsageError for an expression of the plan that Spark refuses, or whose result cannot
+    become text."""
     rows = as_text(spark.createDataFrame([], SOURCE_COLUMNS))
     for field, text in (("key", plan.key), ("value", plan.value)):
         if text is None:
@@ -330,10 +324,10 @@ def require_no_speculation(spark: SparkSession) -> None:
 
 
 def require_no_shuffle(rows: DataFrame) -> None:
-    """Raises ShuffledInput when rows of one source partition would be spread over tasks: seen to
-    lose records."""
+    """Raises ShuffledInput if rows of one source partition would be spread over tasks, which loses
+    records."""
     plan = io.StringIO()
-    # Spark gives its plan to standard output only, of which there is one for all threads.
+    # Spark prints its plan to standard output only, which all threads share.
     with _EXPLAINING, contextlib.redirect_stdout(plan):
         rows.explain()
     if re.search(r"\bExchange\b", plan.getvalue()):
@@ -341,8 +335,8 @@ def require_no_shuffle(rows: DataFrame) -> None:
 
 
 def explained(error: PySparkException) -> TopicproofError:
-    """The sink's own error when Spark's text carries one (a worker's exception reaches us as text),
-    else SparkError."""
+    """The sink's own error if Spark's text carries one, else SparkError. A worker's exception
+    reaches us as text only."""
     text = str(error)
     for match in re.finditer(r"backend\.errors\.(\w+): (.+)", text):
         kind = getattr(errors, match.group(1), None)
@@ -360,8 +354,7 @@ def explained(error: PySparkException) -> TopicproofError:
             " and Spark cannot process it: remove the record."
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # The last line of a worker's traceback says what happened; Spark's own first line only that
-    # something did.
+    # The last line of a worker's traceback names the cause. Spark's own first line does not.
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if "PYTHON_EXCEPTION" in text and raised:
         return SparkError(f"The Spark query failed in a Python worker: {raised[0][:500]}")
@@ -373,7 +366,7 @@ def explained(error: PySparkException) -> TopicproofError:
 def _await(
     going: list[StreamingQuery], stopped: Callable[[], bool], tick: Callable[[], None]
 ) -> None:
-    """Until all of them have ended, or `stopped`. Takes those that have ended out of the list."""
+    """Wait until all queries end, or `stopped`. Ended queries are removed from the list."""
     while True:
         # awaitTermination, because it keeps the Connect session alive as well.
         wait_s = POLL_S / len(going)

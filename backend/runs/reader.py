@@ -25,24 +25,24 @@ import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.settings import READ_COMMITTED, consumer_config
 from topicproof.validators.finding import Bounds
 from topicproof.validators.merged_topics import split
 
 log = logging.getLogger(__name__)
 
 FOLDER = "reader"
-"""In the run's folder."""
+"""Folder of the account, in the run's folder."""
 KEEP_S = 2.0
 CATCH_UP_S = 20.0
-"""How long it goes on after the pipeline has ended, until it has received all that is stable."""
+"""How long the reader may take after the pipeline, to receive all stable records."""
 POLL_RECORDS = 10_000
 POLL_S = 0.2
 
 
 class Polled(NamedTuple):
-    """One row of the account: validators/polled.py says what it means."""
+    """One row of the account, as documented in validators/polled.py."""
 
     topic: str
     session: str
@@ -67,8 +67,7 @@ Place = tuple[str, int]
 def reading(
     cluster: Cluster, begin: Mapping[str, Mapping[str, int]], folder: Path
 ) -> Iterator[None]:
-    """Read the topics of `begin` (offsets by topic and partition) for as long as the block
-    lasts."""
+    """Read the topics of `begin` (offsets by topic and partition) until the block ends."""
     stop = threading.Event()
     reader = Reader(
         cluster,
@@ -85,7 +84,7 @@ def reading(
 
 
 class Reader:
-    """One session."""
+    """One session of a reader."""
 
     def __init__(self, cluster: Cluster, begin: Mapping[Place, int], folder: Path) -> None:
         self.cluster = cluster
@@ -97,8 +96,8 @@ class Reader:
         self.kept = 0
 
     def read(self, stop: threading.Event) -> None:
-        """Until `stop`, and then until everything stable is received. What goes wrong ends the
-        session, not the run: what was received until then is its account."""
+        """Read until `stop`, then until all stable records are received. An error ends the session,
+        not the run: its account holds the records received until then."""
         self.folder.mkdir(parents=True, exist_ok=True)
         group = f"{self.session}-reader"
         consumer = Consumer(consumer_config(self.cluster.address, group, READ_COMMITTED))
@@ -158,7 +157,7 @@ class Reader:
                     self._add(poll, place, first, last, stable[place])
 
     def _stable(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The last stable offsets, asked now."""
+        """The current last stable offsets."""
         wanted = set(places)
         topics = sorted({topic for topic, _ in wanted})
         bounds = {topic: self.cluster.bounds(topic) for topic in topics}
@@ -184,7 +183,7 @@ class Reader:
 
 
 def runs(offsets: list[int]) -> list[tuple[int, int]]:
-    """Offsets in the order of receipt, as (first, last) of those that follow one another."""
+    """Offsets in the order of receipt, as ranges (first, last)."""
     found: list[list[int]] = []
     for offset in offsets:
         if found and offset == found[-1][1] + 1:

@@ -1,5 +1,4 @@
-"""Judging a run: each stage's sinks against its sources, all the sinks of a stage as one; and end
-to end."""
+"""Judging a run: each stage's sinks, as one, against its sources, and the whole run end to end."""
 
 from __future__ import annotations
 
@@ -28,13 +27,13 @@ from topicproof.backend.judging.capture_store import (
 )
 from topicproof.backend.judging.judge import conclude, judge_topics, with_headers
 from topicproof.backend.judging.table import judge_table
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, spark_source_options
 from topicproof.backend.kafka.log import rawlog
 from topicproof.backend.kafka.origin import topic_names
-from topicproof.backend.runs.monitor import Context
+from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.query import committed_of
 from topicproof.backend.runs.reader import FOLDER, read_account
 from topicproof.backend.runs.scenarios import Stage, scenario
-from topicproof.backend.settings import READ_COMMITTED, spark_source_options
 from topicproof.backend.sink.journal import read_journal
 from topicproof.backend.sink.options import OFF, PACKED
 from topicproof.backend.sink.position import journalled
@@ -50,18 +49,17 @@ from topicproof.validators.readings import keep, read
 from topicproof.validators.report import Report
 
 STAGES = "stages"
-"""Folder, in a run's folder, of the reports of its stages where there are several: one folder
-each."""
+"""Folder, in a run's folder, with one report folder for each of several stages."""
 
 
 class Until(Enum):
-    """Up to where a run answers for its source."""
+    """Up to which offset of its source a run is judged."""
 
     END = auto()
     COMMITTED = auto()
-    """The committed offsets: it was stopped there."""
+    """The committed offsets, where a stopped run ended."""
     JOURNALLED = auto()
-    """Where the journal says that its last transactions ended: it refused to go on, because its
+    """The end of the last transactions in the journal: the run refused to continue because its
     offsets were moved."""
 
 
@@ -70,26 +68,25 @@ class Judged:
     """What a run's topics prove."""
 
     report: Report
-    """Of its stage; of several, end to end."""
+    """The report of a single stage, or of several end to end."""
     stages: Mapping[str, Report] = field(default_factory=dict)
-    """Of each of several."""
+    """The reports of several stages."""
     values: Mapping[str, StageVerdict] = field(default_factory=dict)
-    """By sink, what its values come to, where the scenario can tell."""
+    """Verdicts on the values of each sink, if the scenario has any."""
 
     @property
     def verdict(self) -> Outcome:
-        """The worst of them; of the values only what is wrong, not what nobody can know."""
+        """The worst verdict. Values count only if they are wrong, not if they are unknown."""
         wrong = (Outcome.VIOLATED for _ in self._wrong())
         return merge([self.report.verdict, *(one.verdict for one in self.stages.values()), *wrong])
 
     def _wrong(self) -> list[str]:
         """The sinks whose values are wrong."""
-        return [sink for sink, said in self.values.items() if said.verdict is Outcome.VIOLATED]
+        return [sink for sink, one in self.values.items() if one.verdict is Outcome.VIOLATED]
 
     @property
     def why(self) -> str:
-        """One sentence for the verdict; where it is not that of the report, of the stage whose it
-        is."""
+        """One sentence for the verdict, from the report or the stage that decided it."""
         if self.report.verdict is self.verdict:
             return self.report.why
         if not any(one.verdict is self.verdict for one in self.stages.values()):
@@ -102,7 +99,7 @@ class Judged:
 
 
 def judge_run(context: Context, spark: SparkSession, until: Until) -> Judged:
-    """Judge a run: each of its stages, and several of them end to end as well."""
+    """Judge each stage of a run, and several stages end to end as well."""
     stages = context.stages
     if len(stages) == 1:
         report = judge_stage(context, spark, *stages[0], until, context.folder)
@@ -120,13 +117,13 @@ def judge_run(context: Context, spark: SparkSession, until: Until) -> Judged:
 
 
 def stage_folder(folder: Path, stage: str) -> Path:
-    """Where the report and the evidence of one of several stages are."""
+    """The folder of one stage's report and evidence, in a run of several stages."""
     return folder / STAGES / stage
 
 
 def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Report:
-    """The last sink against the first source. Rests on what the stages were judged by: nothing is
-    read twice."""
+    """The last sink against the first source, from the readings of the stages: nothing is read
+    twice."""
     empty(context.folder / EVIDENCE)
     with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
         whole = _joined(context, spark, until, Path(scratch))
@@ -134,7 +131,7 @@ def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Re
 
 
 def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) -> Capture:
-    """What the last sink and the first source are judged by, in the run's evidence."""
+    """The readings of the last sink and the first source, kept in the run's evidence."""
     evidence = context.folder / EVIDENCE
     taken = [
         with_headers(
@@ -201,8 +198,8 @@ def _ends(first: Capture, last: Capture) -> Origin | None:
 def carried_through(
     context: Context, spark: SparkSession, source: Bounds, until: Until = Until.COMMITTED
 ) -> Bounds:
-    """The inputs of the first source that every stage is done with: up to the first one of which a
-    topic between holds something that its stage has not processed."""
+    """The inputs of the first source that every stage has processed. They end before the first
+    input with an unprocessed record in a topic between two stages."""
     ends = {p.partition: p.lso for p in source.partitions}
     with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
         for number, (_, names) in enumerate(context.stages[1:], 1):

@@ -25,8 +25,12 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    REQUEST_TIMEOUT_MS,
+    consumer_config,
+)
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
 
 PAYMENT = "id string, account string, cents bigint, at timestamp"
 PLACE = ["topic", "partition", "offset"]
@@ -117,7 +121,7 @@ def number(payment: bytes | None) -> bytes | None:
 
 @dataclass(frozen=True)
 class Balance:
-    """Where an account stands."""
+    """An account's total."""
 
     account: str
     cents: int
@@ -168,7 +172,7 @@ def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
 
 
 def wrong_by(balances: Iterable[Balance]) -> dict[str, int]:
-    """By how many cents each account is wrong that is, because payments came twice."""
+    """Cents of error per wrong account, caused by payments that came twice."""
     return {one.account: one.difference_cents for one in balances if one.difference_cents}
 
 

@@ -34,9 +34,13 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.history.run_state import StageVerdict
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    REQUEST_TIMEOUT_MS,
+    consumer_config,
+)
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.totals import PAYMENT, PLACE
-from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER
 
@@ -85,8 +89,7 @@ def count_up(
             window = window_of(seconds)
             count = known[name].get(window, 0) + 1
             if name == "clock" and count == 1:
-                # Batches begin one after the other: a minute that is over on the clock does not
-                # come back.
+                # Batches begin one after the other, so a past minute of the clock does not return.
                 known[name].clear()
             known[name][window] = count
             values[name].append(count_text(key[0], window, count))

@@ -26,10 +26,9 @@ CONFIGURATIONS = (BROKER, SPARK, TOOLS, STREAMS)
 
 
 def ensure_jars(settings: Settings) -> None:
-    """Fetch what ivy.xml names unless it is there already; safe when several processes call it at
-    once.
+    """Fetch the missing jars of ivy.xml. Several processes may call this at once.
 
-    Raises SetupError when Ivy fails, with its own last lines.
+    Raises SetupError, with Ivy's last lines, if it fails.
     """
     definition = ROOT / "ivy.xml"
     digest = hashlib.sha256(definition.read_bytes()).hexdigest()
@@ -46,7 +45,7 @@ def ensure_jars(settings: Settings) -> None:
 
 
 def jar_files(settings: Settings, configuration: str) -> list[Path]:
-    """The jars of one configuration of ivy.xml, fetched when they are missing."""
+    """The jars of one configuration of ivy.xml. Missing ones are fetched."""
     ensure_jars(settings)
     return sorted((settings.jars / configuration).glob("*.jar"))
 
@@ -88,8 +87,8 @@ def _retrieve(definition: Path, folder: Path) -> None:
 
 
 def _put(fetched: Path, folder: Path) -> None:
-    """Bring a folder of jars up to date. One that is there stays as it is: a running process may
-    have it open, and its name holds its version."""
+    """Bring a folder of jars up to date. Existing jars stay: a running process may have them open,
+    and their names hold the version."""
     folder.mkdir(exist_ok=True)
     wanted = {jar.name for jar in fetched.iterdir()}
     for jar in folder.iterdir():

@@ -1,4 +1,4 @@
-"""The Java the embedded broker and Spark run on: found, and new enough."""
+"""The Java of the embedded broker and Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REMEDY = (
 
 
 def java() -> str:
-    """Path of the java command. Raises SetupError when there is none or it is too old."""
+    """Path of the java command. Raises SetupError if there is none or it is too old."""
     home = os.environ.get("JAVA_HOME")
     command = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if command is None:
@@ -26,7 +26,7 @@ def java() -> str:
     answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if found is None:
-        raise SetupError(f"{command} does not say its version. {REMEDY}")
+        raise SetupError(f"{command} does not print its version. {REMEDY}")
     if int(found.group(1)) < JAVA_VERSION_MIN:
         raise SetupError(
             f"Java {found.group(1)} is too old for Apache Kafka 4 and Spark 4. {REMEDY}"

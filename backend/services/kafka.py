@@ -10,25 +10,26 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import psutil
 
 from topicproof.backend.errors import SetupError
 from topicproof.backend.services.java import java
 from topicproof.backend.services.peer_proxy import Links
-from topicproof.backend.settings import BROKER_START_TIMEOUT_S, DISK_FREE_BYTES_MIN, STOP_TIMEOUT_S
+from topicproof.backend.services.processes import (
+    await_start,
+    connects,
+    end_process,
+    free_ports,
+    giving_way,
+)
+from topicproof.backend.settings import BROKER_START_TIMEOUT_S, DISK_FREE_BYTES_MIN
 
 READY = "Kafka Server started"
-LOG_LINES_SHOWN = 40
 
 _LOG4J = """
 status = error
@@ -78,17 +79,17 @@ class EmbeddedKafka:
     """Server properties that win over ours, for tests that need a special broker."""
     nodes: list[EmbeddedBroker] = field(default_factory=list)
     links: Links | None = None
-    """Between the brokers, where there are several."""
+    """The proxy between several brokers."""
     fronts: dict[int, int] = field(default_factory=dict)
-    """By a port for peers, the one that they are told."""
+    """The port of the proxy, by the port for peers that it forwards to."""
 
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def start(self) -> None:
-        """Raises SetupError: no Java, no disk space, or a broker that does not come up (with the
-        end of its log)."""
+        """Raises SetupError: no Java, no disk space, or a broker that does not start (with the end
+        of its log)."""
         command = java()
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
@@ -136,27 +137,18 @@ class EmbeddedKafka:
             )
 
     def wait_ready(self, node: EmbeddedBroker) -> None:
-        deadline = time.monotonic() + BROKER_START_TIMEOUT_S
-        while True:
-            if node.log.exists() and READY in node.log.read_text(errors="replace"):
-                return
-            if node.process is None or node.process.poll() is not None:
-                raise SetupError(
-                    f"The embedded Kafka broker {node.node} ended while starting."
-                    f" {self._log_end(node)}"
-                )
-            if time.monotonic() > deadline:
-                raise SetupError(
-                    f"The embedded Kafka broker {node.node} was not ready after"
-                    f" {BROKER_START_TIMEOUT_S} s. {self._log_end(node)}"
-                )
-            time.sleep(0.05)
+        def ready() -> bool:
+            return node.log.exists() and READY in node.log.read_text(errors="replace")
+
+        name = f"The embedded Kafka broker {node.node}"
+        logs = (node.log, node.folder / "stdout.log")
+        await_start(name, node.process, ready, BROKER_START_TIMEOUT_S, *logs)
 
     def handle(self, node: EmbeddedBroker, do: str) -> str:
-        """Kill (SIGKILL) a broker, pause it (SIGSTOP), isolate it from its peers, or heal it, which
-        waits until it serves; gives what was done.
+        """Kill (SIGKILL) a broker, pause it (SIGSTOP), isolate it from its peers, or heal it and
+        wait until it serves. Returns a description.
 
-        Raises SetupError when it does not come back.
+        Raises SetupError if it does not come back.
         """
         process = node.process
         if process is None:
@@ -184,11 +176,11 @@ class EmbeddedKafka:
         )
 
     def stop(self) -> None:
-        """Ask every broker to stop, then make sure of it."""
+        """Ask every broker to stop, then make sure that it did."""
         for node in self.nodes:
             if node.process is not None and node.process.poll() is None:
                 node.process.send_signal(signal.SIGTERM)
-                # One that is paused hears nothing else.
+                # A paused broker must continue before it can end.
                 node.process.send_signal(signal.SIGCONT)
         for node in self.nodes:
             if node.process is not None:
@@ -201,7 +193,7 @@ class EmbeddedKafka:
         return [node.process.pid for node in self.nodes if node.process is not None]
 
     def _node_of(self, port: int, front: int) -> int | None:
-        """Whose process has the connection from this local port to that one."""
+        """The node whose process has the connection from this local port to that one."""
         for node in self.nodes:
             if node.process is not None and connects(node.process.pid, port, front):
                 return node.node
@@ -229,7 +221,7 @@ class EmbeddedKafka:
         )
         answer = subprocess.run(
             [*self._java(command, node), "kafka.tools.StorageTool", "format"]  # noqa: RUF005
-            # With the equals sign: an id may begin with a dash, and would be taken for an option.
+            # An id may begin with a dash. The equals sign keeps it from looking like an option.
             + [f"--cluster-id={cluster_id}", "--config", str(path), "--ignore-formatted"],
             capture_output=True,
             text=True,
@@ -285,30 +277,18 @@ class EmbeddedKafka:
             "transaction.state.log.num.partitions": "8",
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": in_sync,
-            # Kafka looks every 10 s which transactions have outlived their time-out; here somebody
-            # waits for it.
+            # By default Kafka looks for expired transactions every 10 s only.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             "group.initial.rebalance.delay.ms": "0",
             "log.retention.ms": "-1",
-            # As large as the kernel makes them: with Kafka's 100 kB a request of a megabyte wakes
-            # the broker ten times.
+            # As large as the kernel allows: with Kafka's 100 kB a request of a megabyte wakes the
+            # broker ten times.
             "socket.receive.buffer.bytes": "-1",
             "socket.send.buffer.bytes": "-1",
             "num.network.threads": "2",
             "num.io.threads": "4",
             **self.overrides,
         }
-
-    def _log_end(self, node: EmbeddedBroker) -> str:
-        for path in (node.log, node.folder / "stdout.log"):
-            text = path.read_text(errors="replace") if path.exists() else ""
-            # Where Java threw, the frames of the stack say nothing to a user and would push out
-            # what does.
-            lines = [line for line in text.splitlines() if not line.startswith(("\tat ", "\t..."))]
-            if lines:
-                shown = "\n".join(lines[-LOG_LINES_SHOWN:])
-                return f"The end of its log ({path}):\n{shown}"
-        return "It wrote no log."
 
 
 def require_disk_space(folder: Path) -> None:
@@ -319,57 +299,3 @@ def require_disk_space(folder: Path) -> None:
             f"Only {free // 1_000_000} MB are free at {folder}; Kafka and Spark need {needed} MB. "
             "Free some space or set TOPICPROOF_HOME to a folder on a larger disk."
         )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nothing listens on now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
-def connects(pid: int, port: int, to: int) -> bool:
-    """Whether a process has a connection from this local port to that one. Its own port alone does
-    not tell: several connections, to different ports, may have the same."""
-    with suppress(psutil.Error):
-        for one in psutil.Process(pid).net_connections("tcp"):
-            if one.laddr and one.raddr and (one.laddr.port, one.raddr.port) == (port, to):
-                return True
-    return False
-
-
-@contextmanager
-def giving_way() -> Iterator[None]:
-    """A process that is started within does not push others off their core whenever one of its
-    threads is woken, and still gets its share (Linux's SCHED_BATCH; elsewhere, and where that is
-    forbidden, nothing changes).
-
-    A transaction is some 15 requests, of which each wakes two or three threads of the broker: on a
-    machine that it shares with Spark, that takes a fifth fewer switches of threads this way."""
-    if not hasattr(os, "SCHED_BATCH"):
-        yield
-        return
-    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
-    # Of this thread, from which the process inherits it: a running Java has threads that would have
-    # to be found.
-    with suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    try:
-        yield
-    finally:
-        with suppress(PermissionError):
-            os.sched_setscheduler(0, policy, priority)
-
-
-def end_process(process: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_S) -> None:
-    """Wait for a process that was asked to end; kill its whole session when it does not."""
-    try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

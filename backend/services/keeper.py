@@ -1,9 +1,9 @@
-"""Kafka and Spark for as long as somebody needs them: given by address, or embedded and shared.
+"""Kafka and Spark while anybody needs them: given by address, or embedded and shared.
 
 The embedded ones belong to one keeper process per home. Every command that needs them holds a
-connection to the keeper; the kernel closes it however the command ends, and when the last one is
-closed the keeper stops Kafka and Spark and ends. So nothing is left behind by a kill -9, and two
-commands at once share one warm Spark.
+connection to the keeper, which the kernel closes however the command ends. After the last one the
+keeper stops Kafka and Spark, and ends. So a kill -9 leaves nothing behind, and two commands at once
+share one warm Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,24 +44,33 @@ LINGER_S = 1.0
 """How long the keeper waits for another user after the last one left."""
 KEEPER_START_TIMEOUT_S = 10.0
 KEEPER_STOP_TIMEOUT_S = 2 * STOP_TIMEOUT_S
-"""What the keeper before may need: it stops Spark, then Kafka."""
+"""How long an earlier keeper may take to stop Spark, then Kafka."""
 BUSY = 75
 """The exit code of a keeper that found another one (EX_TEMPFAIL of sysexits.h)."""
 
 
 @dataclass(frozen=True)
 class Services:
-    """Where Kafka and Spark answer, for the life of the `with` block that gave it."""
+    """Where Kafka and Spark answer, until the `with` block ends."""
 
     bootstrap: str
     spark_remote: str
-    """Empty when Spark was not asked for."""
+    """Empty if Spark was not requested."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties of the given Kafka."""
 
     @property
     def address(self) -> Address:
         return Address(self.bootstrap, self.client)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The first message of a user to the keeper."""
+
+    kafka: bool
+    spark: bool
+    brokers: int
 
 
 @contextmanager
@@ -71,10 +80,9 @@ def services(
     spark: bool = True,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Iterator[Services]:
-    """Kafka and Spark, started if they are embedded and not running yet. `say` hears what is being
-    waited for.
+    """Kafka and Spark, started if they are embedded and not running yet. `say` receives progress.
 
-    Raises SetupError when something cannot be started.
+    Raises SetupError if one of them cannot be started.
     """
     want_kafka = kafka and settings.bootstrap is None
     want_spark = spark and settings.spark_remote is None
@@ -84,7 +92,7 @@ def services(
     ensure_jars(settings)
     connection = _connect(settings, say)
     try:
-        found = _ask(connection, {"kafka": want_kafka, "spark": want_spark}, settings, say)
+        found = _ask(connection, Wanted(want_kafka, want_spark, settings.brokers), settings, say)
         yield Services(
             settings.bootstrap or found["bootstrap"],
             settings.spark_remote or found["spark_remote"],
@@ -96,19 +104,17 @@ def services(
 
 @contextmanager
 def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
-    """A way to hurt single brokers of this home's embedded Kafka: `handle(node, do)` gives what was
-    done; `do` is kill, pause, isolate or heal. What is still hurt at the end of the block, or of
-    this process, is healed.
+    """Hurt single brokers of this home's embedded Kafka by `handle(node, do)`, which returns a
+    description. `do` is kill, pause, isolate or heal. Brokers still hurt when the block or this
+    process ends are healed.
 
-    Raises UsageError for a given Kafka, SetupError when a broker does not come back.
+    Raises UsageError for a given Kafka, SetupError if a broker does not come back.
     """
     if settings.bootstrap is not None:
-        raise UsageError(
-            "Only brokers of the embedded Kafka can be struck. Leave --bootstrap away."
-        )
+        raise UsageError("Only brokers of the embedded Kafka can be struck. Remove --bootstrap.")
     connection = _connect(settings, lambda _text: None)
     try:
-        _ask(connection, {"kafka": True, "spark": False}, settings, lambda _text: None)
+        _ask(connection, Wanted(True, False, settings.brokers), settings, lambda _text: None)
         connection.settimeout(BROKER_START_TIMEOUT_S + STOP_TIMEOUT_S)
 
         turn = threading.Lock()
@@ -133,11 +139,11 @@ def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
 
 
 def _ask(
-    connection: socket.socket, want: dict[str, bool], settings: Settings, say: Callable[[str], None]
+    connection: socket.socket, wanted: Wanted, settings: Settings, say: Callable[[str], None]
 ) -> dict[str, str]:
     connection.settimeout(BROKER_START_TIMEOUT_S + SPARK_START_TIMEOUT_S)
-    connection.sendall(json.dumps({**want, "brokers": settings.brokers}).encode() + b"\n")
-    # Closing this reader leaves the connection open, and that is what keeps the services alive.
+    connection.sendall(json.dumps(asdict(wanted)).encode() + b"\n")
+    # Closing this reader leaves the connection open, which keeps the services alive.
     with connection.makefile() as stream:
         for line in stream:
             answer: dict[str, Any] = json.loads(line)
@@ -153,7 +159,7 @@ def _ask(
 
 
 def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
-    """A connection to this home's keeper, which is started when there is none."""
+    """Connect to this home's keeper. Start one if there is none."""
     deadline = time.monotonic() + KEEPER_START_TIMEOUT_S
     started: int | None = None
     busy = 0
@@ -171,8 +177,7 @@ def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
             if code not in (0, BUSY):
                 raise _no_keeper(settings)
             if code == BUSY:
-                # There is one, which lets nobody in: at its very beginning, or, when it is so
-                # again, at its end.
+                # Another keeper accepts no connection: it is starting or, the second time, ending.
                 busy += 1
                 if busy == 1:
                     deadline += KEEPER_STOP_TIMEOUT_S
@@ -191,11 +196,10 @@ def _no_keeper(settings: Settings) -> SetupError:
 
 
 def _start_keeper(settings: Settings) -> int:
-    """Start a keeper that outlives this process; gives its process id."""
+    """Start a keeper that outlives this process. Returns its process id."""
     settings.services.mkdir(parents=True, exist_ok=True)
     log = str(settings.services / "keeper.log")
-    # Not subprocess: its handle complains when it is dropped while the process lives, which is the
-    # point here.
+    # Not subprocess: its handle warns if it is dropped while the process lives.
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", "topicproof.backend.services.keeper"],
@@ -214,7 +218,7 @@ def _start_keeper(settings: Settings) -> int:
 
 
 def _exit_code(pid: int) -> int | None:
-    """None while the child goes on."""
+    """None while the child runs."""
     ended, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None
 
@@ -228,12 +232,12 @@ class Keeper:
     spark: EmbeddedSpark | None = None
     users: int = 0
     hurt: set[int] = field(default_factory=set)
-    """Nodes of Kafka that a user has killed, paused or cut off on purpose; they count as alive."""
+    """Brokers that a user killed, paused or isolated on purpose. They count as alive."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def serve(self) -> None:
-        """Serve users until the last one has left, then stop everything."""
+        """Serve users until the last one leaves, then stop everything."""
         address = socket_path(self.settings.home)
         address.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
@@ -242,7 +246,7 @@ class Keeper:
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         try:
             self._wait_until_unused()
-            # Nobody may find the door open while the house is being emptied.
+            # No user may connect while the services stop.
             address.unlink(missing_ok=True)
         finally:
             self.stop()
@@ -269,18 +273,17 @@ class Keeper:
     def _serve_one(self, connection: socket.socket) -> None:
         try:
             with connection, connection.makefile("rw") as stream:
-                want = json.loads(stream.readline())
+                wanted = Wanted(**json.loads(stream.readline()))
 
                 def tell(**answer: str) -> None:
                     stream.write(json.dumps(answer) + "\n")
                     stream.flush()
 
                 try:
-                    tell(**self._provide(want, lambda text: tell(say=text)))
+                    tell(**self._provide(wanted, lambda text: tell(say=text)))
                 except TopicproofError as error:
                     tell(error=str(error))
-                # What else is said concerns single brokers. The end of this read is the end of the
-                # user.
+                # Further messages concern single brokers. The stream ends when the user does.
                 hurt: set[int] = set()
                 try:
                     for line in stream:
@@ -291,27 +294,23 @@ class Keeper:
                 finally:
                     for node in sorted(hurt):
                         self._handle(node, "heal", hurt)
-        except (OSError, ValueError) as error:
-            print(f"a user left in the middle of a sentence: {type(error).__name__}", flush=True)  # noqa: T201
+        except (OSError, TypeError, ValueError) as error:
+            print(f"a user left in the middle of a message: {type(error).__name__}", flush=True)  # noqa: T201
         finally:
             with self.changed:
                 self.users -= 1
                 self.changed.notify_all()
 
-    def _provide(self, want: dict[str, Any], say: Callable[[str], None]) -> dict[str, str]:
+    def _provide(self, wanted: Wanted, say: Callable[[str], None]) -> dict[str, str]:
         with self.lock, ThreadPoolExecutor() as pool:
             waiting = []
-            if want["kafka"] and not self.hurt and not _alive(self.kafka):
-                say(
-                    f"starting Apache Kafka ({want['brokers']}"
-                    f" broker{'s' if want['brokers'] > 1 else ''})"
-                )
-                folder = self.settings.services / f"kafka-{want['brokers']}"
-                self.kafka = EmbeddedKafka(
-                    folder, jar_files(self.settings, BROKER), want["brokers"]
-                )
+            if wanted.kafka and not self.hurt and not _alive(self.kafka):
+                count = wanted.brokers
+                say(f"starting Apache Kafka ({count} broker{'s' if count > 1 else ''})")
+                folder = self.settings.services / f"kafka-{count}"
+                self.kafka = EmbeddedKafka(folder, jar_files(self.settings, BROKER), count)
                 waiting.append(pool.submit(self.kafka.start))
-            if want["spark"] and not _alive(self.spark):
+            if wanted.spark and not _alive(self.spark):
                 say("starting Spark")
                 self.spark = EmbeddedSpark(self.settings.spark, jar_files(self.settings, SPARK))
                 waiting.append(pool.submit(self.spark.start))
@@ -326,8 +325,8 @@ class Keeper:
         }
 
     def _handle(self, node: int, do: str, hurt: set[int]) -> str:
-        """Kill, pause, isolate or heal a broker of the embedded Kafka; gives what was done. `hurt`
-        are this user's."""
+        """Kill, pause, isolate or heal an embedded broker. Returns a description. `hurt`: the
+        brokers that this user hurt."""
         with self.lock:
             if self.kafka is None or not 1 <= node <= len(self.kafka.nodes):
                 raise SetupError(f"The embedded Kafka has no broker {node}.")
@@ -358,8 +357,8 @@ class Keeper:
         self._record().write_text(json.dumps(started))
 
     def end_leftovers(self) -> None:
-        """End what a keeper that was itself killed -9 left running; a reused process id is left
-        alone."""
+        """Kill the processes that a keeper left running when it was killed. Reused process ids are
+        left alone."""
         if not self._record().exists():
             return
         for pid, created in json.loads(self._record().read_text()).items():
@@ -393,9 +392,8 @@ def main() -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            sys.exit(
-                BUSY
-            )  # Another keeper was quicker; whoever started this one will find that one.
+            # Another keeper was quicker. The starter of this one connects to it.
+            sys.exit(BUSY)
         keeper = Keeper(settings)
         keeper.end_leftovers()
 

@@ -1,8 +1,8 @@
-"""What the brokers of an embedded cluster send each other goes through here, so that one of them
-can be cut off from its peers while its clients still reach it.
+"""A proxy between the brokers of an embedded cluster. It can isolate a broker from its peers while
+clients still reach it.
 
-Each broker says to the others that it listens on a port of this process, which hands everything on
-to the broker's own port, unread. Clients are told the broker's own port, and do not pass here.
+Each broker advertises a port of this process to its peers, and its own port to clients. The proxy
+forwards all bytes to the broker's own port, unread.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ HOST = "127.0.0.1"
 READ_BYTES = 65_536
 
 Ends = tuple[int | None, int]
-"""The nodes that a connection is from (None: it is not known whose) and to."""
+"""The source node of a connection (None: unknown) and its target node."""
 
 
 class Links(threading.Thread):
-    """The links of one cluster, in a thread of their own. `node_of` says whose process has the
-    connection from a local port to another, None for one that is no broker's."""
+    """The links of one cluster, in a thread of their own. `node_of` gives the node whose process
+    has the connection from a local port to another, or None."""
 
     def __init__(self, node_of: Callable[[int, int], int | None]) -> None:
         super().__init__(name="links", daemon=True)
         self.node_of = node_of
         self.apart: set[int] = set()
-        """The nodes that are cut off."""
+        """The isolated nodes."""
         self.loop = asyncio.new_event_loop()
         self.servers: list[asyncio.Server] = []
         self.open: dict[asyncio.Task[None], Ends] = {}
@@ -39,11 +39,11 @@ class Links(threading.Thread):
         self.loop.close()
 
     def listen(self, node: int, port: int) -> int:
-        """A port in front of this one of a node's. Raises OSError."""
+        """A new port that forwards to this port of a node. Raises OSError."""
         return asyncio.run_coroutine_threadsafe(self._listen(node, port), self.loop).result()
 
     def cut(self, node: int) -> None:
-        """From now on nothing passes between a node and its peers."""
+        """Isolate a node from its peers."""
         self.apart.add(node)
         self.loop.call_soon_threadsafe(self._drop, node)
 
@@ -73,18 +73,18 @@ class Links(threading.Thread):
     async def _serve(
         self, node: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Hand a connection's bytes on until either side ends it, or it is cut."""
+        """Forward a connection's bytes until either side or `cut` ends it."""
         task = asyncio.current_task()
         assert task is not None
         ports = (writer.get_extra_info(name)[1] for name in ("peername", "sockname"))
         ends: Ends = (await asyncio.to_thread(self.node_of, *ports), node)
         self.open[task] = ends
         try:
-            # Who cannot be told may be the one that is cut off: it comes again.
+            # An unknown source may be an isolated node. It connects again.
             if not self.apart or not self.apart.union({None}).intersection(ends):
                 await _join((reader, writer), await asyncio.open_connection(HOST, port))
         except (OSError, asyncio.CancelledError):
-            pass  # The broker is gone, or the link was cut: both are what brokers must live with.
+            pass  # The broker is gone, or the link was cut. Brokers handle both.
         finally:
             del self.open[task]
             writer.close()

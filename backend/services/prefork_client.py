@@ -1,7 +1,7 @@
-"""Asks for a fork (see forks.py). As a program it is what Spark starts as its Python, and lives as
+"""Asks for a fork (see prefork_server.py). Spark starts this program as its Python; it lives as
 long as the fork.
 
-It knows the standard library alone, so that it starts in a few milliseconds.
+It imports the standard library alone, so it starts in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def ask(
     streams: Sequence[int],
     detached: bool = False,
 ) -> tuple[socket.socket, int]:
-    """Have `arguments` (a module and what it is told) run in a fork; gives a connection that ends
-    with it, and its pid.
+    """Run `arguments` (a module and its arguments) in a fork. Returns a connection that ends with
+    the fork, and its process id.
 
-    `streams`: the descriptors of its standard streams. `detached`: it outlives the process that
-    forks it. Raises OSError when nobody forks at `address`.
+    `streams`: the descriptors of its standard streams. `detached`: it outlives the prefork server.
+    Raises OSError if no server answers at `address`.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
@@ -51,7 +51,7 @@ def ask(
 
 
 def main(address: str, python: str, arguments: list[str]) -> None:
-    """`arguments` are Python's own; whatever is not `-m module` is left to `python`."""
+    """`arguments` are Python's own. Anything but `-m module` goes to `python` itself."""
     try:
         if arguments[:1] != ["-m"]:
             raise OSError

@@ -1,14 +1,13 @@
-"""Spark's Python processes, and those of runs, forked from one that has done the imports already.
+"""Python processes of Spark and of runs, forked from one that has done the imports.
 
-A streaming query starts two Python daemons of its own, one to plan the sink and one to commit each
-batch, and each imports PySpark, Arrow and the sink anew: 3.4 s of a run of 10,000 records that took
-3.8 s. Here one process, started with the Spark server, imports them once. What Spark starts as its
-Python executable (`EXECUTABLE`) hands its arguments, environment and standard streams to that
-process, which forks and runs the module in them. So does the dashboard when it starts a run
-(launch.py), which took 1.2 s to import.
+A streaming query starts two Python daemons: one plans the sink, one commits each batch. Each would
+import PySpark, Arrow and the sink again, 3.4 s in every run. Here one process, started with the
+Spark server, imports them once. Spark's Python executable (`EXECUTABLE`) passes its arguments,
+environment and standard streams to that process, which forks and runs the module. The dashboard
+starts runs in the same way (launch.py) and saves 1.2 s.
 
-Nothing here starts a thread or opens a client before the fork, so forking is safe. Where the
-process does not answer, the executable becomes an ordinary Python: slower, and otherwise the same.
+No thread is started and no client opened before the fork, so forking is safe. If the process does
+not answer, the executable becomes an ordinary Python: slower, and otherwise the same.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ IDLE_TICK_S = 30.0
 EXECUTABLE = """#!/bin/sh
 exec "{python}" -I -S "{client}" "{address}" "{python}" "$@"
 """
-"""What Spark is given as its Python."""
+"""The script that Spark starts as its Python."""
 
 
 def write_executable(path: Path, address: Path) -> None:
@@ -61,22 +60,21 @@ def write_executable(path: Path, address: Path) -> None:
 
 
 def serve(address: str) -> None:
-    """Fork for whoever asks, until standard input ends: its writer is the one who started this
-    process."""
+    """Fork on request until standard input ends, which the parent process holds open."""
     for module in MODULES:
         importlib.import_module(module)
-    # Spark's workers collect garbage after every task. What was imported is none: looking it
-    # through again took 100 ms of each task, more than a small one's work.
+    # Spark's workers collect garbage after every task. Without the freeze they would scan all
+    # imported modules each time: 100 ms.
     gc.collect()
     gc.freeze()
-    # Nobody waits for the children; whoever asked for one sees the end of its connection.
+    # No parent waits for the children: a client sees the end of its connection.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     unfinished = Path(f"{address}.new")
     unfinished.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(unfinished))
         listener.listen(BACKLOG)
-        # Whoever finds it can connect to it.
+        # Renamed last: a socket with this name accepts connections.
         unfinished.rename(address)
         while listener in select.select([listener, sys.stdin], [], [])[0]:
             connection, _ = listener.accept()
@@ -88,7 +86,7 @@ def serve(address: str) -> None:
 
 
 def _become(connection: socket.socket) -> Never:
-    """Run the module that the caller was started for, in the caller's surroundings.
+    """Run the caller's module with its environment, folder and streams.
 
     The connection stays open as long as this process or a child of it lives.
     """
@@ -117,8 +115,8 @@ def _become(connection: socket.socket) -> Never:
 def _end_when_idle() -> None:
     """End this process when it has had no child for two ticks in a row.
 
-    Spark keeps the daemons of every query for ever, two of each. Their workers it ends after a
-    minute; a daemon that is gone it starts anew.
+    Spark never ends the two daemons of a query. It ends their workers after a minute, and restarts
+    a daemon that is gone.
     """
     owner, was_idle = os.getpid(), False
 
@@ -130,7 +128,7 @@ def _end_when_idle() -> None:
         was_idle = idle
 
     signal.signal(signal.SIGALRM, look)
-    # A fork of this process inherits the handler and not the timer.
+    # A fork of this process inherits the handler, but not the timer.
     signal.setitimer(signal.ITIMER_REAL, IDLE_TICK_S, IDLE_TICK_S)
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,17 +28,13 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from topicproof.backend.errors import SetupError, SparkError
 from topicproof.backend.services.java import java
-from topicproof.backend.services.kafka import (
-    LOG_LINES_SHOWN,
-    end_process,
-    free_ports,
-    require_disk_space,
-)
+from topicproof.backend.services.kafka import require_disk_space
 from topicproof.backend.services.prefork_server import write_executable
+from topicproof.backend.services.processes import await_start, end_process, free_ports, listens
 from topicproof.backend.settings import ROOT, SPARK_START_TIMEOUT_S, socket_path
 
 SESSION_TIMEOUT_S = 60
-"""A session whose client was killed, and with it the query it left behind, ends after this long."""
+"""A killed client's session, and its queries, end after this long."""
 
 CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
 """How often a server that does not answer is asked again, within about 3 s. Spark's own patience is
@@ -80,8 +74,8 @@ class EmbeddedSpark:
         return self.folder / "server.log"
 
     def start(self) -> None:
-        """Raises SetupError: no Java, no disk space, or a server that does not come up (with the
-        end of its log)."""
+        """Raises SetupError: no Java, no disk space, or a server that does not start (with the end
+        of its log)."""
         java()
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
@@ -110,7 +104,17 @@ class EmbeddedSpark:
                 cwd=self.folder,
                 env=self._environment(spark_home),
             )
-        self._wait_ready()
+        try:
+            await_start(
+                "The embedded Spark server",
+                self.process,
+                lambda: listens(self.port),
+                SPARK_START_TIMEOUT_S,
+                self.log,
+            )
+        except SetupError:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         if self.process is None:
@@ -129,7 +133,7 @@ class EmbeddedSpark:
         with self.log.open("wb") as output:
             self.forks = subprocess.Popen(
                 [sys.executable, "-m", "topicproof.backend.services.prefork_server", str(address)],
-                # Never written to: its end tells that this process has ended, however it did.
+                # Never written to. It closes when this process ends, in whatever way.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -165,17 +169,15 @@ class EmbeddedSpark:
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": str(2 * self.cores),
-            # Spark broadcasts Parquet by its compressed size, which is far from what it takes in
-            # memory.
+            # Spark decides on broadcasts by Parquet's compressed size, far below that in memory.
             "spark.sql.autoBroadcastJoinThreshold": "-1",
             "spark.sql.streaming.stopTimeout": "30s",
             # For each file of a checkpoint, two a batch, Spark's default starts `stat` and `chmod`.
             "spark.sql.streaming.checkpointFileManagerClass": (
                 "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
             ),
-            # A task's consumer is kept for the next batch, with all that it has fetched: by default
-            # for five minutes, in which the runs of a busy server fill its memory with what nobody
-            # asks for again.
+            # Spark keeps a task's consumer, with its fetched records, for the next batch. The
+            # default of five minutes fills the memory of a busy server.
             **{
                 f"spark.kafka.consumer.{kept}.{setting}": value
                 for kept in ("cache", "fetchedData.cache")
@@ -183,8 +185,8 @@ class EmbeddedSpark:
             },
             "spark.speculation": "false",
             "spark.log.level": "WARN",
-            # A verdict takes a good hundred generated classes; the default of 100 would compile
-            # them anew each time.
+            # A verdict takes over a hundred generated classes: the default of 100 would compile
+            # them again each time.
             "spark.sql.codegen.cache.maxEntries": "2000",
         }
 
@@ -199,30 +201,10 @@ class EmbeddedSpark:
             **_python_path(),
         }
 
-    def _wait_ready(self) -> None:
-        deadline = time.monotonic() + SPARK_START_TIMEOUT_S
-        while not listens(self.port):
-            assert self.process is not None
-            ended = self.process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                self.stop()
-                what = (
-                    "ended while starting"
-                    if ended
-                    else f"was not ready after {SPARK_START_TIMEOUT_S} s"
-                )
-                lines = "\n".join(
-                    self.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-                )
-                raise SetupError(
-                    f"The embedded Spark server {what}. The end of its log ({self.log}):\n{lines}"
-                )
-            time.sleep(0.05)
-
 
 def connect(remote: str) -> SparkSession:
     """A new session of its own on the server. Raises SparkError when nothing answers there."""
-    # A proxy of the surroundings is not asked for what is on this machine.
+    # A proxy of the environment is not used for this machine.
     proxied = urlsplit(remote).hostname not in LOOPBACK
     try:
         channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
@@ -240,7 +222,7 @@ def connect(remote: str) -> SparkSession:
         client.set_retry_policies(
             [DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=CONNECT_BACKOFF_MS)]
         )
-        # The error that follows says it; for the whole session, whose server may go away later.
+        # The error that follows tells it. The filter stays: the server may go away later.
         warnings.filterwarnings("ignore", ".*RETRIES_EXCEEDED")
         session.version  # noqa: B018  the first question to the server; creating a session asks nothing
         if proxied:
@@ -257,8 +239,7 @@ def connect(remote: str) -> SparkSession:
 
 @contextmanager
 def spark_session(remote: str) -> Iterator[SparkSession]:
-    """A session of its own for the length of the block. Raises SparkError when nothing answers
-    there."""
+    """A new session until the block ends. Raises SparkError if nothing answers there."""
     session = connect(remote)
     try:
         yield session
@@ -267,8 +248,7 @@ def spark_session(remote: str) -> Iterator[SparkSession]:
 
 
 def session_id(session: SparkSession) -> str:
-    """Names the session on its server, so that somebody else can find what a killed client left
-    running in it."""
+    """The session's id on its server, by which the queries of a killed client are found."""
     return str(session.session_id)  # type: ignore[attr-defined]
 
 
@@ -278,13 +258,6 @@ def first_line(error: BaseException) -> str:
 
 
 def _python_path() -> dict[str, str]:
-    """Where every Python process of the server finds this project."""
+    """The variables by which each Python process of the server finds this project."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-
-
-def listens(port: int) -> bool:
-    """Whether somebody does on this machine."""
-    with socket.socket() as probe:
-        probe.settimeout(0.2)
-        return probe.connect_ex(("127.0.0.1", port)) == 0

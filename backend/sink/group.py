@@ -16,7 +16,11 @@ from confluent_kafka import (
 )
 
 from topicproof.backend.errors import Fenced, NotDelivered, OffsetMissing, SinkError, SourceGap
-from topicproof.backend.settings import READ_COMMITTED, REQUEST_TIMEOUT_MS, consumer_config
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    REQUEST_TIMEOUT_MS,
+    consumer_config,
+)
 from topicproof.backend.sink.batcher import Contents
 from topicproof.backend.sink.journal import read_journal
 from topicproof.backend.sink.outputs import REMEDY_SHUFFLED

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     READ_UNCOMMITTED,
     REQUEST_TIMEOUT_MS,
     consumer_config,

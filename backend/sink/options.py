@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
-from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, TRANSACTION_TIMEOUT_MS
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TRANSACTION_TIMEOUT_MS,
+)
 from topicproof.validators.finding import Guarantee
 
 FORMAT = "kafka-transactional"

@@ -14,7 +14,8 @@ from tests.runs import Finished
 from topicproof.app.place import WINDOW
 from topicproof.app.tables import FATE, OFFSET, READ_COMMITTED_GETS, READ_UNCOMMITTED_GETS
 from topicproof.backend.address import Address
-from topicproof.backend.settings import Settings, idempotent_producer_config
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Fate
 
 

@@ -16,11 +16,12 @@ from topicproof.backend.address import Address
 from topicproof.backend.faults.kinds import KINDS
 from topicproof.backend.history.run_state import Facts
 from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.runs.launch import start_run
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.totals import total_text
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings, idempotent_producer_config
+from topicproof.backend.settings import Settings
 
 WAIT_S = 180
 

@@ -17,13 +17,13 @@ from tests.runs import Finished
 from topicproof.app.place import COMMITTED, UNCOMMITTED, VIEWS, Look, needle, read_look, write_look
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.browse.search import FOUND_MAX
-from topicproof.backend.kafka.log.fates import DATA_FATES
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
-    Settings,
     consumer_config,
     idempotent_producer_config,
 )
+from topicproof.backend.kafka.log.fates import DATA_FATES
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 BOUNDS = Bounds("squares", (PartitionBounds(0, 0, 20, 20), PartitionBounds(1, 5, 8, 12)))

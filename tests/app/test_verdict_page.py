@@ -15,7 +15,7 @@ from topicproof.backend.history.run_state import Facts, StageVerdict
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.lifecycle import check
+from topicproof.backend.runs.check import check
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings

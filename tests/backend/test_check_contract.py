@@ -14,8 +14,8 @@ from topicproof.backend.errors import ContractError
 from topicproof.backend.judging.contract import question_of, read_contract
 from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import self_test
+from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.settings import transactional_producer_config
 from topicproof.validators.finding import Outcome
 
 INPUTS = 6

@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from topicproof.backend.address import Address
 from topicproof.backend.judging.contract import make_contract, question_of
 from topicproof.backend.judging.judge import judge_topics
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     admin_config,
     idempotent_producer_config,
     transactional_producer_config,
 )
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 

@@ -20,7 +20,8 @@ from topicproof.backend.judging.candidates import document, fits, nodes
 from topicproof.backend.judging.contract import make_contract, read_contract
 from topicproof.backend.judging.contract_draft import Draft, draft
 from topicproof.backend.kafka.browse.search import Row
-from topicproof.backend.settings import Settings, idempotent_producer_config
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
+from topicproof.backend.settings import Settings
 from topicproof.validators.expected import Expect
 from topicproof.validators.finding import Fate, Order
 from topicproof.validators.lineage.headers import Lineage, format_lineage

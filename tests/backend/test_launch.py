@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from tests.backend.test_forks import forking
 from topicproof.backend.errors import EvidenceError, SetupError
 from topicproof.backend.runs.launch import start_resume, start_run
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.settings import read_settings, socket_path
+from topicproof.backend.settings import Settings, read_settings, socket_path
 
 pytestmark = pytest.mark.services
 
@@ -19,9 +18,7 @@ pytestmark = pytest.mark.services
 def test_a_process_that_ends_first_is_heard(tmp_path: Path) -> None:
     """Story: Kafka's address is wrong, so the run's process ends at once. What it said is the
     error."""
-    settings = replace(
-        read_settings(home=tmp_path), bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1"
-    )
+    settings = Settings(home=tmp_path, bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1")
     heard: list[str] = []
     with pytest.raises(
         SetupError, match=r"ended before the run began. It said: ClusterError: .*127\.0\.0\.1:1"
@@ -34,9 +31,7 @@ def test_a_process_that_ends_first_is_heard(tmp_path: Path) -> None:
 
 def test_a_warm_process_is_heard_as_well(tmp_path: Path) -> None:
     """Story: the same, and the run's process is forked from one that has done the imports."""
-    settings = replace(
-        read_settings(home=tmp_path), bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1"
-    )
+    settings = Settings(home=tmp_path, bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1")
     with (
         forking(socket_path(settings.spark)),
         pytest.raises(SetupError, match=r"It said: ClusterError: .*127\.0\.0\.1:1"),

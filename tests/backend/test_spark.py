@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from topicproof.backend.errors import SparkError
-from topicproof.backend.services.kafka import free_ports
 from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.processes import free_ports
 from topicproof.backend.services.spark import spark_session
 
 

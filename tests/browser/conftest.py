@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.kafka.topics import Writer
 from topicproof.backend.services.dashboard import dashboard
-from topicproof.backend.services.kafka import free_ports
 from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.processes import free_ports
 from topicproof.backend.settings import Settings
 
 CHROMIUM = "/usr/bin/chromium"

@@ -23,16 +23,16 @@ from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.judging.contract import make_contract, question_of
 from topicproof.backend.judging.judge import judge_topics
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.services.keeper import services
-from topicproof.backend.services.spark import spark_session
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     consumer_config,
     idempotent_producer_config,
-    read_settings,
     transactional_producer_config,
 )
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.services.keeper import services
+from topicproof.backend.services.spark import spark_session
+from topicproof.backend.settings import read_settings
 from topicproof.validators.report import Report
 
 PARTITIONS, BATCH, PATIENCE_S, TIMEOUT_S = 2, 100, 0.05, 30

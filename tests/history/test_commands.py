@@ -19,7 +19,7 @@ from topicproof.backend.errors import EvidenceError
 from topicproof.backend.history.signoff import Decision, sign, signoffs
 from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import KEPT
-from topicproof.backend.runs import lifecycle as run
+from topicproof.backend.runs import check as check_module
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 
@@ -175,7 +175,7 @@ def test_a_check_without_payloads_that_fails_leaves_no_readings(
         kept.extend(evidence.rglob("sink-read_committed/*.parquet"))
         raise EvidenceError("The evidence cannot be replaced: no space left on device.")
 
-    monkeypatch.setattr(run, "without_payloads", full)
+    monkeypatch.setattr(check_module, "without_payloads", full)
     topics = ["--source", done.source, "--sink", done.sink, "--identity", "key"]
     assert call("check", *topics, "--payloads", "none") == 4
     assert "no space left" in capsys.readouterr().err

@@ -15,10 +15,10 @@ from tests.kafka.topics import Writer, ask, delivered
 from tests.test_cli import call
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
+from topicproof.backend.kafka.client_configs import READ_COMMITTED
 from topicproof.backend.kafka.coordination.abort import abort, plan_abort
 from topicproof.backend.kafka.coordination.coordinator import open_transactions, topic_producers
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
-from topicproof.backend.settings import READ_COMMITTED
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import PartitionBounds
 

@@ -15,7 +15,11 @@ from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.describe import describe_cluster, describe_topic
 from topicproof.backend.kafka.browse.search import RecordQuery, Stop, latest, offset_at, search
-from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, idempotent_producer_config
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    idempotent_producer_config,
+)
 from topicproof.validators.finding import Fate
 
 MOMENT_MS = 1_700_000_000_000

@@ -14,11 +14,11 @@ from tests.kafka.hanging import GHOST, NOT_VERIFIED, append_late, hang
 from tests.kafka.topics import Writer, ask
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
+from topicproof.backend.kafka.client_configs import TRANSACTION_TIMEOUT_MS
 from topicproof.backend.kafka.coordination.coordinator import open_transactions, topic_producers
 from topicproof.backend.kafka.coordination.transaction_state import StateEntry
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
-from topicproof.backend.settings import TRANSACTION_TIMEOUT_MS
 from topicproof.validators.coordinator import CLEANUP_MS, STUCK_MS, OpenTransaction
 from topicproof.validators.finding import PartitionBounds
 

@@ -18,7 +18,7 @@ from topicproof.backend.commands.show_topic import print_topic
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import inspect as inspection
 from topicproof.backend.kafka.browse.inspect import inspect_topic
-from topicproof.backend.settings import READ_COMMITTED, consumer_config
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
 from topicproof.validators.finding import Fate
 
 NewTopic = Callable[..., str]

@@ -11,11 +11,15 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.backend.test_fates import log
 from tests.kafka.topics import Writer, ask, delete_below, delivered
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    consumer_config,
+)
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags, partition_lag
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
-from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, consumer_config
 from topicproof.validators.finding import Bounds
 
 NewTopic = Callable[..., str]

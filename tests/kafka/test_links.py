@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from topicproof.backend.services.kafka import connects
+from topicproof.backend.services.processes import connects
 
 OTHER = """
 import socket, sys

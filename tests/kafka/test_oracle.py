@@ -25,6 +25,7 @@ from kafka.record import MemoryRecords
 from tests.conftest import wait_until
 from tests.kafka.topics import Writer, broker_setting, delete_below, delivered
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, READ_UNCOMMITTED, admin_config
 from topicproof.backend.kafka.log.batches import COMPRESSIONS
 from topicproof.backend.kafka.log.fates import (
     balance,
@@ -36,7 +37,7 @@ from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.services.jars import BROKER, TOOLS, jar_files
 from topicproof.backend.services.java import java
-from topicproof.backend.settings import READ_COMMITTED, READ_UNCOMMITTED, Settings, admin_config
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 NewTopic = Callable[..., str]

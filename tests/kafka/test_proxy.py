@@ -19,10 +19,7 @@ from tests.runs import read_all
 from topicproof.backend.address import Address
 from topicproof.backend.faults.proxy import HOST, IN_NEXT, How, Proxy, Rule
 from topicproof.backend.faults.requests import Api
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.kafka.log.rawlog import fetch_bounds
-from topicproof.backend.kafka.transaction import TransactionalProducer
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     admin_config,
@@ -30,6 +27,9 @@ from topicproof.backend.settings import (
     plain_producer_config,
     transactional_producer_config,
 )
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.kafka.transaction import TransactionalProducer
 
 TIMEOUT_S = 20
 NewTopic = Callable[..., str]

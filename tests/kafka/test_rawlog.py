@@ -22,9 +22,9 @@ from tests.kafka.topics import (
     fates_by_consumers,
     model,
 )
-from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError, UsageError
+from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.records import read_window
 from topicproof.backend.kafka.log import rawlog, spans
 from topicproof.backend.kafka.log.batches import (
@@ -232,7 +232,7 @@ def test_one_dead_address_among_several_does_no_harm(bootstrap: str, new_topic: 
 
 def test_what_listens_but_is_no_broker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Something else listens at the address and says nothing. It is given up on in time."""
-    monkeypatch.setattr(settings, "REQUEST_TIMEOUT_MS", 500)
+    monkeypatch.setattr(client_configs, "REQUEST_TIMEOUT_MS", 500)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ClusterError, match=f"Kafka at {address} did not answer in time"):

@@ -13,6 +13,7 @@ from tests.conftest import wait_until
 from tests.kafka.hanging import hang
 from tests.kafka.topics import Writer, ask
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.coordination.abort import abort, plan_abort
 from topicproof.backend.kafka.coordination.coordinator import topic_producers
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
@@ -27,7 +28,6 @@ from topicproof.backend.kafka.coordination.transaction_state import (
 )
 from topicproof.backend.kafka.log.fates import transactions
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, scan
-from topicproof.backend.settings import transactional_producer_config
 from topicproof.validators.finding import Bounds
 
 NewTopic = Callable[..., str]

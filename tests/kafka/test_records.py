@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from tests.kafka.topics import Writer, delete_below
-from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.records import Record, as_text, read_window
 from topicproof.backend.kafka.log.fates import fate_ranges
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
@@ -157,7 +157,7 @@ def test_records_that_do_not_come_are_an_error(
     topic = new_topic()
     Writer(bootstrap, topic).write("n2")
     bounds, ranges = known(bootstrap, topic)
-    monkeypatch.setattr(settings, "REQUEST_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr(client_configs, "REQUEST_TIMEOUT_MS", 1_000)
     with pytest.raises(ClusterError, match="did not deliver offset 0 within 1 s"):
         read_window(Address("127.0.0.1:1"), topic, 0, 0, 2, bounds, ranges)
 

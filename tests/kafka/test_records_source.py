@@ -15,14 +15,14 @@ from topicproof.backend.address import Address
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.judging.capture_store import Question, read_capture
 from topicproof.backend.judging.judge import judge_topics
-from topicproof.backend.kafka.log.rawlog import fetch_bounds
-from topicproof.backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped, register
-from topicproof.backend.runs.query import explained
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     spark_source_options,
     transactional_producer_config,
 )
+from topicproof.backend.kafka.log.rawlog import fetch_bounds
+from topicproof.backend.kafka.records_source import MAX_MS, MIN_MS, read_clamped, register
+from topicproof.backend.runs.query import explained
 from topicproof.validators.finding import Outcome, Witness
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.readings import read

@@ -21,14 +21,17 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.browse.inspect import inspect_topic
+from topicproof.backend.kafka.client_configs import java_client
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
-from topicproof.backend.runs.lifecycle import create, execute, make_context
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings, java_client, read_properties
+from topicproof.backend.settings import Settings, read_properties
 from topicproof.validators.finding import Outcome, Witness
 
 pytestmark = pytest.mark.services
@@ -86,7 +89,8 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
 ) -> None:
     """Story: a cluster with TLS and passwords. Fill, Spark's source, the sink, both readings, the
     raw log and the coordinator all get in, and the verdict holds."""
-    given = replace(settings, bootstrap=secured.bootstrap, client=secured.client)
+    there = {"bootstrap": secured.bootstrap, "client": secured.client}
+    given = settings.model_copy(update=there)
     services = replace(cluster, bootstrap=secured.bootstrap, client=secured.client)
     history = History(given)
     run = create(

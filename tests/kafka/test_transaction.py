@@ -15,9 +15,9 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import InjectedError, RecordRefused
 from topicproof.backend.faults.proxy import How, Proxy, Rule
 from topicproof.backend.faults.requests import Api
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import Record, TransactionalProducer
-from topicproof.backend.settings import READ_COMMITTED, consumer_config
 
 CLIENT_TAKES_BYTES = 10_000_000
 TIMEOUT_S = 20

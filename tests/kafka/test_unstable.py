@@ -11,13 +11,13 @@ from tests.conftest import wait_until
 from tests.kafka.topics import ask
 from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
-from topicproof.backend.kafka.coordination.unstable import unstable_offsets
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     TRANSACTION_TIMEOUT_MS,
     consumer_config,
     transactional_producer_config,
 )
+from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 
 NewTopic = Callable[..., str]
 

@@ -19,8 +19,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.log.rawlog import Connection, connect
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     admin_config,
@@ -28,6 +27,7 @@ from topicproof.backend.settings import (
     idempotent_producer_config,
     transactional_producer_config,
 )
+from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.validators.finding import Bounds
 
 FATE_LETTERS = {

@@ -6,7 +6,6 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,8 +44,13 @@ def home(
 ) -> Settings:
     """A home with a Kafka of three brokers of its own, and the session's Spark."""
     folder = tmp_path_factory.mktemp("three")
-    return replace(
-        settings, home=folder, bootstrap=None, brokers=3, spark_remote=cluster.spark_remote
+    return settings.model_copy(
+        update={
+            "home": folder,
+            "bootstrap": None,
+            "brokers": 3,
+            "spark_remote": cluster.spark_remote,
+        }
     )
 
 
@@ -163,6 +167,6 @@ def test_given_brokers_are_nobodys_to_kill(settings: Settings) -> None:
     refused."""
     with (
         pytest.raises(UsageError, match="Only brokers of the embedded Kafka"),
-        brokers(replace(settings, bootstrap="b:1")),
+        brokers(settings.model_copy(update={"bootstrap": "b:1"})),
     ):
         pass

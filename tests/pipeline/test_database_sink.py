@@ -27,13 +27,18 @@ from topicproof.backend.evidence.folder import evidence_in
 from topicproof.backend.faults.injecting import InjectingDatabaseSink
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.table import judge_table
+from topicproof.backend.kafka.client_configs import idempotent_producer_config, spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.lifecycle import clean, create, execute, make_context, resume
+from topicproof.backend.runs.clean import clean
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.query import explained
+from topicproof.backend.runs.resume import resume
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
-from topicproof.backend.settings import Settings, idempotent_producer_config, spark_source_options
+from topicproof.backend.settings import Settings
 from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import FaultFired, read_journal
 from topicproof.backend.sink.table import (

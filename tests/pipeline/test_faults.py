@@ -11,7 +11,7 @@ from tests.runs import Finished, read_all, run_to_end
 from topicproof.backend.address import Address
 from topicproof.backend.errors import OffsetsMoved
 from topicproof.backend.history.store import History
-from topicproof.backend.runs.lifecycle import resume
+from topicproof.backend.runs.resume import resume
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.hooks import Step

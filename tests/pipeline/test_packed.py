@@ -20,7 +20,7 @@ from topicproof.backend.history.store import History
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import ledger_of
 from topicproof.backend.judging.selftest import self_test
-from topicproof.backend.runs.lifecycle import make_context
+from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.stage_verdicts import Until, carried_through, judged_range
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings

@@ -18,10 +18,11 @@ from tests.wheel import CONNECT, CORE, build_wheel, fresh_python
 from topicproof.backend import cli
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs.initial_offsets import commit_floor
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import ROOT, idempotent_producer_config
+from topicproof.backend.settings import ROOT
 from topicproof.backend.sink.journal import FaultFired, read_journal
 
 RECORDS, PARTITIONS = 3_000, 2

@@ -23,13 +23,17 @@ from tests.runs import read_all
 from topicproof.backend.address import Address
 from topicproof.backend.errors import Fenced, SparkError
 from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.kafka.client_configs import admin_config
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs.lifecycle import create, execute, make_context, resume
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.resume import resume
 from topicproof.backend.services.jars import SPARK, jar_files
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import EmbeddedSpark
-from topicproof.backend.settings import Settings, admin_config
+from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import Declared, TransactionEnded, read_journal
 
 WAIT_S = 180

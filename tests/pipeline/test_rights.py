@@ -17,11 +17,12 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from tests.runs import read_all
 from topicproof.backend.address import Address
 from topicproof.backend.errors import NotAllowed, SinkError
+from topicproof.backend.kafka.client_configs import admin_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.settings import Settings, admin_config
+from topicproof.backend.settings import Settings
 from topicproof.backend.sink.hooks import NoHooks, Step
 from topicproof.backend.sink.journal import Declared, JournalWriter, TransactionEnded, read_journal
 from topicproof.backend.sink.options import SinkOptions

@@ -30,16 +30,19 @@ from topicproof.backend.faults.injecting import InjectingSink
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.runs import lifecycle as run_module
 from topicproof.backend.runs import query as process_module
+from topicproof.backend.runs.clean import clean
+from topicproof.backend.runs.context import Context, make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.fill import fill
-from topicproof.backend.runs.monitor import Context
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.scenarios import Work
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.spark import spark_session
-from topicproof.backend.settings import Settings, spark_source_options
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.report import Report
@@ -228,12 +231,12 @@ def unfinished(settings: Settings, cluster: Services) -> Iterator[Context]:
     """A run that was made and filled, and whose pipeline has not started."""
     history = History(settings)
     plan = make_plan({"records": 2_000, "partitions": 2, "per_transaction": 100})
-    run = run_module.create(settings, cluster, history, plan)
-    context = run_module.make_context(settings, cluster, history, run)
+    run = create(settings, cluster, history, plan)
+    context = make_context(settings, cluster, history, run)
     fill(context.cluster, context.names.source, 2_000)
     context.remember(filled=True)
     yield context
-    run_module.clean(settings, cluster, history, run.id)
+    clean(settings, cluster, history, run.id)
 
 
 def test_a_deleted_group_offset_is_refused(unfinished: Context) -> None:
@@ -241,7 +244,7 @@ def test_a_deleted_group_offset_is_refused(unfinished: Context) -> None:
     refuses to guess."""
     unfinished.cluster.delete_group(unfinished.names.group)
     with pytest.raises(OffsetMissing, match="has no committed offset"):
-        run_module.execute(unfinished)
+        execute(unfinished)
     assert (
         read_all(unfinished.cluster.address.bootstrap, unfinished.names.sink, "read_uncommitted")
         == []
@@ -257,7 +260,7 @@ def test_a_source_trimmed_past_the_committed_offset_is_refused(unfinished: Conte
         SourceGap,
         match="offset 0 is next, but the source was trimmed up to 10; 10 offsets are lost",
     ):
-        run_module.execute(unfinished)
+        execute(unfinished)
     assert (
         read_all(unfinished.cluster.address.bootstrap, unfinished.names.sink, "read_uncommitted")
         == []
@@ -311,7 +314,7 @@ def test_a_repartition_before_the_sink_is_refused(
     straight = process_module.transform
     monkeypatch.setattr(process_module, "transform", lambda *given: straight(*given).repartition(4))
     with pytest.raises(ShuffledInput, match="The stream is shuffled before the sink"):
-        run_module.execute(unfinished)
+        execute(unfinished)
     assert (
         read_all(unfinished.cluster.address.bootstrap, unfinished.names.sink, "read_uncommitted")
         == []

@@ -14,19 +14,22 @@ from pyspark.sql import SparkSession
 
 from tests.runs import Finished, read_all, run_to_end
 from topicproof.backend.address import Address
+from topicproof.backend.commands.outcome import exit_code
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.copy import copy_all
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in
 from topicproof.backend.history.store import History
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.runs import scenarios
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
 from topicproof.backend.runs.file_server import HOST, bad, name, payments, serving
 from topicproof.backend.runs.files import REASON_HEADER
-from topicproof.backend.runs.lifecycle import create, exit_code, make_context
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.stage_verdicts import Judged, Until, carried_through, judged_range
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings, idempotent_producer_config
+from topicproof.backend.settings import Settings
 from topicproof.backend.verifying.verify import unchanged, verify
 from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.finding import Outcome

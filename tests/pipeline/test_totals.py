@@ -30,21 +30,20 @@ from topicproof.backend.commands.show import balances
 from topicproof.backend.errors import CheckpointMismatch, OffsetMissing, OffsetsMoved, UsageError
 from topicproof.backend.faults.injecting import InjectingStatefulSink
 from topicproof.backend.history.store import History, State
+from topicproof.backend.kafka.client_configs import idempotent_producer_config, spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
 from topicproof.backend.runs.duplicates import Cause
-from topicproof.backend.runs.lifecycle import create, execute, make_context, resume
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.runs.query import explained
+from topicproof.backend.runs.resume import resume
 from topicproof.backend.runs.stage_verdicts import Judged
 from topicproof.backend.runs.totals import account, current_totals, payment, total_text, totals
 from topicproof.backend.runs.windows import BY_CLOCK, BY_EVENT_TIME, check_values
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import (
-    Settings,
-    idempotent_producer_config,
-    read_settings,
-    spark_source_options,
-)
+from topicproof.backend.settings import Settings, read_settings
 from topicproof.backend.sink.hooks import Step
 from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
 from topicproof.backend.sink.stateful import STATEFUL_FORMAT, commit_batch_floor

@@ -24,9 +24,9 @@ from topicproof.backend.errors import (
 )
 from topicproof.backend.faults.attempts import fill_with_attempts
 from topicproof.backend.faults.injecting import OPTIONS, Faults
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.transaction import enqueue
-from topicproof.backend.settings import idempotent_producer_config
 from topicproof.backend.sink.hooks import NoHooks
 from topicproof.backend.sink.journal import Declared, FaultFired, TransactionEnded, read_journal
 from topicproof.backend.sink.options import SinkOptions

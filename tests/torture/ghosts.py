@@ -24,7 +24,10 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.faults.proxy import IN_NEXT
 from topicproof.backend.history.store import History
-from topicproof.backend.runs.lifecycle import clean, create, execute, make_context
+from topicproof.backend.runs.clean import clean
+from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings

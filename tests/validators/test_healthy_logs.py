@@ -15,8 +15,9 @@ from tests.kafka.topics import Writer
 from topicproof.backend.address import Address
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.client_configs import transactional_producer_config
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
-from topicproof.backend.settings import Settings, transactional_producer_config
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.identity import Identity
 

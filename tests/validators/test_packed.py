@@ -17,8 +17,8 @@ from topicproof.backend.address import Address
 from topicproof.backend.judging.capture import capture_topics
 from topicproof.backend.judging.capture_store import Question, read_capture
 from topicproof.backend.judging.judge import judge_capture, judge_topics, with_headers
+from topicproof.backend.kafka.client_configs import idempotent_producer_config
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
-from topicproof.backend.settings import idempotent_producer_config
 from topicproof.validators.finding import Outcome
 from topicproof.validators.lineage.headers import LINEAGE_HEADER, TRANSACTION_HEADER
 from topicproof.validators.lineage.packs import PACKED_HEADER

@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import wait_until
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.cluster import Cluster
-from topicproof.backend.settings import (
+from topicproof.backend.kafka.client_configs import (
     idempotent_producer_config,
     spark_source_options,
     transactional_producer_config,
 )
+from topicproof.backend.kafka.cluster import Cluster
 from topicproof.validators.finding import Bounds, PartitionBounds, Witness
 from topicproof.validators.ledger.build import build_ledger
 from topicproof.validators.readings import COLUMNS, keep, read

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.explain import Account, Transaction, fate_of, why
 from topicproof.backend.kafka.browse.unpack import Head, Named, name_packed
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
@@ -100,7 +100,7 @@ def read_window(
     accounts = _accounts(own, low, end)
 
     def at_level(isolation: str, stop: int) -> dict[int, Message]:
-        everything = isolation == settings.READ_UNCOMMITTED
+        everything = isolation == client_configs.READ_UNCOMMITTED
         due = {
             o
             for o, account in accounts.items()
@@ -110,14 +110,14 @@ def read_window(
 
     with ThreadPoolExecutor(2) as pool:
         # At the same time: each mostly waits for the brokers.
-        uncommitted = pool.submit(at_level, settings.READ_UNCOMMITTED, end)
-        committed = pool.submit(at_level, settings.READ_COMMITTED, min(end, p.lso))
+        uncommitted = pool.submit(at_level, client_configs.READ_UNCOMMITTED, end)
+        committed = pool.submit(at_level, client_configs.READ_COMMITTED, min(end, p.lso))
     transactions = _transactions(own, {account.transaction for account in accounts.values()})
     named: dict[int, Named] = {}
     if batches is not None:
 
         def read_head(offset: int) -> Head | None:
-            level, span = settings.READ_UNCOMMITTED, (offset, offset + 1)
+            level, span = client_configs.READ_UNCOMMITTED, (offset, offset + 1)
             there = _read(address, topic, level, partition, span, set())
             return _head(headers_of(there.get(offset)))
 
@@ -250,7 +250,7 @@ def _read(
     """
     found: dict[int, Message] = {}
     missing = set(due)
-    deadline = time.monotonic() + settings.REQUEST_TIMEOUT_MS / 1000
+    deadline = time.monotonic() + client_configs.REQUEST_TIMEOUT_MS / 1000
     with open_consumer(address, topic, isolation) as consumer:
         for message in read_range(consumer, topic, {partition: span}):
             if message is not None:
@@ -264,8 +264,8 @@ def _read(
     if missing:
         raise ClusterError(
             f"{topic}-{partition} did not deliver offset {min(missing)} within"
-            f" {settings.REQUEST_TIMEOUT_MS // 1000} s. Check that its broker answers, and read"
-            " again."
+            f" {client_configs.REQUEST_TIMEOUT_MS // 1000} s. Check that its broker answers, and"
+            " read again."
         )
     return found
 

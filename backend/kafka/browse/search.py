@@ -16,9 +16,9 @@ import pandas as pd
 import pyarrow as pa
 from confluent_kafka import OFFSET_END, Message, TopicPartition
 
-from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.records import Headers, headers_of
 from topicproof.backend.kafka.log.fates import DATA_FATES
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
@@ -126,7 +126,7 @@ def search(
     rows: list[Row] = []
     size = read = 0
     deadline = time.monotonic() + SCAN_S_MAX
-    with open_consumer(address, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
+    with open_consumer(address, bounds.topic, client_configs.READ_UNCOMMITTED) as consumer:
         for low, high in spans:
             at = low
             for message in read_range(consumer, bounds.topic, {partition: (low, high)}):
@@ -160,10 +160,10 @@ def offset_at(address: Address, bounds: Bounds, partition: int, timestamp_ms: in
     Raises TopicError for a missing partition, ClusterError when the broker does not answer.
     """
     p = _of(bounds, partition)
-    with open_consumer(address, bounds.topic, settings.READ_UNCOMMITTED) as consumer:
+    with open_consumer(address, bounds.topic, client_configs.READ_UNCOMMITTED) as consumer:
         (found,) = consumer.offsets_for_times(
             [TopicPartition(bounds.topic, partition, timestamp_ms)],
-            timeout=settings.REQUEST_TIMEOUT_MS / 1000,
+            timeout=client_configs.REQUEST_TIMEOUT_MS / 1000,
         )
     if found.error is not None:
         raise ClusterError(
@@ -186,7 +186,7 @@ def latest(
     Each key, value and header is cut to `kept` bytes. The records must arrive within `seconds`.
     `ranges` are the `fates.fate_ranges` of `bounds`. Raises as `search` does.
     """
-    committed = isolation == settings.READ_COMMITTED
+    committed = isolation == client_configs.READ_COMMITTED
     wanted = (Fate.COMMITTED,) if committed else DATA_FATES
     by_partition = {p.partition: _Fates(ranges, p.partition) for p in bounds.partitions}
     spans = {}

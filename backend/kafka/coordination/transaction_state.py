@@ -22,9 +22,9 @@ from kafka.protocol.data_container import DataContainer
 from kafka.protocol.schemas import StructField
 from kafka.protocol.schemas.fields.codecs import Int16, String
 
-from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
 from topicproof.validators.finding import Bounds
 
@@ -198,10 +198,10 @@ def _records(
     found: list[tuple[bytes | None, bytes | None]] = []
     if not spans:
         return found
-    deadline = time.monotonic() + settings.REQUEST_TIMEOUT_MS / 1000
+    deadline = time.monotonic() + client_configs.REQUEST_TIMEOUT_MS / 1000
     # Compaction may have taken the first record since the bounds were taken.
     earliest = {"auto.offset.reset": "earliest"}
-    with open_consumer(address, TOPIC, settings.READ_UNCOMMITTED, earliest) as consumer:
+    with open_consumer(address, TOPIC, client_configs.READ_UNCOMMITTED, earliest) as consumer:
         for message in read_range(consumer, TOPIC, spans):
             if message is not None:
                 found.append((as_bytes(message.key()), as_bytes(message.value())))

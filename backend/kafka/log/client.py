@@ -14,9 +14,9 @@ from kafka.errors import AuthorizationError, KafkaError, SaslAuthenticationFaile
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 
-from topicproof.backend import settings
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, UsageError
+from topicproof.backend.kafka import client_configs
 
 
 class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
@@ -55,7 +55,7 @@ def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
     try:
         try:
             admin = KafkaAdminClient(
-                **settings.kafka_python_config(address),
+                **client_configs.kafka_python_config(address),
                 kafka_client=keep,
                 proxy_url="direct://",
             )
@@ -91,7 +91,7 @@ def require_reachable(bootstrap: str) -> None:
     for host, port, _family in addresses:
         try:
             with socket.create_connection(
-                (host, port), settings.REQUEST_TIMEOUT_MS / 1000 / len(addresses)
+                (host, port), client_configs.REQUEST_TIMEOUT_MS / 1000 / len(addresses)
             ):
                 return
         except (OSError, UnicodeError) as error:

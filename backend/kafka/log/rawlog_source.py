@@ -34,8 +34,8 @@ from pyspark.sql.types import StructType
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
+from topicproof.backend.kafka.client_configs import address_of_spark_options
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
-from topicproof.backend.settings import address_of_spark_options
 from topicproof.validators.facts.balance import BATCH_COLUMNS
 from topicproof.validators.finding import Bounds, PartitionBounds
 

@@ -1,0 +1,225 @@
+"""How each Kafka client is configured. Units are in the names.
+
+No other module spells a setting of a Kafka client; a test greps for it. The sink's workers import
+this, so it needs the core dependencies only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from topicproof.backend.address import Address
+from topicproof.backend.errors import UsageError
+
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+
+REQUEST_TIMEOUT_MS = 10_000
+"""How long one request to a broker may take before the broker counts as unreachable."""
+TRANSACTION_TIMEOUT_MS = 60_000
+"""Kafka's own default: the coordinator aborts an abandoned transaction after this long."""
+_ALWAYS = {
+    # librdkafka logs each retry to the terminal, even while a broker is down. Errors reach the
+    # caller anyway.
+    "log_level": 2,
+    # A new client waits half of this between its first two connections: its first answer takes
+    # 14 ms instead of 55. Towards a broker that is down the wait still grows to ten seconds.
+    "reconnect.backoff.ms": 20,
+}
+"""Defaults of every librdkafka client. The user's properties override them."""
+
+
+def admin_config(address: Address) -> dict[str, Any]:
+    return {
+        **_ALWAYS,
+        **address.client,
+        "bootstrap.servers": address.bootstrap,
+        "socket.timeout.ms": REQUEST_TIMEOUT_MS,
+    }
+
+
+def consumer_config(address: Address, group: str, isolation: str) -> dict[str, Any]:
+    """A consumer that never commits by itself, and that fails when its offset is gone."""
+    return {
+        **_ALWAYS,
+        **address.client,
+        "bootstrap.servers": address.bootstrap,
+        "group.id": group,
+        "isolation.level": isolation,
+        "auto.offset.reset": "error",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 100,
+    }
+
+
+def idempotent_producer_config(address: Address) -> dict[str, Any]:
+    return {
+        **_ALWAYS,
+        **address.client,
+        "bootstrap.servers": address.bootstrap,
+        "enable.idempotence": True,
+        "acks": "all",
+        "linger.ms": 20,
+        "queue.buffering.max.messages": 1_000_000,
+        # Java's partitioner: each key goes to the same partition as from a Java client.
+        "partitioner": "murmur2_random",
+    }
+
+
+def journal_producer_config(address: Address) -> dict[str, Any]:
+    """All replicas acknowledge, and order is kept. It is not idempotent: a producer id costs 0.5 s
+    a task, and an entry that a retry repeats does no harm."""
+    return {
+        **_ALWAYS,
+        **address.client,
+        "bootstrap.servers": address.bootstrap,
+        "acks": "all",
+        "max.in.flight.requests.per.connection": 1,
+        # One entry per transaction: without lingering, hundreds of requests a second.
+        "linger.ms": 50,
+    }
+
+
+def transactional_producer_config(
+    address: Address,
+    transactional_id: str,
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+) -> dict[str, Any]:
+    return {
+        **idempotent_producer_config(address),
+        "linger.ms": 50,
+        "batch.size": 1_000_000,
+        # Right after a transaction the coordinator answers CONCURRENT_TRANSACTIONS. An early
+        # retry, instead of librdkafka's 100 ms, brings a transaction of 1,000 records from 37 to
+        # 10 ms.
+        "retry.backoff.ms": 2,
+        # By default a client whose connections broke starts over from its bootstrap servers. An
+        # offset commit that is under way then hangs past any timeout (librdkafka issue 5511).
+        "metadata.recovery.strategy": "none",
+        # A successful delivery then needs no call into Python.
+        "delivery.report.only.error": True,
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": timeout_ms,
+    }
+
+
+def plain_producer_config(address: Address, idempotence: bool, acks: str) -> dict[str, Any]:
+    return {
+        **idempotent_producer_config(address),
+        "linger.ms": 50,
+        "batch.size": 1_000_000,
+        "delivery.report.only.error": True,
+        "enable.idempotence": idempotence and acks == "all",
+        "acks": acks,
+        **({} if acks == "all" else {"retries": 0}),
+    }
+
+
+def kafka_python_config(address: Address) -> dict[str, Any]:
+    """kafka-python's keyword arguments, translated from librdkafka's names."""
+    names = {
+        "security.protocol": "security_protocol",
+        "sasl.mechanism": "sasl_mechanism",
+        "sasl.mechanisms": "sasl_mechanism",
+        "sasl.username": "sasl_plain_username",
+        "sasl.password": "sasl_plain_password",
+        "ssl.ca.location": "ssl_cafile",
+        "ssl.certificate.location": "ssl_certfile",
+        "ssl.key.location": "ssl_keyfile",
+        "ssl.key.password": "ssl_password",
+    }
+    return {
+        "bootstrap_servers": address.bootstrap.split(","),
+        "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        "bootstrap_timeout_ms": REQUEST_TIMEOUT_MS,
+        "reconnect_backoff_max_ms": 1_000,
+        # One record batch may be as large as the protocol's length field allows.
+        "receive_message_max_bytes": 2**31 - 1,
+        **{names[name]: value for name, value in address.client.items() if name in names},
+    }
+
+
+def java_client(client: Mapping[str, str]) -> dict[str, str]:
+    """Kafka's Java client properties, translated from librdkafka's names. Unknown names pass
+    unchanged.
+
+    Certificates and keys are PEM on both sides (KIP-651). Raises UsageError when a key file cannot
+    be read.
+    """
+    java = {name: value for name, value in client.items() if name not in _NOT_JAVA}
+    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms"))
+    if mechanism is not None:
+        java["sasl.mechanism"] = mechanism
+    if "sasl.username" in client:
+        module = (
+            "scram.ScramLoginModule"
+            if (mechanism or "").startswith("SCRAM")
+            else "plain.PlainLoginModule"
+        )
+        user, password = (
+            _quoted(client.get(name, "")) for name in ("sasl.username", "sasl.password")
+        )
+        java["sasl.jaas.config"] = (
+            f"org.apache.kafka.common.security.{module} required username={user}"
+            f" password={password};"
+        )
+    if "ssl.ca.location" in client:
+        java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": client["ssl.ca.location"]}
+    if "ssl.certificate.location" in client:
+        java |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": _read(client["ssl.certificate.location"]),
+            "ssl.keystore.key": _read(
+                client.get("ssl.key.location", client["ssl.certificate.location"])
+            ),
+        }
+    return java
+
+
+_NOT_JAVA = {
+    *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"),
+    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"),
+}
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except OSError as error:
+        raise UsageError(
+            f"The client property file {path} cannot be read: {error.strerror}."
+        ) from error
+
+
+def address_of_spark_options(options: Mapping[str, str]) -> Address:
+    """The address in the options of a Spark data source, where each name begins with `kafka.`.
+
+    Raises UsageError when it is missing.
+    """
+    client = {name[6:]: value for name, value in options.items() if name.startswith("kafka.")}
+    if not client.get("bootstrap.servers"):
+        raise UsageError("The option kafka.bootstrap.servers is missing.")
+    return Address(client.pop("bootstrap.servers"), client)
+
+
+def spark_source_options(address: Address, isolation: str) -> dict[str, str]:
+    """Options of Spark's Kafka source. The fetch sizes double its speed."""
+    return {
+        **{f"kafka.{name}": value for name, value in java_client(address.client).items()},
+        "kafka.bootstrap.servers": address.bootstrap,
+        "kafka.isolation.level": isolation,
+        "kafka.max.poll.records": "50000",
+        "kafka.max.partition.fetch.bytes": "8000000",
+        # A read that ends in markers fetches once more at the end of the log, where a broker
+        # waits 0.5 s by default.
+        "kafka.fetch.max.wait.ms": "20",
+        "failOnDataLoss": "true",
+    }

@@ -1,0 +1,51 @@
+"""A run is deleted: its topics, tables, groups, folder and history entry."""
+
+from __future__ import annotations
+
+import shutil
+
+from pyspark.errors import PySparkException
+
+from topicproof.backend.errors import SparkError
+from topicproof.backend.history.store import History, Run
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.duplicates import table_of
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.spark import connect
+from topicproof.backend.settings import Settings
+from topicproof.backend.sink.table import drop_table, drop_tables
+
+
+def clean(settings: Settings, services: Services, history: History, run_id: str) -> list[str]:
+    """Delete a run's topics (only those that it made), tables, groups, folder and history entry.
+    Returns the names of the deleted topics and tables."""
+    run = history.take(run_id)
+    stop_orphan(services, run)
+    cluster = Cluster(services.address)
+    deleted = cluster.delete_topics(run.facts.made)
+    for names in run.facts.stages:
+        cluster.delete_group(names.group)
+        if names.database is not None:
+            drop_tables(names.database, names.sink, names.group)
+            deleted.append(names.sink)
+    if given := run.plan.get("source", {}).get("url"):
+        drop_table(given, table_of(run.facts.source))
+    shutil.rmtree(settings.runs / run.id, ignore_errors=True)
+    history.forget(run_id)
+    return deleted
+
+
+def stop_orphan(services: Services, run: Run) -> None:
+    """Stop the query that a killed run left in the Spark server."""
+    left = run.facts.session
+    if not left or not services.spark_remote:
+        return
+    try:
+        spark = connect(f"{services.spark_remote}/;session_id={left}")
+        for query in spark.streams.active:
+            query.stop()
+        spark.stop()
+    except (SparkError, PySparkException) as error:
+        # The server has restarted or ended the session, so the query is gone.
+        if "INVALID_HANDLE" not in f"{error} {error.__cause__}":
+            raise

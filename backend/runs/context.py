@@ -1,0 +1,74 @@
+"""What the parts of a running run share."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from topicproof.backend.history.run_state import Names
+from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.plan import RunPlan
+from topicproof.backend.runs.scenarios import Stage, Work, scenario
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+
+
+@dataclass
+class Context:
+    """What every stage of one run needs."""
+
+    settings: Settings
+    services: Services
+    history: History
+    cluster: Cluster
+    run: Run
+    plan: RunPlan
+    stop: threading.Event = field(default_factory=threading.Event)
+    stage: State = State.CREATED
+    filled: int = 0
+
+    @property
+    def stages(self) -> list[tuple[Stage, Names]]:
+        """The scenario's stages and what they are called in this run, in the order of the data."""
+        return list(zip(scenario(self.plan.scenario).stages, self.run.facts.stages, strict=True))
+
+    @property
+    def work(self) -> Work:
+        return Work(self.plan, self.run.facts.topics, self.run.facts.served)
+
+    @property
+    def requests_log(self) -> Path:
+        """The requests for the files that the run serves."""
+        return self.folder / "requests.log"
+
+    @property
+    def names(self) -> Names:
+        """The first stage's."""
+        return self.stages[0][1]
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.runs / self.run.id
+
+    def enter(self, state: State) -> None:
+        self.stage = state
+        self.history.enter(self.run.id, state)
+
+    def remember(self, **facts: Any) -> None:
+        self.history.remember(self.run.id, replace(self.run.facts, **facts))
+        self.run = self.history.get(self.run.id)
+
+
+def make_context(
+    settings: Settings,
+    services: Services,
+    history: History,
+    run: Run,
+    stop: threading.Event | None = None,
+) -> Context:
+    cluster = Cluster(services.address)
+    plan = RunPlan.model_validate(run.plan)
+    return Context(settings, services, history, cluster, run, plan, stop or threading.Event())

@@ -1,0 +1,174 @@
+"""A run is created: its topics, tables, initial offsets and history entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from topicproof.backend.errors import TopicproofError
+from topicproof.backend.history.run_state import DEAD_LETTERS, Facts, Names, RanOn
+from topicproof.backend.history.store import History, Run, State
+from topicproof.backend.kafka.cluster import Cluster, require_records
+from topicproof.backend.runs.file_server import HOST
+from topicproof.backend.runs.plan import RunPlan
+from topicproof.backend.runs.query import require_expressions
+from topicproof.backend.runs.scenarios import Scenario, Stage, scenario
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.processes import free_ports
+from topicproof.backend.services.spark import spark_session
+from topicproof.backend.settings import Settings
+from topicproof.backend.sink.stateful import commit_batch_floor
+from topicproof.backend.sink.table import make_tables, require_no_table, shown_url
+from topicproof.validators.finding import Guarantee
+
+TABLES = "tables.db"
+"""The file, in a run's folder, of the SQLite database that has its tables."""
+
+
+def create(settings: Settings, services: Services, history: History, plan: RunPlan) -> Run:
+    """Make a run's topics, commit its initial offsets, and enter it in the history. Raises
+    ClusterError, TopicError."""
+    cluster = Cluster(services.address)
+    cluster.check()
+    chosen = scenario(plan.scenario)
+    if plan.source.topic is not None and not plan.until_stopped:
+        require_records(cluster.bounds(plan.source.topic))
+    if chosen.expressions:
+        with spark_session(services.spark_remote) as spark:
+            require_expressions(spark, plan)
+    if plan.sink.url is not None and plan.sink.topic is not None:
+        require_no_table(plan.sink.url, plan.sink.topic)
+    run = history.create("run", plan.scenario, plan.model_dump(mode="json"))
+    try:
+        history.remember(run.id, _make(settings, cluster, plan, run.id))
+    except TopicproofError as error:
+        history.end(run.id, State.FAILED, None, None, str(error))
+        raise
+    return history.get(run.id)
+
+
+def _make(settings: Settings, cluster: Cluster, plan: RunPlan, run_id: str) -> Facts:
+    """Make the topics, tables and initial offsets. Returns the facts to remember."""
+    chosen = scenario(plan.scenario)
+    topics = topics_of(run_id, plan, chosen)
+    journal = f"{run_id}-journal"
+    made = [journal, *_make_topics(cluster, plan, chosen, topics)]
+    cluster.create_topic(journal, 1)
+    database = _database(settings, run_id, plan) if chosen.tables else None
+    stages = [
+        replace(stage_names(run_id, stage, topics, journal), database=database)
+        for stage in chosen.stages
+    ]
+    for stage, names in zip(chosen.stages, stages, strict=True):
+        if stage.stateful:
+            partitions = len(cluster.partitions(names.source))
+            made.append(commit_batch_floor(cluster, names.group, partitions))
+    if plan.sink.dead_letters:
+        stages = [_with_dead_letters(cluster, names, made) for names in stages]
+    sinks = [] if database else [sink for names in stages for sink in names.sinks]
+    return Facts(
+        source=topics[chosen.sources[0]],
+        sink=topics[chosen.sinks[0]],
+        journal=journal,
+        group=stages[0].group,
+        topics=topics,
+        stages=tuple(stages),
+        made=tuple(made),
+        cluster=RanOn(settings.bootstrap, settings.brokers),
+        initial_offsets={
+            names.stage: _commit_initial_offsets(cluster, plan, names, topics, chosen)
+            for names in stages
+        },
+        sink_from={
+            sink: {str(p.partition): p.hw for p in cluster.bounds(sink).partitions}
+            for sink in sinks
+        },
+        database=shown_url(database) if database else None,
+        filled=not plan.fills,
+        # The port is chosen once: the URLs in the source must stay valid when the run is resumed.
+        served=f"http://{HOST}:{free_ports(1)[0]}/" if chosen.serves and plan.fills else "",
+    )
+
+
+def topics_of(run_id: str, plan: RunPlan, chosen: Scenario) -> dict[str, str]:
+    """Kafka's name of each topic of the scenario. Dead letters take the name of their sink."""
+    topics = {topic: f"{run_id}-{topic}" for topic in chosen.topics}
+    topics[chosen.sources[0]] = plan.source.topic or topics[chosen.sources[0]]
+    sink = chosen.sinks[0]
+    topics[sink] = plan.sink.topic or topics[sink]
+    if f"{sink}{DEAD_LETTERS}" in topics:
+        topics[f"{sink}{DEAD_LETTERS}"] = f"{topics[sink]}{DEAD_LETTERS}"
+    return topics
+
+
+def _database(settings: Settings, run_id: str, plan: RunPlan) -> str:
+    """URL of the run's tables: in the run's folder, unless the plan names a database."""
+    if plan.sink.url is not None:
+        return plan.sink.url
+    folder = settings.runs / run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{folder / TABLES}"
+
+
+def stage_names(run_id: str, stage: Stage, topics: Mapping[str, str], journal: str) -> Names:
+    """The names of a run's stage in Kafka."""
+    sources, sinks = ([topics[topic] for topic in of] for of in (stage.sources, stage.sinks))
+    own = f"{run_id}-{stage.name}"
+    return Names(stage.name, tuple(sources), tuple(sinks), journal, own, own)
+
+
+def _with_dead_letters(cluster: Cluster, names: Names, made: list[str]) -> Names:
+    """Make a stage's topic of dead letters, if it has none yet."""
+    if names.dead_letters is not None:
+        return names
+    topic = f"{names.sink}{DEAD_LETTERS}"
+    if topic not in cluster.topics():
+        cluster.create_topic(topic, 1)
+        made.append(topic)
+    return replace(names, sinks=(*names.sinks, topic))
+
+
+def _make_topics(
+    cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapping[str, str]
+) -> list[str]:
+    """Make the missing topics of a run. Returns their names."""
+    made = []
+    if plan.fills:
+        for source in chosen.sources:
+            cluster.create_topic(topics[source], plan.partitions)
+            made.append(topics[source])
+    partitions = len(cluster.partitions(topics[chosen.sources[0]]))
+    existing = cluster.topics() if plan.sink.topic is not None else []
+    for role in chosen.topics:
+        topic = topics[role]
+        if role not in (*chosen.sources, *chosen.tables) and topic not in existing:
+            cluster.create_topic(topic, plan.sink.partitions or partitions)
+            made.append(topic)
+    return made
+
+
+def _commit_initial_offsets(
+    cluster: Cluster, plan: RunPlan, names: Names, topics: Mapping[str, str], chosen: Scenario
+) -> dict[str, dict[str, int]]:
+    """Commit where a stage begins: from now on a missing offset is an error, never a fresh start.
+
+    Returns offsets by topic and partition. `latest` in a plan applies to the run's own sources. A
+    topic between two stages is read from its end when the run was created.
+    """
+    initial: dict[str, dict[str, int]] = {}
+    outer = {topics[source] for source in chosen.sources}
+    for source in names.sources:
+        earliest = source in outer and plan.source.starting == "earliest"
+        bounds = cluster.bounds(source)
+        offsets = {p.partition: p.start if earliest else p.lso for p in bounds.partitions}
+        if names.database is None:
+            cluster.commit_offsets(names.group, source, offsets)
+        initial[source] = {str(p): offset for p, offset in offsets.items()}
+    if names.database is not None:
+        begun = {
+            (source, int(p)): offset
+            for source, of_topic in initial.items()
+            for p, offset in of_topic.items()
+        }
+        make_tables(names.database, names.sink, names.group, begun, Guarantee(plan.guarantee))
+    return initial

@@ -1,0 +1,145 @@
+"""A run from fill to verdict: fill its sources, process them, judge the result.
+
+The process may be killed at any point. All progress is in Kafka and in the history, and `resume`
+continues from there.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from pyspark.sql import SparkSession
+
+from topicproof.backend.errors import OffsetMissing, OffsetsMoved, TopicproofError
+from topicproof.backend.history.run_state import StageVerdict
+from topicproof.backend.history.store import State
+from topicproof.backend.runs.context import Context
+from topicproof.backend.runs.fault_director import Director, Struck
+from topicproof.backend.runs.file_server import serving
+from topicproof.backend.runs.fill_sources import raise_failure, start_fill
+from topicproof.backend.runs.monitor import watched
+from topicproof.backend.runs.query import prepare, process
+from topicproof.backend.runs.reader import FOLDER, reading
+from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
+from topicproof.backend.runs.totals import current_totals, wrong_by
+from topicproof.backend.services.spark import session_id, spark_session
+from topicproof.validators.finding import Guarantee
+from topicproof.validators.report import Report
+
+
+def execute(context: Context) -> Report | None:
+    """Fill, process and judge, each as far as it is not done yet. Returns the report, or None if
+    the plan asks for no verdict.
+
+    Raises TopicproofError if the run is refused before a record is written, or cannot be judged. A
+    pipeline that fails later is judged: the history keeps its error beside the verdict.
+    """
+    with _served(context), watched(context), spark_session(context.services.spark_remote) as spark:
+        context.remember(session=session_id(spark))
+        try:
+            failure = _work(context, spark)
+        except TopicproofError as error:
+            context.history.end(context.run.id, State.FAILED, None, None, str(error))
+            raise
+        report = _conclude(context, spark, failure)
+        context.remember(session=None)
+        return report
+
+
+def _served(context: Context) -> AbstractContextManager[object]:
+    """Serve the demo's files until the block ends."""
+    served = context.run.facts.served
+    return serving(urlsplit(served).port or 0, context.requests_log) if served else nullcontext()
+
+
+def _work(context: Context, spark: SparkSession) -> TopicproofError | None:
+    """Fill and process. Returns the error of a pipeline that failed after its start."""
+    with ThreadPoolExecutor(1) as pool:
+        filling = start_fill(context, pool)
+        try:
+            return _process(context, spark, filling)
+        finally:
+            if filling is not None:
+                context.stop.set()
+
+
+def _process(
+    context: Context, spark: SparkSession, filling: Future[None] | None
+) -> TopicproofError | None:
+    if context.stop.is_set():
+        return None
+    context.enter(State.PROCESSING)
+    cluster, plan = context.cluster, context.plan
+    ready = [prepare(spark, cluster, context.work, stage, names) for stage, names in context.stages]
+    checkpoints = (
+        f"{plan.checkpoints}/{context.run.id}"
+        if plan.checkpoints
+        else (context.folder / "checkpoint").as_uri()
+    )
+    exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
+    struck = Struck(context.settings, cluster, context.names, exactly_once)
+    try:
+        with _reading(context), Director(struck, plan.faults) as director:
+            reached = [replace(one, bootstrap=director.bootstrap) for one in ready]
+            process(
+                reached,
+                cluster,
+                plan,
+                checkpoints,
+                context.stop.is_set,
+                lambda: raise_failure(filling),
+            )
+    except TopicproofError as error:
+        return error
+    return None
+
+
+def _reading(context: Context) -> AbstractContextManager[object]:
+    """Read the sinks beside the pipeline, if the plan asks for it."""
+    if not context.plan.reader:
+        return nullcontext()
+    return reading(context.cluster, context.run.facts.sink_from, context.folder / FOLDER)
+
+
+def _conclude(
+    context: Context, spark: SparkSession, failure: TopicproofError | None
+) -> Report | None:
+    """Judge the result, and end the run in the history."""
+    stopped = failure is None and (context.stop.is_set() or context.plan.until_stopped)
+    state = State.FAILED if failure is not None else State.STOPPED if stopped else State.DONE
+    judged: Judged | None = None
+    if context.plan.judged:
+        context.enter(State.JUDGING)
+        try:
+            judged = judge_run(context, spark, _until(context, failure, stopped))
+            stages = {
+                name: StageVerdict(one.verdict, one.why) for name, one in judged.stages.items()
+            }
+            context.remember(verdicts=stages, values=judged.values)
+            if context.plan.scenario == "totals":
+                known = current_totals(context.cluster, context.names.sink)
+                context.remember(accounts=len(known), wrong_by=wrong_by(known))
+        except TopicproofError as error:
+            context.history.end(context.run.id, State.FAILED, None, None, str(failure or error))
+            raise failure or error from error
+    context.history.end(
+        context.run.id,
+        state,
+        judged.verdict if judged else None,
+        judged.why if judged else None,
+        str(failure) if failure is not None else None,
+    )
+    if failure is not None and judged is None:
+        raise failure
+    return judged.report if judged else None
+
+
+def _until(context: Context, failure: TopicproofError | None, stopped: bool) -> Until:
+    # The journal of a stateful stage does not tell source partitions apart.
+    stateless = not any(stage.stateful for stage, _ in context.stages)
+    if isinstance(failure, OffsetsMoved | OffsetMissing) and stateless:
+        return Until.JOURNALLED
+    return Until.COMMITTED if stopped else Until.END

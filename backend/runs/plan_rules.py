@@ -1,0 +1,178 @@
+"""Rules between the fields of a plan: fields that are right alone, and wrong together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic_core import PydanticCustomError
+
+from topicproof.backend.faults.kinds import CRASH, ERROR, ZOMBIE, parse_fault
+from topicproof.backend.runs.duplicates import Cause
+from topicproof.backend.runs.scenarios import Scenario, scenario
+from topicproof.backend.sink.hooks import Step
+
+if TYPE_CHECKING:
+    from topicproof.backend.runs.plan import RunPlan
+
+TABLE_FAULTS = (CRASH, ERROR, ZOMBIE)
+"""Kinds that strike a worker whose sink is a table: the others strike what lies in Kafka."""
+
+
+def require_agreement(plan: RunPlan) -> None:
+    """Raises PydanticCustomError for the first field that disagrees with another."""
+    if plan.source.topic is not None and plan.source.topic == plan.sink.topic:
+        raise _disagree(
+            f"source and sink are the same topic, {plan.sink.topic}. Choose another sink.",
+            "sink",
+            "topic",
+        )
+    if not plan.idempotence and plan.guarantee == "exactly_once":
+        raise _disagree(
+            "exactly_once needs idempotence. Choose at_least_once to do without it.",
+            "idempotence",
+        )
+    if plan.acks == "0" and plan.guarantee != "at_most_once":
+        raise _disagree(
+            f"{plan.guarantee} needs acks=all. Choose at_most_once to do without it.", "acks"
+        )
+    chosen = scenario(plan.scenario)
+    for given, field in ((plan.key, "key"), (plan.value, "value")):
+        if given is not None and not chosen.expressions:
+            raise _disagree(
+                f"{chosen.name} takes no expression. Choose the scenario yours, or remove it.",
+                field,
+            )
+    if chosen.expressions and plan.value is None:
+        raise _disagree(
+            "yours needs a value: a Spark SQL expression, such as `value: upper(value)`.",
+            "scenario",
+        )
+    if chosen.value is None and plan.source.topic is None:
+        raise _disagree(
+            f"{chosen.name} fills no topic: name an existing one as source.topic.", "scenario"
+        )
+    if plan.deduplicate_s is not None and chosen.name != "totals":
+        raise _disagree(
+            f"{chosen.name} has no deduplication. Choose the scenario totals, or remove it.",
+            "deduplicate_s",
+        )
+    _agree_on_duplicates(plan, chosen)
+    if len(chosen.sources) > 1 and plan.source.topic is not None:
+        raise _disagree(
+            f"{chosen.name} reads several topics of its own. Remove source.topic.",
+            "source",
+            "topic",
+        )
+    _agree_on_tables(plan, chosen)
+    _agree_on_lineage(plan, chosen)
+    for number, fault in enumerate(map(parse_fault, plan.faults)):
+        if fault.needs_transactions and plan.guarantee != "exactly_once":
+            raise _disagree(
+                f"{fault} strikes transactions, and {plan.guarantee} has none. Choose"
+                " exactly_once.",
+                "faults",
+                number,
+            )
+
+
+def _agree_on_duplicates(plan: RunPlan, chosen: Scenario) -> None:
+    if plan.source.url is not None and plan.duplicates is not Cause.TRANSFER:
+        raise _disagree(
+            "only a transfer reads a database. Say duplicates: transfer, or remove it.",
+            "source",
+            "url",
+        )
+    if plan.duplicates is None:
+        return
+    if chosen.name != "totals":
+        raise _disagree(
+            f"{chosen.name} has no payments. Choose the scenario totals, or remove it.",
+            "duplicates",
+        )
+    if not plan.fills or plan.until_stopped or plan.rate is not None:
+        given = (
+            "source.topic" if not plan.fills else "until_stopped" if plan.until_stopped else "rate"
+        )
+        raise _disagree(
+            f"a fill that repeats payments goes to its end by itself. Remove {given}.",
+            "duplicates",
+        )
+
+
+def _agree_on_lineage(plan: RunPlan, chosen: Scenario) -> None:
+    """What needs the headers of lineage, or a judge who has them."""
+    if plan.lineage == "record":
+        return
+    if plan.lineage == "packed":
+        _agree_on_packs(plan, chosen)
+        return
+    needy = {
+        "faults": plan.faults,
+        "sink.dead_letters": plan.sink.dead_letters,
+        "table": chosen.tables,
+    }
+    for given in (name for name, value in needy.items() if value):
+        raise _disagree(
+            f"{given} needs lineage: what becomes of its records is told by it. Remove one.",
+            "lineage",
+        )
+    if plan.judged and not (chosen.keyed and plan.fills):
+        raise _disagree(
+            "without lineage a run is judged by key, which needs one output for each input, and"
+            " keys that differ. Choose the scenario squares and let the run fill its source, or"
+            " say judged: false.",
+            "lineage",
+        )
+
+
+def _agree_on_packs(plan: RunPlan, chosen: Scenario) -> None:
+    """What cannot have one header for many records."""
+    if plan.guarantee != "exactly_once":
+        raise _disagree(
+            f"packed lies in transactions, and {plan.guarantee} has none. Choose record, or"
+            " exactly_once.",
+            "lineage",
+        )
+    if chosen.tables or any(stage.stateful for stage in chosen.stages):
+        what = (
+            "a table has a column for it in every row"
+            if chosen.tables
+            else "a stateful stage cannot pack it"
+        )
+        raise _disagree(f"{what}. Choose record, or another scenario.", "lineage")
+
+
+def _agree_on_tables(plan: RunPlan, chosen: Scenario) -> None:
+    """What a table can do, and what only topics can."""
+    if not chosen.tables:
+        if plan.sink.url is not None:
+            raise _disagree(
+                f"{chosen.name} writes topics. Choose the scenario table, or remove sink.url.",
+                "sink",
+                "url",
+            )
+        return
+    if plan.guarantee == "at_most_once":
+        raise _disagree(
+            "a table is written exactly_once or at_least_once. Choose one of these.",
+            "guarantee",
+        )
+    if plan.sink.dead_letters or plan.sink.partitions is not None:
+        given = "dead_letters" if plan.sink.dead_letters else "partitions"
+        raise _disagree(f"a table has no {given.replace('_', ' ')}. Remove it.", "sink", given)
+    if plan.reader:
+        raise _disagree("a table is not polled. Remove it.", "reader")
+    for number, fault in enumerate(map(parse_fault, plan.faults)):
+        if fault.kind not in TABLE_FAULTS or fault.step is Step.COMMITTING:
+            raise _disagree(
+                f"{fault} strikes transactions of Kafka, and a table is written in the"
+                f" database's. Choose {', '.join(kind.name for kind in TABLE_FAULTS)}, at any"
+                f" step but {Step.COMMITTING}.",
+                "faults",
+                number,
+            )
+
+
+def _disagree(why: str, *place: str | int) -> PydanticCustomError:
+    """Fields that are right each and wrong together: the one at `place` is to be changed."""
+    return PydanticCustomError("plan", "{why}", {"why": why, "place": place})

@@ -1,0 +1,76 @@
+"""A run whose process was stopped or killed continues."""
+
+from __future__ import annotations
+
+import threading
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.history.store import History, State
+from topicproof.backend.runs.clean import stop_orphan
+from topicproof.backend.runs.context import Context, make_context
+from topicproof.backend.runs.execute import execute
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.settings import Settings
+from topicproof.backend.sink.table import begin
+from topicproof.validators.report import Report
+
+
+def resume(
+    settings: Settings,
+    services: Services,
+    history: History,
+    run_id: str,
+    stop: threading.Event | None = None,
+    offsets_forced: bool = False,
+) -> Report | None:
+    """Continue a run whose process was stopped or killed. Raises UsageError when there is nothing
+    to continue.
+
+    `offsets_forced`: continue from the group's offsets, even where the journal shows that they were
+    moved.
+    """
+    found = history.get(run_id)
+    if found.kind != "run" or (found.state is State.DONE and not found.alive):
+        raise UsageError(
+            f"Run {run_id} is finished; there is nothing to resume. `topicproof show {run_id}`"
+            " shows it."
+        )
+    if found.facts.initial_offsets is None:
+        raise UsageError(
+            f"Run {run_id} ended before its topics were made. Delete it, and start a"
+            f" new run: topicproof clean {run_id}"
+        )
+    run = history.take(run_id)
+    stop_orphan(services, run)
+    context = make_context(settings, services, history, run, stop)
+    if offsets_forced:
+        context.plan = context.plan.model_copy(update={"offsets_forced": True})
+    _extend(context)
+    return execute(context)
+
+
+def _extend(context: Context) -> None:
+    """Commit an initial offset, its start, for each source partition added since the run began."""
+    offsets = context.run.facts.initial_offsets or {}
+    initial = {
+        stage: {of: dict(known) for of, known in one.items()} for stage, one in offsets.items()
+    }
+    for _, names in context.stages:
+        for source in names.sources:
+            known = initial[names.stage].setdefault(source, {})
+            new = {
+                p.partition: p.start
+                for p in context.cluster.bounds(source).partitions
+                if str(p.partition) not in known
+            }
+            if new:
+                if names.database is not None:
+                    begin(
+                        names.database,
+                        names.group,
+                        {(source, p): offset for p, offset in new.items()},
+                    )
+                else:
+                    context.cluster.commit_offsets(names.group, source, new)
+                known |= {str(p): offset for p, offset in new.items()}
+                context.remember(initial_offsets=initial)
