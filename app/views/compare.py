@@ -9,7 +9,14 @@ from dataclasses import replace
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import charts, export, session, tables, topic, wording
+from topicproof.app import export, session, tables, topic, wording
+from topicproof.app.charts.strip import (
+    STRIP_PARTITIONS_MAX,
+    strip_columns,
+    strip_figure,
+    strip_pointer,
+    strip_with_pointer,
+)
 from topicproof.app.clickable import clickable
 from topicproof.app.payload import payload, verbatim
 from topicproof.app.place import (
@@ -98,7 +105,7 @@ def facts(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> None:
 def overview(seen: Snapshot, place: Place, live: bool) -> export.Chart:
     """The strip: every partition on one axis of offsets. Gives the chart, to be kept."""
     bounds = around(seen.bounds, place.partition)
-    found = fates.bins(seen.ranges, bounds, charts.strip_columns(len(bounds.partitions)))
+    found = fates.bins(seen.ranges, bounds, strip_columns(len(bounds.partitions)))
     width = int(found.edges[1] - found.edges[0])
 
     def clicked() -> None:
@@ -113,12 +120,12 @@ def overview(seen: Snapshot, place: Place, live: bool) -> export.Chart:
             offset = worst_place(seen.ranges, partition, first, end)
             go(replace(place, partition=partition, offset=offset, record=offset))
 
-    strip = charts.strip(found, bounds)
+    strip = strip_figure(found, bounds)
     alt = (
         f"Fates of the offsets of {place.topic}, one row a partition. The table of the balance says"
         " the same."
     )
-    clickable(strip, charts.pointer(found, place.partition, place.record), "strip", clicked, alt)
+    clickable(strip, strip_pointer(found, place.partition, place.record), "strip", clicked, alt)
     hidden = len(seen.bounds.partitions) - len(bounds.partitions)
     st.caption(
         f"Bounds taken {seen.taken_at:%H:%M:%S} UTC, "
@@ -126,17 +133,15 @@ def overview(seen: Snapshot, place: Place, live: bool) -> export.Chart:
         + f"{wording.bin_sentence(width)} ◇ shown below · ┃ LSO, where something is withheld"
         + (f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else "")
     )
-    return lambda: charts.with_pointer(strip, place.partition, place.record)
+    return lambda: strip_with_pointer(strip, place.partition, place.record)
 
 
 def around(bounds: Bounds, partition: int) -> Bounds:
     """As many partitions as a strip can show, the chosen one among them."""
     numbers = [p.partition for p in bounds.partitions]
-    first = max(0, min(numbers.index(partition) - charts.STRIP_PARTITIONS_MAX // 2, len(numbers)))
-    first = max(0, min(first, len(numbers) - charts.STRIP_PARTITIONS_MAX))
-    return replace(
-        bounds, partitions=bounds.partitions[first : first + charts.STRIP_PARTITIONS_MAX]
-    )
+    first = max(0, min(numbers.index(partition) - STRIP_PARTITIONS_MAX // 2, len(numbers)))
+    first = max(0, min(first, len(numbers) - STRIP_PARTITIONS_MAX))
+    return replace(bounds, partitions=bounds.partitions[first : first + STRIP_PARTITIONS_MAX])
 
 
 def controls(seen: Snapshot, place: Place) -> None:

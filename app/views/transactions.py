@@ -13,7 +13,8 @@ import streamlit as st
 from plotly.graph_objects import Figure
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import charts, export, session, topic, transactions, wording
+from topicproof.app import export, session, topic, transactions, wording
+from topicproof.app.charts.timeline import timeline_figure, timeline_pointer
 from topicproof.app.clickable import clickable
 from topicproof.app.place import Selection, read_selection, write_selection
 from topicproof.app.session import Coordination
@@ -229,11 +230,9 @@ def timeline(
             partition, first = (int(part) for part in bar)
             go(replace(selection, chosen=(partition, first)))
 
-    figure = charts.timeline(drawn, lanes)
+    figure = timeline_figure(drawn, lanes)
     here = (
-        charts.timeline_pointer(drawn, lanes, selection.chosen)
-        if selection.chosen is not None
-        else None
+        timeline_pointer(drawn, lanes, selection.chosen) if selection.chosen is not None else None
     )
     alt = (
         f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table says"

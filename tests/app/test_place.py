@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topicproof.app import charts, snapshot, wording
+from topicproof.app import snapshot, wording
+from topicproof.app.charts.layout import FATE_COLOURS
+from topicproof.app.charts.strip import (
+    STRIP_CELLS_MAX,
+    STRIP_PARTITIONS_MAX,
+    STRIP_POINTS_MAX,
+    strip_columns,
+    strip_figure,
+    strip_pointer,
+    strip_with_pointer,
+)
+from topicproof.app.charts.timeline import timeline_figure, timeline_pointer
 from topicproof.app.place import COMMITTED, LEVELS, Place, read_place, write_place
 from topicproof.backend.kafka.log.fates import FATES, bins
 from topicproof.backend.settings import ROOT
@@ -107,8 +118,8 @@ def test_what_was_tried_again_is_looked_for_at_the_same_distance() -> None:
 def test_the_strip_has_a_cell_for_every_bin_and_says_what_is_in_it() -> None:
     """Story: a screen reader and a mouse ask the same cell. It names its partition, its offsets and
     its fates."""
-    found = bins(RANGES, BOUNDS, charts.strip_columns(3))
-    figure = charts.strip(found, BOUNDS)
+    found = bins(RANGES, BOUNDS, strip_columns(3))
+    figure = strip_figure(found, BOUNDS)
     heat, cells, symbols, _under, lso = figure.data
     assert heat.z.shape == (3, 12) and str(heat.z.dtype) == "uint8"
     assert len(cells.x) == int((found.worst >= 0).sum()) == 17
@@ -120,9 +131,9 @@ def test_the_strip_has_a_cell_for_every_bin_and_says_what_is_in_it() -> None:
 def test_the_pointer_lies_over_its_offset() -> None:
     """Story: the page's pointer is laid over the strip, at the row and the offset of the tables; a
     strip that is kept has it within."""
-    found = bins(RANGES, BOUNDS, charts.strip_columns(3))
-    figure = charts.strip(found, BOUNDS)
-    first, last = charts.pointer(found, 0, 0), charts.pointer(found, 2, int(found.edges[-1]) - 1)
+    found = bins(RANGES, BOUNDS, strip_columns(3))
+    figure = strip_figure(found, BOUNDS)
+    first, last = strip_pointer(found, 0, 0), strip_pointer(found, 2, int(found.edges[-1]) - 1)
     rows_px = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
     assert first.top_px == figure.layout.margin.t + rows_px / 6
     assert last.top_px == figure.layout.margin.t + rows_px * 5 / 6
@@ -131,7 +142,7 @@ def test_the_pointer_lies_over_its_offset() -> None:
         high - low
     )
     assert (first.left_px, first.right_px) == (figure.layout.margin.l, figure.layout.margin.r)
-    kept = charts.with_pointer(figure, 0, 5)
+    kept = strip_with_pointer(figure, 0, 5)
     assert list(kept.data[-1].x) == [5] and len(figure.data) == len(kept.data) - 1
 
 
@@ -139,21 +150,21 @@ def test_the_pointer_lies_over_its_offset() -> None:
 def test_a_strip_stays_small(partitions: int) -> None:
     """Story: a topic has very many partitions. The strip sends no more cells than a browser draws
     quickly."""
-    shown = min(partitions, charts.STRIP_PARTITIONS_MAX)
-    assert charts.strip_columns(partitions) * shown <= charts.STRIP_CELLS_MAX
+    shown = min(partitions, STRIP_PARTITIONS_MAX)
+    assert strip_columns(partitions) * shown <= STRIP_CELLS_MAX
     bounds = Bounds("topic", tuple(PartitionBounds(p, 0, 1_000, 1_000) for p in range(shown)))
     ranges = pd.DataFrame(
         [(p, 0, 999, "COMMITTED", 1_000, -1, None) for p in range(shown)], columns=RANGES.columns
     )
-    points = charts.strip(bins(ranges, bounds, charts.strip_columns(shown)), bounds).data[1]
-    assert len(points.x) <= charts.STRIP_POINTS_MAX + shown
+    points = strip_figure(bins(ranges, bounds, strip_columns(shown)), bounds).data[1]
+    assert len(points.x) <= STRIP_POINTS_MAX + shown
     assert sum(int(end) - int(first) for _, first, end in points.customdata) >= shown * 1_000
 
 
 def test_every_fate_has_a_word_a_symbol_and_a_colour() -> None:
     """Story: a fate is added to the vocabulary. No two share a symbol, and none is told by its
     colour alone."""
-    assert set(wording.FATE_WORDS) == set(charts.FATE_COLOURS) == set(FATES)
+    assert set(wording.FATE_WORDS) == set(FATE_COLOURS) == set(FATES)
     assert len({word.symbol for word in wording.FATE_WORDS.values()}) == len(FATES)
 
 
@@ -217,7 +228,7 @@ def test_a_transaction_that_is_short_for_the_timeline_can_still_be_hit() -> None
     rows = of_timeline(
         [20, 10, 0], ["COMMITTED"] * 3, [1_000_050, 1_000_000, 1_000_100], [0, 3, 3_600_000]
     )
-    figure = charts.timeline(rows, ["p0", "p1", "p2"])
+    figure = timeline_figure(rows, ["p0", "p1", "p2"])
     (bars,) = (trace for trace in figure.data if len(trace.x))
     low, high = (one.timestamp() * 1_000 for one in figure.layout.xaxis.range)
     assert [row[1] for row in bars.customdata] == [10, 20, 0]
@@ -235,8 +246,8 @@ def test_the_pointer_of_the_timeline_lies_over_the_beginning_of_its_transaction(
         [100, 600, 0],
     )
     lanes = ["p0", "p1", "p2"]
-    figure = charts.timeline(rows, lanes)
-    there = charts.timeline_pointer(rows, lanes, (1, 10))
+    figure = timeline_figure(rows, lanes)
+    there = timeline_pointer(rows, lanes, (1, 10))
     assert there is not None
     low, high = (one.timestamp() * 1_000 for one in figure.layout.xaxis.range)
     assert there.share == pytest.approx((1_000_400 - low) / (high - low))
@@ -245,5 +256,5 @@ def test_the_pointer_of_the_timeline_lies_over_the_beginning_of_its_transaction(
         there.top_px == figure.layout.margin.t + lanes_px / 2
         and there.left_px == figure.layout.margin.l
     )
-    assert charts.timeline_pointer(rows, lanes, (2, 20)) is None
-    assert charts.timeline_pointer(rows, lanes, (0, 5)) is None
+    assert timeline_pointer(rows, lanes, (2, 20)) is None
+    assert timeline_pointer(rows, lanes, (0, 5)) is None
