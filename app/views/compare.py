@@ -19,19 +19,19 @@ from topicproof.app.charts.strip import (
 )
 from topicproof.app.clickable import clickable
 from topicproof.app.payload import payload, verbatim
-from topicproof.app.place import (
+from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
+from topicproof.app.url_state import (
     BOTH,
     COMMITTED,
     LEVELS,
     UNCOMMITTED,
     WINDOW,
-    Place,
-    Selection,
-    read_place,
-    write_place,
-    write_selection,
+    CompareState,
+    TransactionsState,
+    read_compare,
+    write_compare,
+    write_transactions,
 )
-from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.keeper import Services
@@ -47,9 +47,9 @@ LEVEL_NAMES = {BOTH: "both", UNCOMMITTED: "uncommitted", COMMITTED: "committed"}
 settings = session.settings()
 
 
-def go(place: Place) -> None:
+def go(place: CompareState) -> None:
     """Look there from now on."""
-    st.query_params.from_dict(write_place(place))
+    st.query_params.from_dict(write_compare(place))
 
 
 def body(kafka: Services, seen: Snapshot, live: bool) -> None:
@@ -59,7 +59,7 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         facts(kafka, seen, facts_slot)
         topic.empty(seen)
         return
-    place, notices = read_place(
+    place, notices = read_compare(
         st.query_params, seen.bounds, next_of(seen.ranges, -1, -1, Fate.ABORTED)
     )
     for notice in notices:
@@ -102,7 +102,7 @@ def facts(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> None:
             )
 
 
-def overview(seen: Snapshot, place: Place, live: bool) -> export.Chart:
+def overview(seen: Snapshot, place: CompareState, live: bool) -> export.Chart:
     """The strip: every partition on one axis of offsets. Gives the chart, to be kept."""
     bounds = around(seen.bounds, place.partition)
     found = fates.bins(seen.ranges, bounds, strip_columns(len(bounds.partitions)))
@@ -144,7 +144,7 @@ def around(bounds: Bounds, partition: int) -> Bounds:
     return replace(bounds, partitions=bounds.partitions[first : first + STRIP_PARTITIONS_MAX])
 
 
-def controls(seen: Snapshot, place: Place) -> None:
+def controls(seen: Snapshot, place: CompareState) -> None:
     """Where to look, at which level, at which fates."""
     state = st.session_state
     state["partition"], state["offset"] = place.partition, place.offset
@@ -204,7 +204,7 @@ def controls(seen: Snapshot, place: Place) -> None:
     jumps(seen, place)
 
 
-def jumps(seen: Snapshot, place: Place) -> None:
+def jumps(seen: Snapshot, place: CompareState) -> None:
     """The next stretch of each fate that the topic has, and the neighbouring windows."""
     p = seen.partition(place.partition)
     with st.container(horizontal=True, gap="small"):
@@ -238,7 +238,7 @@ def jumps(seen: Snapshot, place: Place) -> None:
         )
 
 
-def listing(place: Place, records: Sequence[Record], strip: export.Chart) -> None:
+def listing(place: CompareState, records: Sequence[Record], strip: export.Chart) -> None:
     """Both levels, offset by offset."""
     shown = [one for one in records if not place.fates or one.fate in place.fates]
     if not records:
@@ -284,7 +284,7 @@ def listing(place: Place, records: Sequence[Record], strip: export.Chart) -> Non
         export.offer(place.topic, f"{place.topic}-{place.partition}-{first}", shown, strip)
 
 
-def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> None:
+def detail(kafka: Services, seen: Snapshot, place: CompareState, record: Record) -> None:
     """One offset: why a read_committed consumer gets it or not, and all that is in it."""
     word = wording.FATE_WORDS[record.fate]
     with st.container(border=True):
@@ -312,8 +312,8 @@ def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> Non
                 "views/transactions.py",
                 label="Show the transaction",
                 icon=":material/timeline:",
-                query_params=write_selection(
-                    Selection(
+                query_params=write_transactions(
+                    TransactionsState(
                         place.topic, chosen=seen.transaction_at(place.partition, record.offset)
                     )
                 ),
