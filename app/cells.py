@@ -44,7 +44,7 @@ def guarantees(results: Sequence[Result]) -> list[str]:
 
 
 def frame(results: Sequence[Result]) -> pd.DataFrame:
-    """For `charts.matrix`."""
+    """For `matrix_figure`."""
     return pd.DataFrame(
         {
             "fault": [one.fault for one in results],

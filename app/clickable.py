@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from topicproof.app import export
-from topicproof.app.charts import Pointer
+from topicproof.app.charts.layout import Pointer
 
 
 def clickable(

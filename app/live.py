@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from topicproof.app import charts, export, wording
+from topicproof.app import export, wording
+from topicproof.app.charts.withheld import withheld_figure
 from topicproof.backend.commands.show import side_effects
 from topicproof.backend.faults.fault import Side
 from topicproof.backend.faults.kinds import parse_fault
@@ -140,7 +141,7 @@ def sink(run: Run, at_once: bool = False) -> None:
     if young(run) and not at_once:
         return
     st.plotly_chart(
-        charts.withheld(seen),
+        withheld_figure(seen),
         key=f"withheld {run.id}",
         config=export.PICTURE_ONLY,
         alt=(

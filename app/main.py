@@ -7,7 +7,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from topicproof.app import charts, session, tables  # noqa: F401  what the pages need is there before it is frozen
+from topicproof.app import session, tables  # noqa: F401  imported before the freeze
+from topicproof.app.charts import matrix, strip, timeline, trend, withheld  # noqa: F401
 from topicproof.app.pages import PAGES
 
 

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 import streamlit as st
 
-from topicproof.app.place import Look
 from topicproof.app.snapshot import Snapshot, Watch, fingerprint, same_place
+from topicproof.app.url_state import TopicsState
 from topicproof.app.wording import plain
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
@@ -275,7 +275,11 @@ def _told_by_log(
 
 
 def searched(
-    found: Settings, kafka: Services, seen: Snapshot, look: Look, told: Callable[[int, int], None]
+    found: Settings,
+    kafka: Services,
+    seen: Snapshot,
+    look: TopicsState,
+    told: Callable[[int, int], None],
 ) -> tuple[int, Search]:
     """Where the search that the URL asks for begins, and what it found. Kept until another one is
     asked for."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from topicproof.app.place import whereabouts
+from topicproof.app.url_state import example_position
 from topicproof.backend.history.store import ENDED, Run, State
 from topicproof.validators.report import Report
 
@@ -187,7 +187,7 @@ def ways(run: Run, report: Report | None) -> list[Way]:
     sink = report.sink.place(0)[0]
     found = []
     for finding in report.findings:
-        place = whereabouts(report, finding.examples[0]) if finding.examples else None
+        place = example_position(report, finding.examples[0]) if finding.examples else None
         if finding.kind in _HARM and place is not None:
             topic, partition, offset, label = place
             params = {"topic": topic, "partition": str(partition), "offset": str(offset)}

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from topicproof.app.place import BOTH, COMMITTED, UNCOMMITTED
+from topicproof.app.url_state import BOTH, COMMITTED, UNCOMMITTED
 from topicproof.app.wording import (
     FATE_WORDS,
     data_size,

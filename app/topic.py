@@ -10,8 +10,8 @@ from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import session, wording
 from topicproof.app.heading import heading
-from topicproof.app.place import read_topic
 from topicproof.app.snapshot import Snapshot
+from topicproof.app.url_state import read_topic
 from topicproof.backend.history.store import Run
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from topicproof.app.place import Selection
 from topicproof.app.tables import TINTS
+from topicproof.app.url_state import TransactionsState
 from topicproof.app.wording import ABORT_WORDS, data_size, outcome_label, span
 from topicproof.backend.kafka.log.fates import ABORTED, OPEN, UNEXPLAINED
 from topicproof.validators.coordinator import OpenTransaction
@@ -27,7 +27,7 @@ TINT_OF: Mapping[str, Fate] = {
 }
 
 
-def matching(found: pd.DataFrame, selection: Selection) -> pd.DataFrame:
+def matching(found: pd.DataFrame, selection: TransactionsState) -> pd.DataFrame:
     """Those that fit the selection, the latest to begin first."""
     fits = pd.Series(True, found.index)
     if selection.partition is not None:

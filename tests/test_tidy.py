@@ -90,7 +90,7 @@ ROOMS = (
         "backend.commands",
         "backend.cli",
     ),
-    *("app", "app.views"),
+    *("app.wording", "app.charts", "app", "app.views"),
 )
 """Each may import those before it: a folder's own modules, or a module that stands above its
 folder."""

@@ -9,22 +9,29 @@ from dataclasses import replace
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import charts, export, session, tables, topic, wording
+from topicproof.app import export, session, tables, topic, wording
+from topicproof.app.charts.strip import (
+    STRIP_PARTITIONS_MAX,
+    strip_columns,
+    strip_figure,
+    strip_pointer,
+    strip_with_pointer,
+)
 from topicproof.app.clickable import clickable
 from topicproof.app.payload import payload, verbatim
-from topicproof.app.place import (
+from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
+from topicproof.app.url_state import (
     BOTH,
     COMMITTED,
     LEVELS,
     UNCOMMITTED,
     WINDOW,
-    Place,
-    Selection,
-    read_place,
-    write_place,
-    write_selection,
+    CompareState,
+    TransactionsState,
+    read_compare,
+    write_compare,
+    write_transactions,
 )
-from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.keeper import Services
@@ -40,9 +47,9 @@ LEVEL_NAMES = {BOTH: "both", UNCOMMITTED: "uncommitted", COMMITTED: "committed"}
 settings = session.settings()
 
 
-def go(place: Place) -> None:
+def go(place: CompareState) -> None:
     """Look there from now on."""
-    st.query_params.from_dict(write_place(place))
+    st.query_params.from_dict(write_compare(place))
 
 
 def body(kafka: Services, seen: Snapshot, live: bool) -> None:
@@ -52,7 +59,7 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         facts(kafka, seen, facts_slot)
         topic.empty(seen)
         return
-    place, notices = read_place(
+    place, notices = read_compare(
         st.query_params, seen.bounds, next_of(seen.ranges, -1, -1, Fate.ABORTED)
     )
     for notice in notices:
@@ -95,10 +102,10 @@ def facts(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> None:
             )
 
 
-def overview(seen: Snapshot, place: Place, live: bool) -> export.Chart:
+def overview(seen: Snapshot, place: CompareState, live: bool) -> export.Chart:
     """The strip: every partition on one axis of offsets. Gives the chart, to be kept."""
     bounds = around(seen.bounds, place.partition)
-    found = fates.bins(seen.ranges, bounds, charts.strip_columns(len(bounds.partitions)))
+    found = fates.bins(seen.ranges, bounds, strip_columns(len(bounds.partitions)))
     width = int(found.edges[1] - found.edges[0])
 
     def clicked() -> None:
@@ -113,12 +120,12 @@ def overview(seen: Snapshot, place: Place, live: bool) -> export.Chart:
             offset = worst_place(seen.ranges, partition, first, end)
             go(replace(place, partition=partition, offset=offset, record=offset))
 
-    strip = charts.strip(found, bounds)
+    strip = strip_figure(found, bounds)
     alt = (
         f"Fates of the offsets of {place.topic}, one row a partition. The table of the balance says"
         " the same."
     )
-    clickable(strip, charts.pointer(found, place.partition, place.record), "strip", clicked, alt)
+    clickable(strip, strip_pointer(found, place.partition, place.record), "strip", clicked, alt)
     hidden = len(seen.bounds.partitions) - len(bounds.partitions)
     st.caption(
         f"Bounds taken {seen.taken_at:%H:%M:%S} UTC, "
@@ -126,20 +133,18 @@ def overview(seen: Snapshot, place: Place, live: bool) -> export.Chart:
         + f"{wording.bin_sentence(width)} ◇ shown below · ┃ LSO, where something is withheld"
         + (f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else "")
     )
-    return lambda: charts.with_pointer(strip, place.partition, place.record)
+    return lambda: strip_with_pointer(strip, place.partition, place.record)
 
 
 def around(bounds: Bounds, partition: int) -> Bounds:
     """As many partitions as a strip can show, the chosen one among them."""
     numbers = [p.partition for p in bounds.partitions]
-    first = max(0, min(numbers.index(partition) - charts.STRIP_PARTITIONS_MAX // 2, len(numbers)))
-    first = max(0, min(first, len(numbers) - charts.STRIP_PARTITIONS_MAX))
-    return replace(
-        bounds, partitions=bounds.partitions[first : first + charts.STRIP_PARTITIONS_MAX]
-    )
+    first = max(0, min(numbers.index(partition) - STRIP_PARTITIONS_MAX // 2, len(numbers)))
+    first = max(0, min(first, len(numbers) - STRIP_PARTITIONS_MAX))
+    return replace(bounds, partitions=bounds.partitions[first : first + STRIP_PARTITIONS_MAX])
 
 
-def controls(seen: Snapshot, place: Place) -> None:
+def controls(seen: Snapshot, place: CompareState) -> None:
     """Where to look, at which level, at which fates."""
     state = st.session_state
     state["partition"], state["offset"] = place.partition, place.offset
@@ -199,7 +204,7 @@ def controls(seen: Snapshot, place: Place) -> None:
     jumps(seen, place)
 
 
-def jumps(seen: Snapshot, place: Place) -> None:
+def jumps(seen: Snapshot, place: CompareState) -> None:
     """The next stretch of each fate that the topic has, and the neighbouring windows."""
     p = seen.partition(place.partition)
     with st.container(horizontal=True, gap="small"):
@@ -233,7 +238,7 @@ def jumps(seen: Snapshot, place: Place) -> None:
         )
 
 
-def listing(place: Place, records: Sequence[Record], strip: export.Chart) -> None:
+def listing(place: CompareState, records: Sequence[Record], strip: export.Chart) -> None:
     """Both levels, offset by offset."""
     shown = [one for one in records if not place.fates or one.fate in place.fates]
     if not records:
@@ -279,7 +284,7 @@ def listing(place: Place, records: Sequence[Record], strip: export.Chart) -> Non
         export.offer(place.topic, f"{place.topic}-{place.partition}-{first}", shown, strip)
 
 
-def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> None:
+def detail(kafka: Services, seen: Snapshot, place: CompareState, record: Record) -> None:
     """One offset: why a read_committed consumer gets it or not, and all that is in it."""
     word = wording.FATE_WORDS[record.fate]
     with st.container(border=True):
@@ -307,8 +312,8 @@ def detail(kafka: Services, seen: Snapshot, place: Place, record: Record) -> Non
                 "views/transactions.py",
                 label="Show the transaction",
                 icon=":material/timeline:",
-                query_params=write_selection(
-                    Selection(
+                query_params=write_transactions(
+                    TransactionsState(
                         place.topic, chosen=seen.transaction_at(place.partition, record.offset)
                     )
                 ),

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import streamlit as st
 
-from topicproof.app import charts, export, session, wording
+from topicproof.app import export, session, wording
+from topicproof.app.charts.trend import trend_figure
 from topicproof.backend.history import trend
 from topicproof.backend.history.compare import Comparison, compare
 from topicproof.backend.history.signoff import Standing
@@ -125,7 +126,7 @@ def over_time(runs: Sequence[Run]) -> None:
     if frame.empty:
         st.info("None of these has a report that can be read.", icon=":material/folder_off:")
         return
-    figure = charts.trend(frame, measure)
+    figure = trend_figure(frame, measure)
     st.plotly_chart(
         figure,
         config=export.PICTURE_ONLY,

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from topicproof.app import cells, charts, export, session, wording
+from topicproof.app import cells, export, session, wording
+from topicproof.app.charts.matrix import CELL_COLOURS, matrix_figure, matrix_pointer
 from topicproof.app.clickable import clickable
 from topicproof.app.payload import verbatim
 from topicproof.backend.commands.show_matrix import summary
@@ -95,9 +96,9 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
             go(str(guarantee), str(fault))
 
     frame = cells.frame(results)
-    figure = charts.matrix(frame, guarantees)
+    figure = matrix_figure(frame, guarantees)
     here = (
-        charts.matrix_pointer(frame, guarantees, (chosen.guarantee, chosen.fault))
+        matrix_pointer(frame, guarantees, (chosen.guarantee, chosen.fault))
         if chosen is not None
         else None
     )
@@ -108,9 +109,7 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
         clicked,
         "Every guarantee under every fault; the table below says the same.",
     )
-    legend = " · ".join(
-        f"{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}" for kind in charts.CELL_COLOURS
-    )
+    legend = " · ".join(f"{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}" for kind in CELL_COLOURS)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(
             f"{legend} · ◇ shown beside it. *hidden*: records of aborted transactions, which nobody"

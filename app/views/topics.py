@@ -12,7 +12,8 @@ import streamlit as st
 
 from topicproof.app import export, session, tables, topic, wording
 from topicproof.app.payload import download, payload
-from topicproof.app.place import (
+from topicproof.app.snapshot import Snapshot
+from topicproof.app.url_state import (
     CLUSTER,
     COMMITTED,
     GROUPS,
@@ -23,11 +24,10 @@ from topicproof.app.place import (
     TAIL,
     UNCOMMITTED,
     VIEWS,
-    Look,
-    read_look,
-    write_look,
+    TopicsState,
+    read_topics,
+    write_topics,
 )
-from topicproof.app.snapshot import Snapshot
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.describe import VERDICT_SETTINGS
 from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
@@ -53,15 +53,15 @@ ISOLATION = {COMMITTED: READ_COMMITTED, UNCOMMITTED: READ_UNCOMMITTED}
 settings = session.settings()
 
 
-def go(look: Look) -> None:
+def go(look: TopicsState) -> None:
     """Look at that from now on."""
-    st.query_params.from_dict(write_look(look))
+    st.query_params.from_dict(write_topics(look))
 
 
 def body(kafka: Services, seen: Snapshot, _live: bool) -> None:
     """The chosen view of the topic; the others are not asked for."""
     st.markdown(f"### {wording.balance(seen.bounds.offsets, seen.fates)}")
-    look, notices = read_look(st.query_params, seen.bounds)
+    look, notices = read_topics(st.query_params, seen.bounds)
     choose_view(look)
     for notice in notices:
         st.warning(notice, icon=":material/info:")
@@ -76,7 +76,7 @@ def body(kafka: Services, seen: Snapshot, _live: bool) -> None:
     views[look.view](kafka, seen, look)
 
 
-def choose_view(look: Look) -> None:
+def choose_view(look: TopicsState) -> None:
     st.session_state["view"] = look.view
 
     def chosen() -> None:
@@ -93,7 +93,7 @@ def choose_view(look: Look) -> None:
     )
 
 
-def records(kafka: Services, seen: Snapshot, look: Look) -> None:
+def records(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
     """The record browser."""
     if topic.empty(seen):
         return
@@ -123,7 +123,7 @@ def records(kafka: Services, seen: Snapshot, look: Look) -> None:
         detail(kafka, seen, chosen)
 
 
-def conditions(seen: Snapshot, look: Look) -> None:
+def conditions(seen: Snapshot, look: TopicsState) -> None:
     """Where a search begins and what must occur in a record."""
     state = st.session_state
     p = seen.partition(look.partition)
@@ -195,7 +195,7 @@ def conditions(seen: Snapshot, look: Look) -> None:
     )
 
 
-def outcome(look: Look, first: int, found: Search) -> None:
+def outcome(look: TopicsState, first: int, found: Search) -> None:
     """How far the search came, and the way on."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(wording.search_sentence(found))
@@ -213,7 +213,7 @@ def outcome(look: Look, first: int, found: Search) -> None:
         st.info("No record fits there. Markers and holes are no records; Compare shows them.")
 
 
-def listing(look: Look, found: Search, chosen: Row) -> None:
+def listing(look: TopicsState, found: Search, chosen: Row) -> None:
     """The records that were found."""
     key = f"rows {look.partition} {found.first} {found.reached} {look.wanted}"
 
@@ -308,7 +308,7 @@ def cut(value: bytes | None) -> bool:
     return value is not None and len(value) == KEPT_BYTES_MAX
 
 
-def tail(kafka: Services, seen: Snapshot, look: Look) -> None:
+def tail(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
     """The newest records, again and again."""
     st.session_state["tail_level"] = look.level
     st.session_state.setdefault("paused", False)
@@ -377,7 +377,7 @@ def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
         export.offer(name, f"{name}-newest", rows)
 
 
-def partitions(kafka: Services, seen: Snapshot, _look: Look) -> None:
+def partitions(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
     """Bounds and fates of every partition, and where it lies."""
     with session.said():
         placements, _found = session.topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
@@ -402,7 +402,7 @@ def partitions(kafka: Services, seen: Snapshot, _look: Look) -> None:
     )
 
 
-def groups(kafka: Services, seen: Snapshot, look: Look) -> None:
+def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
     """Who reads the topic, and what is really left to read."""
     with session.said():
         lags = session.lags(
@@ -452,7 +452,7 @@ def groups(kafka: Services, seen: Snapshot, look: Look) -> None:
         )
 
 
-def configuration(kafka: Services, seen: Snapshot, _look: Look) -> None:
+def configuration(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
     """The topic's settings, those that somebody set first."""
     with session.said():
         _placements, found = session.topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
@@ -476,7 +476,7 @@ def configuration(kafka: Services, seen: Snapshot, _look: Look) -> None:
     st.dataframe(table, hide_index=True, row_height=ROW_PX, alt="Settings of the topic")
 
 
-def cluster(kafka: Services, _seen: Snapshot, _look: Look) -> None:
+def cluster(kafka: Services, _seen: Snapshot, _look: TopicsState) -> None:
     """Brokers, and every topic."""
     with session.said():
         found = session.cluster_view(kafka.bootstrap, settings.client)
@@ -508,7 +508,7 @@ def cluster(kafka: Services, _seen: Snapshot, _look: Look) -> None:
     def chosen() -> None:
         cells = st.session_state["topics"].selection.cells
         if cells and cells[0][0] < len(found.topics):
-            go(Look(found.topics[cells[0][0]].topic))
+            go(TopicsState(found.topics[cells[0][0]].topic))
 
     with right:
         st.dataframe(

@@ -13,11 +13,12 @@ import streamlit as st
 from plotly.graph_objects import Figure
 from streamlit.delta_generator import DeltaGenerator
 
-from topicproof.app import charts, export, session, topic, transactions, wording
+from topicproof.app import export, session, topic, transactions, wording
+from topicproof.app.charts.timeline import timeline_figure, timeline_pointer
 from topicproof.app.clickable import clickable
-from topicproof.app.place import Selection, read_selection, write_selection
 from topicproof.app.session import Coordination
 from topicproof.app.snapshot import Snapshot
+from topicproof.app.url_state import TransactionsState, read_transactions, write_transactions
 from topicproof.backend.kafka.log.fates import ABORTED
 from topicproof.backend.kafka.log.over_partitions import SPLIT
 from topicproof.backend.services.keeper import Services
@@ -30,9 +31,9 @@ TABLE_PX = 420
 settings = session.settings()
 
 
-def go(selection: Selection) -> None:
+def go(selection: TransactionsState) -> None:
     """Show that from now on."""
-    st.query_params.from_dict(write_selection(selection))
+    st.query_params.from_dict(write_transactions(selection))
 
 
 def body(kafka: Services, seen: Snapshot, live: bool) -> None:
@@ -51,7 +52,7 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
         )
         compare_link(seen, None)
         return
-    selection, notices = read_selection(st.query_params, seen.bounds, found)
+    selection, notices = read_transactions(st.query_params, seen.bounds, found)
     for notice in notices:
         st.warning(notice, icon=":material/info:")
     controls(seen, selection)
@@ -159,7 +160,7 @@ def open_one(kafka: Services, seen: Snapshot, one: OpenTransaction) -> None:
         st.caption(wording.plain(wording.open_advice(one, seen.bounds.topic, kafka.bootstrap)))
 
 
-def controls(seen: Snapshot, selection: Selection) -> None:
+def controls(seen: Snapshot, selection: TransactionsState) -> None:
     """Which transactions."""
     state = st.session_state
     found = seen.transactions
@@ -208,7 +209,12 @@ def controls(seen: Snapshot, selection: Selection) -> None:
 
 
 def timeline(
-    seen: Snapshot, selection: Selection, shown: pd.DataFrame, fitting: int, skip: int, live: bool
+    seen: Snapshot,
+    selection: TransactionsState,
+    shown: pd.DataFrame,
+    fitting: int,
+    skip: int,
+    live: bool,
 ) -> Figure:
     """When each was under way. Gives the chart."""
     drawn = shown.assign(lane=transactions.lanes(shown))
@@ -229,11 +235,9 @@ def timeline(
             partition, first = (int(part) for part in bar)
             go(replace(selection, chosen=(partition, first)))
 
-    figure = charts.timeline(drawn, lanes)
+    figure = timeline_figure(drawn, lanes)
     here = (
-        charts.timeline_pointer(drawn, lanes, selection.chosen)
-        if selection.chosen is not None
-        else None
+        timeline_pointer(drawn, lanes, selection.chosen) if selection.chosen is not None else None
     )
     alt = (
         f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table says"
@@ -349,7 +353,11 @@ def compare_link(
 
 
 def listing(
-    seen: Snapshot, selection: Selection, shown: pd.DataFrame, told: Coordination, figure: Figure
+    seen: Snapshot,
+    selection: TransactionsState,
+    shown: pd.DataFrame,
+    told: Coordination,
+    figure: Figure,
 ) -> None:
     """The same transactions as the timeline's, the latest first."""
     places: Sequence[tuple[int, int]] = [

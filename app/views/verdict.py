@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from topicproof.app import session, signing, wording
-from topicproof.app.place import whereabouts
+from topicproof.app.url_state import example_position
 from topicproof.backend.errors import TopicproofError
 from topicproof.backend.history.store import Run
 from topicproof.validators.finding import Check, Example, Finding, Outcome
@@ -294,7 +294,7 @@ def basis(check: Check | None) -> str:
 def place(report: Report, example: Example) -> None:
     """An example, and the way to it."""
     left, right = st.columns([1, 3], vertical_alignment="center")
-    target = whereabouts(report, example)
+    target = example_position(report, example)
     if target is None:
         row = example.offset
         left.markdown(

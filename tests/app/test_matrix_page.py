@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.app.conftest import OpenPage, texts
-from topicproof.app import cells, charts
+from topicproof.app import cells
+from topicproof.app.charts.matrix import CELL_COLOURS, matrix_figure, matrix_pointer
 from topicproof.backend.history.store import History, State
 from topicproof.backend.matrix.cells import RESULTS, Result
 from topicproof.backend.settings import read_settings
@@ -78,8 +79,8 @@ def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
     """Story: hidden records are no damage, damage that was expected is no surprise, and no two look
     alike."""
     assert [cells.kind(one) for one in EVERY] == ["exact", "exact", "damaged", "surprise"]
-    assert set(cells.SYMBOLS) == set(cells.MEANINGS) == set(charts.CELL_COLOURS)
-    assert len(set(cells.SYMBOLS.values())) == len(set(charts.CELL_COLOURS.values())) == 4
+    assert set(cells.SYMBOLS) == set(cells.MEANINGS) == set(CELL_COLOURS)
+    assert len(set(cells.SYMBOLS.values())) == len(set(CELL_COLOURS.values())) == 4
     assert cells.kind(replace(DAMAGED, expected="refused, perhaps gaps")) == "refused"
     frame = cells.frame(cells.ordered(reversed(EVERY)))  # type: ignore[arg-type]
     assert frame["label"].tolist() == [
@@ -89,7 +90,7 @@ def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
         "‼ 1 phantoms",
     ]
     columns = cells.guarantees(EVERY)
-    figure = charts.matrix(frame, columns)
+    figure = matrix_figure(frame, columns)
     heat, *inks = figure.data
     places = [tuple(one[:2]) for points in inks for one in points.customdata]
     assert heat.z.shape == (2, 3) and sorted(places) == sorted(
@@ -97,8 +98,7 @@ def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
     )
     assert all(one.unselected.textfont.color == one.textfont.color for one in inks)
     pointers = [
-        charts.matrix_pointer(frame, columns, place)
-        for place in (("at_least_once", "abort"), ("x", "y"))
+        matrix_pointer(frame, columns, place) for place in (("at_least_once", "abort"), ("x", "y"))
     ]
     assert pointers[0] is not None and 1 / 3 < pointers[0].share < 1 / 2 and pointers[1] is None
 

@@ -14,7 +14,15 @@ from tests.app.conftest import OpenPage, boxes, texts
 from tests.conftest import wait_until
 from tests.kafka.topics import Writer
 from tests.runs import Finished
-from topicproof.app.place import COMMITTED, UNCOMMITTED, VIEWS, Look, needle, read_look, write_look
+from topicproof.app.url_state import (
+    COMMITTED,
+    UNCOMMITTED,
+    VIEWS,
+    TopicsState,
+    needle_bytes,
+    read_topics,
+    write_topics,
+)
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.browse.search import FOUND_MAX
 from topicproof.backend.kafka.client_configs import (
@@ -51,7 +59,7 @@ def test_an_address_reopens_the_same_search(
     """Story: any search that the page can show is written to the address and read back without a
     notice."""
     offset, time = (begin, None) if not isinstance(begin, str) else (None, begin)
-    look = Look(
+    look = TopicsState(
         "squares",
         view,
         partition,
@@ -62,7 +70,7 @@ def test_an_address_reopens_the_same_search(
         record=record,
         level=level,
     )
-    assert read_look(write_look(look), BOUNDS) == (look, [])
+    assert read_topics(write_topics(look), BOUNDS) == (look, [])
 
 
 @given(
@@ -73,7 +81,7 @@ def test_an_address_reopens_the_same_search(
 )
 def test_any_address_is_some_search(params: dict[str, str]) -> None:
     """Story: an address is garbage. There is always something to show, and its search can begin."""
-    look, _notices = read_look(params, BOUNDS)
+    look, _notices = read_topics(params, BOUNDS)
     assert look.view in VIEWS and look.partition in (0, 1)
     assert look.time is None or look.time_ms is not None
     assert set(look.wanted.fates) <= set(DATA_FATES)
@@ -83,12 +91,12 @@ def test_what_is_looked_for_may_be_hexadecimal() -> None:
     """Story: somebody looks for bytes that nobody can type, or for a text that only begins like
     them."""
     assert (
-        needle("0xff00") == b"\xff\x00"
-        and needle("0xyz") == b"0xyz"
-        and needle("Ä") == "Ä".encode()
+        needle_bytes("0xff00") == b"\xff\x00"
+        and needle_bytes("0xyz") == b"0xyz"
+        and needle_bytes("Ä") == "Ä".encode()
     )
-    assert Look("squares", time="2023-11-14 22:13:20").time_ms == 1_700_000_000_000
-    assert Look("squares", time="2023-11-14T23:13:20+01:00").time_ms == 1_700_000_000_000
+    assert TopicsState("squares", time="2023-11-14 22:13:20").time_ms == 1_700_000_000_000
+    assert TopicsState("squares", time="2023-11-14T23:13:20+01:00").time_ms == 1_700_000_000_000
 
 
 def test_the_records_of_a_run(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:

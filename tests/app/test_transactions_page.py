@@ -14,7 +14,7 @@ from tests.app.conftest import OpenPage, texts
 from tests.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app import transactions
-from topicproof.app.place import Selection, read_selection, write_selection
+from topicproof.app.url_state import TransactionsState, read_transactions, write_transactions
 from topicproof.app.wording import TRANSACTION_WORDS, open_advice, open_word
 from topicproof.backend.kafka.log.fates import TRANSACTION_COLUMNS
 from topicproof.backend.settings import Settings
@@ -48,8 +48,8 @@ def test_an_address_reopens_the_same_selection(
 ) -> None:
     """Story: any selection that the page can show is written to the address and read back without a
     notice."""
-    selection = Selection("squares", partition, producer, tuple(outcomes), skip, chosen)
-    assert read_selection(write_selection(selection), BOUNDS, FOUND) == (selection, [])
+    selection = TransactionsState("squares", partition, producer, tuple(outcomes), skip, chosen)
+    assert read_transactions(write_transactions(selection), BOUNDS, FOUND) == (selection, [])
 
 
 @given(
@@ -59,17 +59,23 @@ def test_an_address_reopens_the_same_selection(
 )
 def test_any_address_is_some_selection(params: dict[str, str]) -> None:
     """Story: an address is garbage. There is always a selection, and what it names exists."""
-    selection, _notices = read_selection(params, BOUNDS, FOUND)
+    selection, _notices = read_transactions(params, BOUNDS, FOUND)
     assert selection.partition in (None, 0, 1) and selection.producer in (None, 7, 8)
     assert 0 <= selection.skip < len(FOUND)
 
 
 def test_the_latest_come_first_and_conditions_add_up() -> None:
     """Story: somebody looks for what was aborted on partition 0. An open one lasts until now."""
-    assert transactions.matching(FOUND, Selection("squares"))["first_offset"].tolist() == [8, 6, 0]
-    aborted = transactions.matching(FOUND, Selection("squares", partition=0, outcomes=("ABORTED",)))
+    assert transactions.matching(FOUND, TransactionsState("squares"))["first_offset"].tolist() == [
+        8,
+        6,
+        0,
+    ]
+    aborted = transactions.matching(
+        FOUND, TransactionsState("squares", partition=0, outcomes=("ABORTED",))
+    )
     assert aborted["first_offset"].tolist() == [6]
-    assert transactions.matching(FOUND, Selection("squares", partition=1, producer=7)).empty
+    assert transactions.matching(FOUND, TransactionsState("squares", partition=1, producer=7)).empty
     assert transactions.timed(FOUND, 10_000)["duration_ms"].tolist() == [10, 50, 7_000]
     assert transactions.producer_ids(FOUND, 9) == [7, 8, 9]
     assert transactions.lanes(FOUND).tolist() == ["p0 · 7", "p0 · 7", "p1 · 8"]

@@ -1,8 +1,8 @@
-"""Where somebody looks, as the URL says it: a place of a topic, a selection of transactions, a
-search for records.
+"""URL state: the query parameters of the pages Compare, Transactions and Topics.
 
-The URL is typed, shared and cut off by people, so every value is checked against what is there;
-what does not fit falls back, and is said.
+People type, share and truncate URLs. Each value is checked against the topic; an invalid value
+falls back to a default, and a notice says so. Streamlit's own binding of widgets to query
+parameters drops invalid values without a notice, and several of these values have no widget.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEAD = 5
 
 
 @dataclass(frozen=True)
-class Place:
+class CompareState:
     """One place in one topic, and what is shown of it."""
 
     topic: str
@@ -69,27 +69,19 @@ def read_topic(
     ]
 
 
-def read_place(
+def read_compare(
     params: Mapping[str, str], bounds: Bounds, worth: tuple[int, int] | None
-) -> tuple[Place, list[str]]:
+) -> tuple[CompareState, list[str]]:
     """The place of the URL within these bounds, and a notice for every value that did not fit.
 
     `worth` is a partition and offset worth looking at, for a URL that names none.
     """
     notices: list[str] = []
-    by_number = {p.partition: p for p in bounds.partitions}
-    fallback = worth[0] if worth is not None else next(iter(by_number))
-    partition = _number(params, "partition", fallback, notices)
-    if partition not in by_number:
-        notices.append(
-            f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition"
-            f" {fallback}."
-        )
-        partition = fallback
-    p = by_number[partition]
+    fallback = worth[0] if worth is not None else bounds.partitions[0].partition
+    p = _partition(params, bounds, fallback, notices)
     default = (
         worth[1]
-        if worth is not None and worth[0] == partition and "offset" not in params
+        if worth is not None and worth[0] == p.partition and "offset" not in params
         else p.start
     )
     offset = _within(_number(params, "offset", default, notices), p, "Offset", notices)
@@ -98,10 +90,12 @@ def read_place(
     if level not in LEVELS:
         notices.append(f"There is no level {plain(level)}. Both are shown.")
         level = BOTH
-    return Place(bounds.topic, partition, offset, record, level, _fates(params, notices)), notices
+    return CompareState(
+        bounds.topic, p.partition, offset, record, level, _fates(params, notices)
+    ), notices
 
 
-def write_place(place: Place) -> dict[str, str]:
+def write_compare(place: CompareState) -> dict[str, str]:
     """The URL's parameters that read back as this place."""
     params = {"topic": place.topic, "partition": str(place.partition), "offset": str(place.offset)}
     if place.record != place.offset:
@@ -114,7 +108,7 @@ def write_place(place: Place) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Selection:
+class TransactionsState:
     """Which transactions of one topic are shown, and which of them in detail."""
 
     topic: str
@@ -130,9 +124,9 @@ class Selection:
     """Partition and first offset of the one shown in detail."""
 
 
-def read_selection(
+def read_transactions(
     params: Mapping[str, str], bounds: Bounds, found: pd.DataFrame
-) -> tuple[Selection, list[str]]:
+) -> tuple[TransactionsState, list[str]]:
     """The selection of the URL among `found` (`fates.transactions`), and a notice for every value
     that did not fit."""
     notices: list[str] = []
@@ -160,12 +154,14 @@ def read_selection(
         skip = 0
     chosen = _chosen(params, found, notices)
     return (
-        Selection(bounds.topic, partition, producer, tuple(dict.fromkeys(outcomes)), skip, chosen),
+        TransactionsState(
+            bounds.topic, partition, producer, tuple(dict.fromkeys(outcomes)), skip, chosen
+        ),
         notices,
     )
 
 
-def write_selection(selection: Selection) -> dict[str, str]:
+def write_transactions(selection: TransactionsState) -> dict[str, str]:
     """The URL's parameters that read back as this selection."""
     params = {"topic": selection.topic}
     if selection.partition is not None:
@@ -182,7 +178,7 @@ def write_selection(selection: Selection) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Look:
+class TopicsState:
     """What of a topic the page Topics shows, and what its record browser looks for."""
 
     topic: str
@@ -204,26 +200,19 @@ class Look:
 
     @property
     def wanted(self) -> RecordQuery:
-        return RecordQuery(needle(self.key), needle(self.value), needle(self.header), self.fates)
+        return RecordQuery(
+            needle_bytes(self.key), needle_bytes(self.value), needle_bytes(self.header), self.fates
+        )
 
     @property
     def time_ms(self) -> int | None:
         return None if self.time is None else _time_ms(self.time)
 
 
-def read_look(params: Mapping[str, str], bounds: Bounds) -> tuple[Look, list[str]]:
+def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState, list[str]]:
     """What the URL looks for within these bounds, and a notice for every value that did not fit."""
     notices: list[str] = []
-    by_number = {p.partition: p for p in bounds.partitions}
-    fallback = next(iter(by_number))
-    partition = _number(params, "partition", fallback, notices)
-    if partition not in by_number:
-        notices.append(
-            f"Topic {plain(bounds.topic)} has no partition {partition:,}. This is partition"
-            f" {fallback}."
-        )
-        partition = fallback
-    p = by_number[partition]
+    p = _partition(params, bounds, bounds.partitions[0].partition, notices)
     offset = _number_or_none(params, "offset", notices)
     if offset is not None and not p.start <= offset <= p.hw:
         offset = _within(offset, p, "Offset", notices)
@@ -236,10 +225,10 @@ def read_look(params: Mapping[str, str], bounds: Bounds) -> tuple[Look, list[str
         notices.append(
             f"No record is {plain(str(fate).lower())}; Compare shows such offsets. It is left out."
         )
-    found = Look(
+    found = TopicsState(
         bounds.topic,
         _one_of(params, "view", VIEWS, RECORDS, notices),
-        partition,
+        p.partition,
         offset,
         time if offset is None else None,
         key=params.get("key", "")[:NEEDLE_CHARACTERS],
@@ -252,7 +241,7 @@ def read_look(params: Mapping[str, str], bounds: Bounds) -> tuple[Look, list[str
     return found, notices
 
 
-def write_look(look: Look) -> dict[str, str]:
+def write_topics(look: TopicsState) -> dict[str, str]:
     """The URL's parameters that read back as this."""
     params = {"topic": look.topic, "view": look.view, "partition": str(look.partition)}
     if look.offset is not None:
@@ -271,7 +260,7 @@ def write_look(look: Look) -> dict[str, str]:
     return params
 
 
-def whereabouts(report: Report, example: Example) -> tuple[str, int, int, str] | None:
+def example_position(report: Report, example: Example) -> tuple[str, int, int, str] | None:
     """Where an example is to be seen: in the sink, or, for what the sink lacks, in the source.
     Topic, partition, offset and their words. None for a row of a table: Kafka does not have it."""
     if example.offset is not None and not report.of_topic:
@@ -290,7 +279,7 @@ def whereabouts(report: Report, example: Example) -> tuple[str, int, int, str] |
     return None
 
 
-def needle(text: str) -> bytes:
+def needle_bytes(text: str) -> bytes:
     """The bytes that a person means: hexadecimal after `0x`, else the text itself."""
     if text[:2].lower() == "0x":
         try:
@@ -298,6 +287,19 @@ def needle(text: str) -> bytes:
         except ValueError:
             pass  # A record may hold such a text.
     return text.encode(errors="replace")
+
+
+def _partition(
+    params: Mapping[str, str], bounds: Bounds, fallback: int, notices: list[str]
+) -> PartitionBounds:
+    by_number = {p.partition: p for p in bounds.partitions}
+    wanted = _number(params, "partition", fallback, notices)
+    if wanted not in by_number:
+        notices.append(
+            f"Topic {plain(bounds.topic)} has no partition {wanted:,}. This is partition"
+            f" {fallback}."
+        )
+    return by_number.get(wanted, by_number[fallback])
 
 
 def _time_ms(text: str) -> int | None:

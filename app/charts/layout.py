@@ -1,0 +1,64 @@
+"""What the charts share: colours, sizes, and the pointer at what is shown beside a chart.
+
+Colours follow Okabe and Ito. A word, symbol or pattern accompanies each colour. Charts take frames
+and return Plotly figures; they know neither Streamlit nor Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from topicproof.validators.finding import Fate
+
+FATE_COLOURS: Mapping[Fate, str] = {
+    Fate.COMMITTED: "#0072B2",
+    Fate.ABORTED: "#D55E00",
+    Fate.PENDING: "#E69F00",
+    Fate.MARKER: "#999999",
+    Fate.GONE: "#D0D5DA",
+    Fate.UNEXPLAINED: "#CC79A7",
+}
+RIGHT_PX = 8
+"""Margin of the strip and the timeline."""
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Where on a chart something is."""
+
+    top_px: float
+    left_px: int
+    """Of the plot within the figure; `right_px` is left free on the other side."""
+    right_px: int
+    share: float
+    """Of the plot's width."""
+    size_px: int
+
+    def html(self) -> str:
+        """A diamond there, over the chart that follows."""
+        left = (
+            f"calc({self.left_px}px + (100% - {self.left_px + self.right_px}px) * {self.share:.6f})"
+        )
+        return (
+            '<div aria-hidden="true" style="position:relative;height:0"><div'
+            f' style="position:absolute;z-index:1;pointer-events:none;top:{self.top_px:.1f}px;'
+            f"left:{left};width:{self.size_px}px;height:{self.size_px}px;background:#FFFFFF;"
+            "border:2.5px solid #111111;box-sizing:border-box;"
+            'transform:translate(-50%,-50%) rotate(45deg)"></div></div>'
+        )
+
+
+def names_px(names: Sequence[str]) -> int:
+    """What the longest of the names beside an axis takes."""
+    return 18 + round(6.2 * max(len(name) for name in names))
+
+
+def colour_steps(colours: Sequence[str]) -> list[tuple[float, str]]:
+    """A colour scale with hard steps: each colour has the same share."""
+    share = 1 / len(colours)
+    return [
+        pair
+        for n, colour in enumerate(colours)
+        for pair in ((n * share, colour), ((n + 1) * share, colour))
+    ]

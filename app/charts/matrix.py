@@ -1,0 +1,121 @@
+"""The matrix: faults as rows, guarantees as columns, each cell a result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from topicproof.app.charts.layout import Pointer, colour_steps, names_px
+
+CELL_COLOURS: Mapping[str, str] = {
+    "exact": "#0072B2",
+    "damaged": "#E69F00",
+    "refused": "#D0D5DA",
+    "surprise": "#D55E00",
+}
+"""Of a cell of the matrix; its words and its symbol say the same."""
+CELL_INK: Mapping[str, str] = {"exact": "#FFFFFF"}
+"""Of the text on it, where that is not dark."""
+CELL_PX = 27
+HEADS_DEGREES = 30
+POINTED_SHARE = 0.1
+"""How far into a cell of the matrix its pointer stands: before what the cell says."""
+
+
+def _heads_px(names: Sequence[str]) -> int:
+    """What the longest of the slanting names above an axis takes."""
+    return 24 + round(names_px(names) * math.sin(math.radians(HEADS_DEGREES)))
+
+
+def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
+    """Faults as rows, guarantees as columns. `frame` has one row a cell: fault, guarantee, kind (of
+    CELL_COLOURS), label and hover; its order is that of the rows. Each cell's `customdata` is
+    guarantee and fault."""
+    faults = list(dict.fromkeys(frame["fault"]))
+    codes = {kind: code for code, kind in enumerate(CELL_COLOURS)}
+    z = np.full((len(faults), len(guarantees)), np.nan)
+    for fault, guarantee, kind in zip(
+        frame["fault"], frame["guarantee"], frame["kind"], strict=True
+    ):
+        z[faults.index(fault), guarantees.index(guarantee)] = codes[kind]
+    figure = go.Figure()
+    figure.add_heatmap(
+        z=z,
+        x=list(guarantees),
+        y=faults,
+        zmin=-0.5,
+        zmax=len(codes) - 0.5,
+        colorscale=colour_steps(list(CELL_COLOURS.values())),
+        showscale=False,
+        hoverinfo="skip",
+        xgap=3,
+        ygap=3,
+    )
+    inks = frame["kind"].map(lambda kind: CELL_INK.get(kind, "#111111"))
+    for ink in inks.unique():
+        own = frame[inks == ink]
+        # Chosen or not, a cell says the same in the same colour; a chart can be told one for all of
+        # a trace only.
+        alike = {"marker": {"opacity": 0}, "textfont": {"color": ink}}
+        figure.add_scatter(
+            x=own["guarantee"],
+            y=own["fault"],
+            text=own["label"],
+            customdata=own[["guarantee", "fault", "hover"]],
+            mode="markers+text",
+            textfont={"color": ink, "size": 11},
+            # An invisible point a cell: heat maps cannot be selected.
+            marker={"opacity": 0, "size": CELL_PX - 4, "symbol": "square"},
+            unselected=alike,
+            selected=alike,
+            hovertemplate="%{x} · %{y}<br>%{customdata[2]}<extra></extra>",
+        )
+    figure.update_layout(
+        height=_heads_px(guarantees) + CELL_PX * max(2, len(faults)),
+        # Fixed, so that the pointer finds its place.
+        margin={"l": names_px(faults), "r": 0, "t": _heads_px(guarantees), "b": 0},
+        showlegend=False,
+        dragmode=False,
+        hovermode="closest",
+        clickmode="event+select",
+    )
+    figure.update_yaxes(
+        type="category",
+        categoryarray=faults,
+        range=[len(faults) - 0.5, -0.5],
+        fixedrange=True,
+        automargin=False,
+        showgrid=False,
+    )
+    figure.update_xaxes(
+        type="category",
+        categoryarray=list(guarantees),
+        range=[-0.5, len(guarantees) - 0.5],
+        side="top",
+        tickangle=HEADS_DEGREES,
+        fixedrange=True,
+        automargin=False,
+        showgrid=False,
+    )
+    return figure
+
+
+def matrix_pointer(
+    frame: pd.DataFrame, guarantees: Sequence[str], chosen: tuple[str, str]
+) -> Pointer | None:
+    """Where the matrix has a cell, by guarantee and fault; None where it has none."""
+    faults = list(dict.fromkeys(frame["fault"]))
+    if chosen[0] not in guarantees or chosen[1] not in faults:
+        return None
+    column, row = guarantees.index(chosen[0]), faults.index(chosen[1])
+    return Pointer(
+        top_px=_heads_px(guarantees) + CELL_PX * max(2, len(faults)) * (row + 0.5) / len(faults),
+        left_px=names_px(faults),
+        right_px=0,
+        share=(column + POINTED_SHARE) / len(guarantees),
+        size_px=11,
+    )

@@ -1,0 +1,212 @@
+"""The strip: the fate of every offset of a topic, one row for each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from topicproof.app.charts.layout import FATE_COLOURS, RIGHT_PX, Pointer, colour_steps
+from topicproof.app.wording import FATE_WORDS
+from topicproof.backend.kafka.log.fates import FATES, Bins
+from topicproof.validators.finding import Bounds, Fate
+
+NOTHING = "rgba(128,128,128,0.08)"
+"""Where a partition has no offset at all."""
+STRIP_CELLS_MAX = 6_000
+"""Cells of the whole strip."""
+STRIP_POINTS_MAX = 1_000
+"""Points that can be hovered and clicked. A browser draws each by itself, a thousand in a fifth of
+a second; where there are more cells, neighbours share one."""
+STRIP_COLUMNS_MAX = 480
+STRIP_COLUMNS_MIN = 100
+STRIP_PARTITIONS_MAX = 48
+LABELLED_SHARE = 0.02
+"""A stretch of one fate gets its symbol when it is at least this much of the strip."""
+LABELLED = (Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
+ROWS_PX: Mapping[float, int] = {4: 32, 8: 26, 16: 18, float("inf"): 12}
+"""Up to so many partitions, a row of the strip is so high."""
+TICKS_MAX = 12
+_TOP_PX, _AXIS_PX = 4, 30
+"""Above and below the rows."""
+_ROWS_PX_MIN = 62
+
+
+def strip_columns(partitions: int) -> int:
+    """How many bins a strip of so many partitions has."""
+    return max(STRIP_COLUMNS_MIN, min(STRIP_COLUMNS_MAX, STRIP_CELLS_MAX // max(1, partitions)))
+
+
+def strip_figure(found: Bins, bounds: Bounds) -> go.Figure:
+    """Every partition as a row of cells coloured by fate, on one axis of offsets, with the LSO
+    where it holds records back. What can be clicked has partition, first and end offset as its
+    `customdata`.
+
+    The pointer at what the tables show is not in it, but laid over it (`pointer`): a browser draws
+    a whole figure anew, for most of a second, when any of it has changed."""
+    rows = [f"p{number}" for number in found.partitions]
+    row_px = _row_px(found)
+    first, end = int(found.edges[0]), int(found.edges[-1])
+    centres = (found.edges[:-1] + found.edges[1:] - 1) / 2
+    figure = go.Figure()
+    colours = [NOTHING, *(FATE_COLOURS[fate] for fate in FATES)]
+    figure.add_heatmap(
+        z=(found.worst + 1).astype(np.uint8),
+        x=centres,
+        y=rows,
+        zmin=-0.5,
+        zmax=len(colours) - 0.5,
+        colorscale=colour_steps(colours),
+        showscale=False,
+        hoverinfo="skip",
+        xgap=0,
+        ygap=max(2, row_px // 6),
+    )
+    figure.add_scatter(**_points(found, rows, row_px))
+    figure.add_scatter(**_symbols(found, rows, centres))
+    withheld = [p for p in bounds.partitions if p.lso < p.hw]
+    for colour, width in (("#FFFFFF", 7), ("#111111", 3)):
+        # Dark on light, so that it is seen on either theme.
+        figure.add_scatter(
+            x=[p.lso - 0.5 for p in withheld],
+            y=[f"p{p.partition}" for p in withheld],
+            customdata=[p.lso for p in withheld],
+            mode="markers",
+            marker={
+                "symbol": "line-ns",
+                "size": row_px // 2,
+                "line": {"width": width, "color": colour},
+            },
+            hovertemplate="last stable offset %{customdata:,}<extra></extra>",
+        )
+    figure.update_layout(
+        height=_TOP_PX + _rows_px(found) + _AXIS_PX,
+        # Fixed, so that the pointer finds its place.
+        margin={"l": _left_px(found), "r": RIGHT_PX, "t": _TOP_PX, "b": _AXIS_PX},
+        showlegend=False,
+        dragmode=False,
+        hovermode="closest",
+        clickmode="event+select",
+    )
+    figure.update_yaxes(
+        autorange=False,
+        range=[len(rows) - 0.5, -0.5],
+        showgrid=False,
+        fixedrange=True,
+        automargin=False,
+        type="category",
+    )
+    figure.update_xaxes(
+        tickformat=",d",
+        showgrid=False,
+        zeroline=False,
+        fixedrange=True,
+        automargin=False,
+        range=[first - 0.5, max(first + 1, end) - 0.5],
+        dtick=1 if end - first <= TICKS_MAX else None,
+    )
+    return figure
+
+
+def strip_pointer(found: Bins, partition: int, offset: int) -> Pointer:
+    """Where the strip of `found` has the offset."""
+    first, end = int(found.edges[0]), int(found.edges[-1])
+    row = list(found.partitions).index(partition)
+    return Pointer(
+        top_px=_TOP_PX + _rows_px(found) * (row + 0.5) / len(found.partitions),
+        left_px=_left_px(found),
+        right_px=RIGHT_PX,
+        share=(offset - first + 0.5) / max(1, end - first),
+        size_px=min(13, _row_px(found) - 4),
+    )
+
+
+def strip_with_pointer(figure: go.Figure, partition: int, offset: int) -> go.Figure:
+    """The strip with the pointer in it, to be kept."""
+    pointed = go.Figure(figure)
+    pointed.add_scatter(
+        x=[offset],
+        y=[f"p{partition}"],
+        mode="markers",
+        marker={
+            "symbol": "diamond",
+            "size": 13,
+            "color": "#FFFFFF",
+            "line": {"width": 2.5, "color": "#111111"},
+        },
+        hovertemplate="offset %{x:,}<extra></extra>",
+        cliponaxis=False,
+    )
+    return pointed
+
+
+def _row_px(found: Bins) -> int:
+    return next(px for most, px in ROWS_PX.items() if len(found.partitions) <= most)
+
+
+def _rows_px(found: Bins) -> int:
+    return max(_ROWS_PX_MIN, _row_px(found) * len(found.partitions))
+
+
+def _left_px(found: Bins) -> int:
+    """Room for the longest name of a row."""
+    return 12 + 8 * max(len(f"p{number}") for number in found.partitions)
+
+
+def _points(found: Bins, rows: Sequence[str], row_px: int) -> dict[str, Any]:
+    """Invisible points over the cells: Plotly's heat maps can neither be selected nor say what is
+    in them."""
+    shared = max(1, -(-found.worst.size // STRIP_POINTS_MAX))
+    begins = np.arange(0, found.worst.shape[1], shared)
+    counts = np.add.reduceat(found.counts, begins, axis=1)
+    edges = np.append(found.edges[begins], found.edges[-1])
+    row, column = np.nonzero(counts.any(axis=2))
+    places = [np.array(found.partitions)[row], edges[column], edges[column + 1]]
+    # Plotly looks at every element of a list, and takes an array of objects as it is.
+    return {
+        "x": (edges[column] + edges[column + 1] - 1) / 2,
+        "y": np.array(rows, dtype=object)[row],
+        "customdata": np.column_stack(places).astype(object),
+        "text": np.array([_counts(counts) for counts in counts[row, column]], dtype=object),
+        "mode": "markers",
+        "marker": {"opacity": 0, "size": row_px - 4, "symbol": "square"},
+        "unselected": {"marker": {"opacity": 0}},
+        "selected": {"marker": {"opacity": 0}},
+        "hovertemplate": "%{y}, offsets from %{customdata[1]:,}<br>%{text}<extra></extra>",
+    }
+
+
+def _counts(counts: Any) -> str:
+    named = zip(FATES, counts.tolist(), strict=True)
+    return ", ".join(f"{value:,} {FATE_WORDS[fate].word}" for fate, value in named if value)
+
+
+def _symbols(found: Bins, rows: Sequence[str], centres: Any) -> dict[str, Any]:
+    """The fate's symbol in the middle of every stretch that has room for it."""
+    shortest = max(1, int(len(centres) * LABELLED_SHARE))
+    places = [
+        (float((centres[first] + centres[end - 1]) / 2), rows[row], FATE_WORDS[FATES[code]].symbol)
+        for row in range(len(rows))
+        for first, end, code in _stretches(found.worst[row])
+        if code >= 0 and FATES[code] in LABELLED and end - first >= shortest
+    ]
+    return {
+        "x": [place[0] for place in places],
+        "y": [place[1] for place in places],
+        "text": [place[2] for place in places],
+        "mode": "text",
+        "textfont": {"color": "#FFFFFF", "size": 13},
+        "hoverinfo": "skip",
+    }
+
+
+def _stretches(codes: Any) -> Iterator[tuple[int, int, int]]:
+    """Runs of equal codes: first, end, code."""
+    changes = np.flatnonzero(np.diff(codes)) + 1
+    edges = [0, *changes.tolist(), len(codes)]
+    for first, end in pairwise(edges):
+        if end > first:
+            yield first, end, int(codes[first])

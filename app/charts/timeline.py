@@ -1,0 +1,155 @@
+"""The timeline: transactions as bars over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from topicproof.app.charts.layout import FATE_COLOURS, RIGHT_PX, Pointer, names_px
+from topicproof.app.wording import TRANSACTION_WORDS
+from topicproof.backend.kafka.log.fates import ABORTED, COMMITTED, OPEN, UNEXPLAINED
+from topicproof.validators.finding import Fate
+
+OUTCOME_FATES: Mapping[str, Fate] = {
+    COMMITTED: Fate.COMMITTED,
+    ABORTED: Fate.ABORTED,
+    OPEN: Fate.PENDING,
+    UNEXPLAINED: Fate.UNEXPLAINED,
+}
+OUTCOME_PATTERNS: Mapping[str, str] = {COMMITTED: "", ABORTED: "x", OPEN: "/", UNEXPLAINED: "."}
+"""An outcome is told by its pattern as well as by its colour."""
+LANE_PX = 17
+_LEGEND_PX, _DATES_PX = 34, 44
+"""Above and below the lanes of the timeline."""
+_SHORTEST_BAR = 1 / 200
+"""Of the timeline's length: some four pixels of a usual window. A browser tells clicks by whole
+pixels."""
+
+
+def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
+    """Transactions as bars over time, one trace an outcome. `rows` are those of
+    `fates.transactions` with `lane` and `duration_ms`; each bar's `customdata` begins with
+    partition and first offset. The pointer at the chosen one is laid over it
+    (`timeline_pointer`)."""
+    figure = go.Figure()
+    low, high = _period(rows)
+    for outcome, word in TRANSACTION_WORDS.items():
+        # In the order of time: of two that began together, the later one is not hidden by the
+        # earlier.
+        own = rows[rows["outcome"] == outcome].sort_values("first_timestamp")
+        if own.empty and outcome == UNEXPLAINED:
+            continue
+        colour, pattern = FATE_COLOURS[OUTCOME_FATES[outcome]], OUTCOME_PATTERNS[outcome]
+        figure.add_bar(
+            y=own["lane"],
+            # What is too short for the axis is still wide enough to be seen and hit; the pointer
+            # over it tells how long it took.
+            x=own["duration_ms"].clip(lower=(high - low) * _SHORTEST_BAR),
+            base=_moments(own["first_timestamp"]),
+            orientation="h",
+            name=f"{word.symbol} {word.word} ({len(own):,})",
+            # As objects: of numbers alone a browser makes arrays that come back from a click as
+            # something else.
+            customdata=own[
+                ["partition", "first_offset", "records", "duration_ms", "producer_id"]
+            ].to_numpy(object),
+            marker={
+                "color": colour,
+                "line": {"width": 1, "color": colour},
+                "pattern": {
+                    "shape": pattern,
+                    "bgcolor": colour,
+                    "fgcolor": "#FFFFFF",
+                    "size": 6,
+                    "solidity": 0.35,
+                },
+            },
+            unselected={"marker": {"opacity": 1}},
+            hovertemplate=(
+                f"{word.word}: partition %{{customdata[0]}} from offset"
+                " %{customdata[1]:,}<br>%{customdata[2]:,} records, %{customdata[3]:,} ms,"
+                " producer %{customdata[4]}<extra></extra>"
+            ),
+        )
+    figure.update_layout(
+        height=_LEGEND_PX + _lanes_px(lanes) + _DATES_PX,
+        # Fixed, so that the pointer finds its place.
+        margin={"l": names_px(lanes), "r": RIGHT_PX, "t": _LEGEND_PX, "b": _DATES_PX},
+        legend={
+            "orientation": "h",
+            # Within the figure's own margin: beside the plot it would push that down.
+            "yref": "container",
+            "y": 0.995,
+            "yanchor": "top",
+            "x": 0,
+            "itemclick": False,
+            "itemdoubleclick": False,
+        },
+        showlegend=True,
+        barmode="overlay",
+        bargap=0.3,
+        dragmode=False,
+        hovermode="closest",
+        clickmode="event+select",
+    )
+    figure.update_yaxes(
+        autorange=False,
+        range=[max(2, len(lanes)) - 0.5, -0.5],
+        fixedrange=True,
+        automargin=False,
+        type="category",
+        categoryarray=list(lanes),
+        showgrid=True,
+    )
+    period = [_moments(pd.Series([ms])).iloc[0] for ms in (low, high)]
+    figure.update_xaxes(
+        type="date", fixedrange=True, automargin=False, zeroline=False, range=period
+    )
+    return figure
+
+
+def timeline_pointer(
+    rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int]
+) -> Pointer | None:
+    """Where the timeline has the beginning of a transaction, by partition and first offset; None
+    where it is not on it."""
+    here = rows[(rows["partition"] == chosen[0]) & (rows["first_offset"] == chosen[1])]
+    if here.empty or _moments(here["first_timestamp"]).isna().any():
+        return None
+    low, high = _period(rows)
+    lane = list(lanes).index(here["lane"].iloc[0])
+    return Pointer(
+        top_px=_LEGEND_PX + _lanes_px(lanes) * (lane + 0.5) / max(2, len(lanes)),
+        left_px=names_px(lanes),
+        right_px=RIGHT_PX,
+        share=(int(here["first_timestamp"].iloc[0]) - low) / (high - low),
+        size_px=13,
+    )
+
+
+def _moments(ms: pd.Series[Any]) -> pd.Series[Any]:
+    """Timestamps, which may be anything, as moments; NaT for what is none."""
+    return pd.to_datetime(ms, unit="ms", errors="coerce")
+
+
+def _period(rows: pd.DataFrame) -> tuple[int, int]:
+    """From when to when the timeline goes, in ms, with some room on both sides."""
+    known = rows[
+        _moments(rows["first_timestamp"]).notna()
+        & _moments(rows["first_timestamp"] + rows["duration_ms"]).notna()
+    ]
+    if known.empty:
+        return 0, 1_000
+    low, high = (
+        int(known["first_timestamp"].min()),
+        int((known["first_timestamp"] + known["duration_ms"]).max()),
+    )
+    room = max(1, (high - low) // 40)
+    return low - room, high + room
+
+
+def _lanes_px(lanes: Sequence[str]) -> int:
+    return LANE_PX * max(2, len(lanes))

@@ -1,0 +1,67 @@
+"""The trend: one figure of many reports over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from topicproof.app.charts.layout import names_px
+from topicproof.validators.finding import Outcome
+
+VERDICT_MARKS: Mapping[str, tuple[str, str]] = {
+    Outcome.HOLDS: ("#009E73", "circle"),
+    Outcome.VIOLATED: ("#D55E00", "x"),
+    Outcome.UNKNOWN: ("#E69F00", "diamond"),
+}
+"""Colour and symbol of a verdict."""
+TREND_PX = 300
+_TITLE_WIDE = "0,000,000"
+"""What the axis of the trend has room for, beside its title, where its figures are no longer than
+that."""
+
+
+def trend_figure(frame: pd.DataFrame, measure: str) -> go.Figure:
+    """One figure of many reports (run, started, verdict, figure) over time, each marked by its
+    verdict."""
+    figure = go.Figure()
+    figure.add_scatter(
+        x=frame["started"],
+        y=frame["figure"],
+        mode="lines",
+        line={"color": "#999999", "width": 1},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    for verdict, (colour, symbol) in VERDICT_MARKS.items():
+        own = frame[frame["verdict"] == verdict]
+        if not own.empty:
+            figure.add_scatter(
+                x=own["started"],
+                y=own["figure"],
+                customdata=own["run"],
+                mode="markers",
+                name=str(verdict),
+                marker={"color": colour, "symbol": symbol, "size": 11},
+                cliponaxis=False,
+                hovertemplate="%{customdata}<br>%{x}<br>%{y:,}<extra>" + str(verdict) + "</extra>",
+            )
+    figure.update_layout(
+        height=TREND_PX,
+        # Fixed: a browser lays a chart out again and again until it has found the room that its
+        # labels take.
+        margin={
+            "l": names_px([_TITLE_WIDE, f"{frame['figure'].max():,.0f}"]),
+            "r": 8,
+            "t": 34,
+            "b": 54,
+        },
+        showlegend=True,
+        legend={"orientation": "h", "yref": "container", "x": 0, "y": 0.99, "yanchor": "top"},
+    )
+    figure.update_xaxes(fixedrange=True, automargin=False, title="started (UTC)")
+    figure.update_yaxes(
+        fixedrange=True, automargin=False, title=measure, tickformat=",", rangemode="tozero"
+    )
+    return figure

@@ -1,0 +1,54 @@
+"""The dashboard's words, and the addresses that it loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from topicproof.app import wording
+from topicproof.app.charts.layout import FATE_COLOURS
+from topicproof.backend.kafka.log.fates import FATES
+from topicproof.backend.settings import ROOT
+from topicproof.validators.kinds.catalogue import VALIDATORS
+
+
+def test_every_fate_has_a_word_a_symbol_and_a_colour() -> None:
+    """Story: a fate is added to the vocabulary. No two share a symbol, and none is told by its
+    colour alone."""
+    assert set(wording.FATE_WORDS) == set(FATE_COLOURS) == set(FATES)
+    assert len({word.symbol for word in wording.FATE_WORDS.values()}) == len(FATES)
+
+
+def test_every_kind_of_finding_has_a_title() -> None:
+    """Story: a kind is added to the catalogue. The page Verdict says it in words."""
+    assert {validator.NAME for validator in VALIDATORS} == set(wording.KIND_TITLES)
+    assert len(set(wording.KIND_TITLES.values())) == len(VALIDATORS)
+
+
+def test_plain_text_stays_plain() -> None:
+    """Story: a topic is called like a formula and a value like a link. Markdown makes nothing of
+    them."""
+    hostile = "![x](http://127.0.0.1/) <b>_a_</b> $x$ `c` :red[x] # h"
+    escaped = wording.plain(hostile)
+    assert escaped.replace("\\", "") == hostile
+    assert not [n for n, c in enumerate(escaped) if c in "![]()<>_$`:#" and escaped[n - 1] != "\\"]
+
+
+def test_numbers_and_times_are_said_in_words() -> None:
+    """Story: one record is not "1 records", and a timestamp from another galaxy is no crash."""
+    assert (
+        wording.count(1, "record") == "1 record"
+        and wording.count(2_000, "record") == "2,000 records"
+    )
+    assert wording.duration(59.4) == "59 s" and wording.duration(125) == "2 min 5 s"
+    assert wording.moment_of_ms(0) == "1970-01-01 00:00:00.000 UTC"
+    assert "no date" in wording.moment_of_ms(2**62) and wording.moment_of_ms(None) == "no timestamp"
+    assert wording.short_transaction(
+        "squares-k3f9a2-square-squares-k3f9a2-numbers-0/17, attempt 2"
+    ) == ("…-0/17, attempt 2")
+
+
+def test_the_look_loads_nothing_from_elsewhere() -> None:
+    """Story: the dashboard runs where there is no network. Neither theme nor code names an address
+    outside."""
+    files = [ROOT / ".streamlit" / "config.toml", *sorted(Path(ROOT / "app").rglob("*.py"))]
+    assert [path.name for path in files if "https://" in path.read_text(encoding="utf-8")] == []
