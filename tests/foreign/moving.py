@@ -130,24 +130,34 @@ def terms(source: str, sink: str, group: str | None) -> dict[str, object]:
     return {"source": {"topic": source}, "sink": {"topic": sink}, "identity": "key", **named}
 
 
+def _check(
+    cluster: Cluster, remote: str, pair: tuple[str, str, str], number: int, folder: Path
+) -> Report:
+    """One check, in turn with the pair's group and without; writes its verdict down."""
+    source, sink, group = pair
+    fields = terms(source, sink, group if number % 2 else None)
+    report = judged(cluster, remote, fields, folder)
+    how = "with its group" if number % 2 else "without a group"
+    sys.stdout.write(f"{number + 1} {how}: {report.verdict}: {report.why}\n")
+    sys.stdout.flush()
+    return report
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checks", type=int, default=200)
     parser.add_argument("--rate", type=int, default=1_000)
+    parser.add_argument("--checks-per-pair", type=int, default=10, help="then a new pair begins")
     given = parser.parse_args()
     verdicts: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as home, services(read_settings(home=Path(home))) as up:
         cluster = Cluster(Address(up.bootstrap))
-        with moving_pair(cluster, given.rate) as (source, sink, group):
-            for number in range(given.checks):
-                fields = terms(source, sink, group if number % 2 else None)
-                report = judged(cluster, up.spark_remote, fields, Path(home) / "check")
-                verdicts[report.verdict] += 1
-                sys.stdout.write(
-                    f"{number + 1} {'group' if number % 2 else 'alone'} {report.verdict}:"
-                    f" {report.why}\n"
-                )
-                sys.stdout.flush()
+        for first in range(0, given.checks, given.checks_per_pair):
+            numbers = range(first, min(first + given.checks_per_pair, given.checks))
+            with moving_pair(cluster, given.rate) as pair:
+                for number in numbers:
+                    report = _check(cluster, up.spark_remote, pair, number, Path(home) / "check")
+                    verdicts[report.verdict] += 1
     sys.stdout.write(f"{dict(verdicts)}\n")
     return 1 if verdicts["VIOLATED"] else 0
 
