@@ -12,8 +12,8 @@ from pandas.io.formats.style import Styler
 from topicproof.app.tables import TINTS
 from topicproof.app.url_state import TransactionsState
 from topicproof.app.wording import ABORT_WORDS, data_size, outcome_label, span
-from topicproof.backend.kafka.log.fates import ABORTED, OPEN, UNEXPLAINED
 from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.facts.log_facts import ABORTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Fate
 
 PAGE = 100

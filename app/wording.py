@@ -18,8 +18,9 @@ from topicproof.backend.history.store import ENDED, Run, State
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Search, Stop
 from topicproof.backend.kafka.coordination.reasons import DECLARED, FENCED, OPERATOR, TIMEOUT
-from topicproof.backend.kafka.log.fates import ABORTED, COMMITTED, FATES, OPEN, UNEXPLAINED
+from topicproof.backend.kafka.log.fates import FATES
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
+from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Check, Fate, Finding, Outcome, Witness
 from topicproof.validators.report import Report
 

@@ -118,6 +118,11 @@ def gathered(frame: DataFrame, offsets: int) -> DataFrame:
     return frame.coalesce(1) if offsets <= FEW_OFFSETS_MAX else frame
 
 
+def column_names(columns: str) -> list[str]:
+    """The names in a schema in Spark's words, such as `"partition int, count long"`."""
+    return [one.split()[0] for one in columns.split(", ")]
+
+
 def frame_of(spark: SparkSession, rows: pa.Table | pd.DataFrame | None, columns: str) -> DataFrame:
     """A frame with these columns, in Spark's words, of a table that has them; of None, an empty
     one."""

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from topicproof.app.charts.layout import FATE_COLOURS, RIGHT_PX, Pointer, names_px
 from topicproof.app.wording import TRANSACTION_WORDS
-from topicproof.backend.kafka.log.fates import ABORTED, COMMITTED, OPEN, UNEXPLAINED
+from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Fate
 
 OUTCOME_FATES: Mapping[str, Fate] = {

@@ -19,10 +19,10 @@ from topicproof.app.clickable import clickable
 from topicproof.app.session import Coordination
 from topicproof.app.snapshot import Snapshot
 from topicproof.app.url_state import TransactionsState, read_transactions, write_transactions
-from topicproof.backend.kafka.log.fates import ABORTED
 from topicproof.backend.kafka.log.over_partitions import SPLIT
 from topicproof.backend.services.keeper import Services
 from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.facts.log_facts import ABORTED
 
 OPEN_SHOWN = 4
 ROW_PX = 28

@@ -43,7 +43,7 @@ from topicproof.backend.kafka.records_source import OVERFLOW, beyond_spark, read
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import Coordinator
-from topicproof.validators.facts.balance import TRANSACTION_COLUMNS
+from topicproof.validators.facts.log_facts import log_facts
 from topicproof.validators.fast_path.offset_runs import folded_pieces, words_of
 from topicproof.validators.fast_path.proof import Folded, spans_of
 from topicproof.validators.fast_path.proof_log import sound_log
@@ -177,7 +177,7 @@ def capture_folded(spark: SparkSession, address: Address, question: Question) ->
             # only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
             kafka = answers.result()
-            log = sound_log(kafka.batches, transactions_in(kafka.batches, sink), sink)
+            log = sound_log(log_facts(kafka.batches, sink), sink)
             if log is None or _has_aborted(kafka.source_batches, question.source):
                 raise ReadingsNeeded
             pieces = folded_pieces(uncommitted, content(), offsets, spans_of(log))
@@ -349,8 +349,3 @@ def _with_packs(capture: Capture, evidence: Path) -> Capture:
         sink = pool.submit(packs, capture.uncommitted, UNCOMMITTED, capture.batches, PACKS)
         source = pool.submit(packs, capture.inputs, INPUTS, capture.source_batches, SOURCE_PACKS)
     return replace(capture, packs=sink.result(), source_packs=source.result())
-
-
-def transactions_in(batches: pa.Table, bounds: Bounds) -> pa.Table:
-    names = [column.split()[0] for column in TRANSACTION_COLUMNS.split(", ")]
-    return pa.Table.from_pandas(fates.transactions(batches, bounds)[names], preserve_index=False)

@@ -20,7 +20,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import SparkError
 from topicproof.backend.evidence.folder import EVIDENCE, REPORT, complete
 from topicproof.backend.evidence.manifest import Payloads
-from topicproof.backend.judging.capture import capture_folded, capture_topics, transactions_in
+from topicproof.backend.judging.capture import capture_folded, capture_topics
 from topicproof.backend.judging.capture_store import (
     COMMITTED,
     INPUTS,
@@ -37,7 +37,7 @@ from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import Entry, TaskStarted, TransactionEnded
 from topicproof.validators.expectation import MOVEMENT
-from topicproof.validators.facts.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
+from topicproof.validators.facts.raw_log import raw_log
 from topicproof.validators.fast_path.proof import Folded, outcomes_of
 from topicproof.validators.finding import Bounds, Fate, Guarantee, Order
 from topicproof.validators.kinds import gap
@@ -47,7 +47,7 @@ from topicproof.validators.ledger.rows import DECLARED_COLUMNS, Declared
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.lineage.packed import unpacked
 from topicproof.validators.polled import POLLED_COLUMNS, Polled
-from topicproof.validators.readings import COLUMNS, frame_of, gathered, keep
+from topicproof.validators.readings import COLUMNS, frame_of, keep
 from topicproof.validators.report import Report, judge
 from topicproof.validators.source_log import SourceLog
 
@@ -256,7 +256,7 @@ def _accounts(spark: SparkSession, capture: Capture, offsets: int) -> Accounts:
     return Accounts(
         raw_log=None
         if capture.batches is None
-        else _raw_log(spark, capture.batches, capture.sink, offsets),
+        else raw_log(spark, capture.batches, capture.sink, offsets),
         declared=None if question.journal is None else _declared(spark, question.journal),
         coordinator=capture.coordinator,
         source_log=None
@@ -273,16 +273,6 @@ def _source_log(spark: SparkSession, capture: Capture, batches: pa.Table) -> Sou
         table = pa.table({"partition": control["partition"], "offset": control["base_offset"]})
         markers = frame_of(spark, table, "partition int, offset long")
     return SourceLog(capture.aborted, capture.pending, markers)
-
-
-def _raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int) -> RawLog:
-    transactions = transactions_in(batches, bounds)
-    both = (
-        frame_of(spark, batches, BATCH_COLUMNS),
-        frame_of(spark, transactions, TRANSACTION_COLUMNS),
-    )
-    frames = [gathered(one, offsets) for one in both]
-    return RawLog(frames[0], frames[1], (batches, transactions))
 
 
 def _declared(spark: SparkSession, journal: Sequence[Entry]) -> Declared:

@@ -16,10 +16,11 @@ from tests.runs import Finished
 from topicproof.app import transactions
 from topicproof.app.url_state import TransactionsState, read_transactions, write_transactions
 from topicproof.app.wording import TRANSACTION_WORDS, open_advice, open_word
-from topicproof.backend.kafka.log.fates import TRANSACTION_COLUMNS
 from topicproof.backend.settings import Settings
 from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.facts.log_facts import TRANSACTION_COLUMNS
 from topicproof.validators.finding import Bounds, PartitionBounds
+from topicproof.validators.readings import column_names
 
 BOUNDS = Bounds("squares", (PartitionBounds(0, 0, 20, 20), PartitionBounds(1, 0, 8, 12)))
 FOUND = pd.DataFrame(
@@ -28,7 +29,7 @@ FOUND = pd.DataFrame(
         (0, 7, 0, 6, 8, 3, 300, 2_000, 2_002, "ABORTED", 9, 2_050, 1),
         (1, 8, 2, 8, 11, 4, 400, 3_000, 3_003, "OPEN", None, None, None),
     ],
-    columns=list(TRANSACTION_COLUMNS),
+    columns=column_names(TRANSACTION_COLUMNS),
 ).astype({"marker_offset": "Int64", "marker_timestamp": "Int64", "marker_epoch": "Int64"})
 
 

@@ -23,7 +23,6 @@ from topicproof.backend.kafka.log.batches import SCHEMA
 from topicproof.backend.kafka.log.fates import (
     FATES,
     RANGE_COLUMNS,
-    TRANSACTION_COLUMNS,
     balance,
     bins,
     fate_ranges,
@@ -32,7 +31,9 @@ from topicproof.backend.kafka.log.fates import (
     transactions,
 )
 from topicproof.backend.kafka.log.over_partitions import OVER_PARTITIONS_COLUMNS, over_partitions
+from topicproof.validators.facts.log_facts import TRANSACTION_COLUMNS
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
+from topicproof.validators.readings import column_names
 
 PRODUCERS = {"A": 1001, "B": 1002, "C": 1003}
 BYTES_EACH = 10
@@ -132,7 +133,7 @@ def test_a_transaction_is_what_lies_between_two_markers_of_one_producer() -> Non
     transaction is named."""
     batches, bounds = log("A2 B1 A3 A+ B2 | A1 B-")
     found = transactions(batches, bounds)
-    assert tuple(found.columns) == TRANSACTION_COLUMNS
+    assert list(found.columns) == column_names(TRANSACTION_COLUMNS)
     assert told(
         found, "producer_id", "first_offset", "last_offset", "records", "outcome", "marker_offset"
     ) == [
@@ -193,7 +194,7 @@ def parts(*lines: str) -> pd.DataFrame:
             }
         )
     nullable = ["marker_offset", "marker_timestamp", "marker_epoch"]
-    return pd.DataFrame(rows, columns=list(TRANSACTION_COLUMNS)).astype(
+    return pd.DataFrame(rows, columns=column_names(TRANSACTION_COLUMNS)).astype(
         dict.fromkeys(nullable, "Int64")
     )
 

@@ -22,7 +22,7 @@ from topicproof.backend.judging.capture_store import (
 )
 from topicproof.backend.judging.judge import judge_capture
 from topicproof.validators import readings
-from topicproof.validators.facts.balance import BATCH_COLUMNS
+from topicproof.validators.facts.log_facts import BATCH_COLUMNS
 from topicproof.validators.finding import Origin
 from topicproof.validators.report import Report
 

@@ -16,7 +16,7 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.log.batches import SCHEMA
 from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
 from topicproof.backend.kafka.log.rawlog_source import FORMAT, KafkaRawLog, SourceOptions
-from topicproof.validators.facts.balance import BATCH_COLUMNS
+from topicproof.validators.facts.log_facts import BATCH_COLUMNS
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 NewTopic = Callable[..., str]

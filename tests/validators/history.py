@@ -34,7 +34,8 @@ from topicproof.validators import readings
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expected import ONE_TO_ONE, Expected
-from topicproof.validators.facts.balance import BATCH_COLUMNS, TRANSACTION_COLUMNS, RawLog
+from topicproof.validators.facts.log_facts import BATCH_COLUMNS
+from topicproof.validators.facts.raw_log import raw_log as raw_log_of
 from topicproof.validators.fast_path.proof import outcomes_of
 from topicproof.validators.finding import Bounds, Guarantee, Order, PartitionBounds
 from topicproof.validators.ledger.build import build_ledger
@@ -113,7 +114,6 @@ class History:
     polled: list[tuple[Any, ...]] = field(default_factory=list)
     """What a concurrent reader received, when there was one."""
     batches: list[tuple[Any, ...]] = field(default_factory=list)
-    transactions: list[tuple[Any, ...]] = field(default_factory=list)
     pending: list[tuple[Any, ...]] = field(default_factory=list)
     """The source's records at and above its last stable offset."""
     source_markers: list[tuple[int, int]] | None = None
@@ -144,14 +144,9 @@ class History:
             journal = Declared(
                 spark.createDataFrame(rows, DECLARED_COLUMNS), len(rows), ids, outcomes_of(rows)
             )
-        raw = RawLog(
-            spark.createDataFrame(self.batches, BATCH_COLUMNS),
-            spark.createDataFrame(self.transactions, TRANSACTION_COLUMNS),
-            (
-                table_of(self.batches, BATCH_COLUMNS),
-                table_of(self.transactions, TRANSACTION_COLUMNS),
-            ),
-        )
+        offsets = self.sink_bounds.offsets + self.source_bounds.offsets
+        batches = table_of(self.batches, BATCH_COLUMNS)
+        raw = raw_log_of(spark, batches, self.sink_bounds, offsets)
         aborted = spark.createDataFrame(self.aborted, readings.COLUMNS) if self.aborted else None
         pending = spark.createDataFrame(self.pending, readings.COLUMNS) if self.pending else None
         markers = None
@@ -268,7 +263,6 @@ def side_by_side(histories: Iterable[History]) -> History:
                 "aborted",
                 "polled",
                 "batches",
-                "transactions",
             )
         ),
     )
@@ -370,19 +364,6 @@ def _write(
         row = _batch(partition, batch, first, sequences)
         if batch[-1].offset >= start:
             made.batches.append(row)
-    named = [one for one in line if one.is_record and one.transactional]
-    for (producer, _), records in itertools.groupby(
-        sorted(named, key=lambda one: (one.name, one.offset)),
-        key=lambda one: (one.name, one.sequence),
-    ):
-        data = list(records)
-        if data[-1].offset >= start:
-            endless = "OPEN" if data[0].offset >= lso else "UNEXPLAINED"
-            outcome = {"C": "COMMITTED", "A": "ABORTED", None: endless}[data[0].end]
-            places = (data[0].offset, data[-1].offset, len(data), outcome, data[0].marker_offset)
-            made.transactions.append(
-                (partition, _producer_id(producer, first), data[-1].epoch, *places)
-            )
 
 
 def _record(

@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 
 from tests.validators.history import BEGAN, SINK, SOURCE, History
 from tests.validators.pair_oracle import (
-    ABORTED,
     AT_LEAST,
     COMMITTED,
     COUNTED,
@@ -28,7 +27,6 @@ from tests.validators.pair_oracle import (
     MANY,
     NO_ORDER,
     ONE_TO_ONE,
-    OPEN,
     PER_KEY,
     PER_PARTITION,
     PREMISES,
@@ -335,7 +333,6 @@ def _add_sink(made: History, number: int, pair: Pair) -> None:
                 sequence,
             )
             made.batches.append((*batch, transactional, None, 0, 0, 100, "none", 0))
-    markers = {(one.partition, one.transaction): one for one in pair.markers}
     for marker in pair.markers:
         if marker.offset >= pair.sink_ranges[marker.partition].start:
             control = "COMMIT" if marker.commits else "ABORT"
@@ -347,19 +344,6 @@ def _add_sink(made: History, number: int, pair: Pair) -> None:
                 (*at, marker.offset, 1, producer, 0, -1, True, control, 0, 0, 100, "none", 0)
             )
     made.batches.sort(key=lambda each: (each[0], each[1]))
-    transactions = {(one.partition, one.transaction) for one in kept if one.transaction is not None}
-    for partition, transaction in sorted(transactions):
-        mine = [one for one in kept if (one.partition, one.transaction) == (partition, transaction)]
-        ended = markers.get((partition, transaction))
-        outcome = {COMMITTED: "COMMITTED", ABORTED: "ABORTED", OPEN: "OPEN"}[mine[0].fate]
-        places = (
-            mine[0].offset,
-            mine[-1].offset,
-            len(mine),
-            outcome,
-            ended.offset if ended else None,
-        )
-        made.transactions.append((first + partition, _producer(number, transaction), 0, *places))
 
 
 def _row(number: int, pair: Pair, one: Record) -> tuple[object, ...]:

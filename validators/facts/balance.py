@@ -9,44 +9,13 @@ header allows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row, Window
-from pyspark.sql import functions as F
+import numpy as np
+import pandas as pd
 
-from topicproof.validators.facts.marks import marked
-from topicproof.validators.finding import Balance, Bounds, Fate, PartitionBounds
-from topicproof.validators.offsets import bits, bound, word
-
-BATCH_COLUMNS = (
-    "partition int, base_offset long, last_offset long, count int, producer_id long, producer_epoch"
-    " int, base_sequence int, transactional boolean, control string, first_timestamp long,"
-    " max_timestamp long, size int, compression string, leader_epoch int"
-)
-"""The raw log's `batches`: one row per record batch. `control` is null, 'COMMIT' or 'ABORT';
-timestamps are in ms."""
-
-TRANSACTION_COLUMNS = (
-    "partition int, producer_id long, producer_epoch int, first_offset long, last_offset long,"
-    " records long, outcome string, marker_offset long"
-)
-"""The raw log's `transactions`: one row per transaction and partition, offsets of its data,
-`outcome` 'COMMITTED', 'ABORTED', 'OPEN', or 'UNEXPLAINED' for one below the last stable offset
-without a marker. Data and markers are folded per (partition, producer id) in offset order; epochs
-do not match: the markers of Java clients, fences and timeouts carry the data's epoch + 1
-(KIP-890)."""
-
-
-@dataclass(frozen=True)
-class RawLog:
-    """What the brokers' log says of itself, with `BATCH_COLUMNS` and `TRANSACTION_COLUMNS`."""
-
-    batches: DataFrame
-    transactions: DataFrame
-    tables: tuple[pa.Table, pa.Table]
-    """The same two."""
+from topicproof.validators.facts.log_facts import LogFacts
+from topicproof.validators.finding import Balance, Bounds, PartitionBounds
 
 
 class Straddle(NamedTuple):
@@ -76,7 +45,7 @@ class Headers(NamedTuple):
     sequenced: int
     plain: int
     holes: int
-    """The odd ones of validators/facts/marks.py."""
+    """The odd ones (`FACT_COLUMNS` of validators/facts/log_facts.py)."""
     stale: int
     second_ends: int
     interleaved: int
@@ -92,129 +61,50 @@ class Records(NamedTuple):
     """Records of the sparse batch that straddles the start."""
 
 
-def words_of_batches(raw_log: RawLog, bounds: Bounds) -> DataFrame:
-    """Sets of offsets, by partition and word: `covered` by a data batch, `transactional`, `stable`
-    and `unstable` (of a transaction that the markers committed, aborted)."""
-    offsets = F.explode(F.sequence("at", "last_offset")).alias("offset")
-    every = spans(raw_log, bounds).select("partition", offsets, "transactional", "outcome")
-    return every.groupBy("partition", word("offset").alias("word")).agg(
-        bits("offset").alias("covered"),
-        bits("offset", F.col("transactional")).alias("transactional"),
-        bits("offset", F.col("outcome") == Fate.COMMITTED.value).alias("stable"),
-        bits("offset", F.col("outcome") == Fate.ABORTED.value).alias("unstable"),
-    )
-
-
-def spans(raw_log: RawLog, bounds: Bounds) -> DataFrame:
-    """The data batches from the start of the bounds on: partition, producer_id, at, last_offset,
-    transactional, outcome and began, where its transaction's data begins; the last two are null
-    outside of a transaction.
-
-    A batch belongs to the last transaction of its producer that began at or below it, if that one
-    reaches it.
-    """
-    at = F.greatest("base_offset", bound("partition", bounds, "start")).alias("at")
-    nothing = F.lit(None).cast("string")
-    data = raw_log.batches.where(F.col("control").isNull())
-    plain = data.where(~F.col("transactional")).select(
-        *("partition", "producer_id", at, "last_offset", "transactional"),
-        nothing.alias("outcome"),
-        F.lit(None).cast("long").alias("began"),
-    )
-    batches = data.where("transactional").select(
-        "partition",
-        "producer_id",
-        at,
-        F.lit(1).alias("turn"),
-        "last_offset",
-        nothing.alias("known"),
-    )
-    begins = raw_log.transactions.select(
-        "partition",
-        "producer_id",
-        F.greatest("first_offset", bound("partition", bounds, "start")).alias("at"),
-        F.lit(0).alias("turn"),
-        "last_offset",
-        F.col("outcome").alias("known"),
-    )
-    so_far = Window.partitionBy("partition", "producer_id").orderBy("at", "turn")
-    last = F.last(
-        F.when(F.col("turn") == 0, F.struct("at", "last_offset", "known")), ignorenulls=True
-    ).over(so_far)
-    transactional = (
-        batches.unionByName(begins)
-        .withColumn("last", last)
-        .where(F.col("turn") == 1)
-        .select(
-            *("partition", "producer_id", "at", "last_offset"),
-            F.lit(True).alias("transactional"),
-            *(
-                F.when(F.col("last.last_offset") >= F.col("at"), F.col(f"last.{name}")).alias(alias)
-                for name, alias in (("known", "outcome"), ("at", "began"))
-            ),
-        )
-    )
-    return plain.unionByName(transactional).where(F.col("at") <= F.col("last_offset"))
-
-
-def count_headers(raw_log: RawLog, bounds: Bounds) -> dict[int, Headers]:
+def count_headers(facts: LogFacts, bounds: Bounds) -> dict[int, Headers]:
     """By partition; one without any batch below its last stable offset is not among them."""
-    start, lso = bound("partition", bounds, "start"), bound("partition", bounds, "lso")
-    below = F.greatest("base_offset", start)
-    above = F.least("last_offset", lso - 1)
-    width = F.col("last_offset") - F.col("base_offset") + 1
-    straddles = (F.col("base_offset") < start) & (F.col("count") < width)
-    data = F.col("control").isNull()
-    rows = (
-        marked(raw_log.batches)
-        .where(settled(bounds))
-        .groupBy("partition")
-        .agg(
-            F.sum(above - below + 1).alias("covered"),
-            F.sum(F.when(F.col("control").isNotNull(), F.col("count")).otherwise(0)).alias(
-                "markers"
-            ),
-            F.sum(F.when(F.col("base_offset") < start, 0).otherwise(width - F.col("count"))).alias(
-                "emptied"
-            ),
-            F.max(F.when(straddles, F.struct("last_offset", "base_offset", "count"))).alias(
-                "straddle"
-            ),
-            F.count_if(data).alias("batches"),
-            F.count_if(data & (F.col("producer_id") >= 0)).alias("sequenced"),
-            F.count_if(data & ~F.col("transactional")).alias("plain"),
-            F.count_if("hole").alias("holes"),
-            F.count_if("stale").alias("stale"),
-            F.count_if("second_end").alias("second_ends"),
-            F.count_if("interleaved").alias("interleaved"),
-        )
-        .collect()
+    found = {}
+    partitions = facts.batches["partition"].to_numpy()
+    for one in bounds.partitions:
+        own = facts.batches.iloc[
+            slice(*np.searchsorted(partitions, [one.partition, one.partition + 1]))
+        ]
+        own = own[(own["last_offset"] >= one.start) & (own["base_offset"] < one.lso)]
+        if len(own) and one.start < one.lso:
+            found[one.partition] = _headers(own, one)
+    return found
+
+
+def _headers(own: pd.DataFrame, bounds: PartitionBounds) -> Headers:
+    """Of the batches of one partition that reach into the bounds."""
+    base, last, count = (
+        own[name].to_numpy(np.int64) for name in ("base_offset", "last_offset", "count")
     )
-    starts = {one.partition: one.start for one in bounds.partitions}
-    return {
-        row["partition"]: Headers(
-            **{
-                **{name: row[name] for name in Headers._fields},
-                "straddle": (
-                    _straddle(row["straddle"], starts[row["partition"]])
-                    if row["straddle"]
-                    else None
-                ),
-            }
-        )
-        for row in rows
-    }
+    data = own["control"].isna().to_numpy(bool)
+    width = last - base + 1
+    below = base < bounds.start
+    straddles = np.flatnonzero(below & (count < width))
+    at = straddles[-1] if straddles.size else None
+    return Headers(
+        covered=int((np.minimum(last, bounds.lso - 1) - np.maximum(base, bounds.start) + 1).sum()),
+        markers=int(count[~data].sum()),
+        emptied=int((width - count)[~below].sum()),
+        straddle=(
+            None
+            if at is None
+            else _straddle(int(base[at]), int(last[at]), int(count[at]), bounds.start)
+        ),
+        batches=int(data.sum()),
+        sequenced=int((data & (own["producer_id"].to_numpy() >= 0)).sum()),
+        plain=int((data & ~own["transactional"].to_numpy(bool)).sum()),
+        holes=int(own["hole"].sum()),
+        stale=int(own["stale"].sum()),
+        second_ends=int(own["second_end"].sum()),
+        interleaved=int(own["interleaved"].sum()),
+    )
 
 
-def settled(bounds: Bounds) -> Column:
-    """Whether a batch of the raw log reaches into the offsets from `start` to below the last stable
-    offset."""
-    below = F.greatest("base_offset", bound("partition", bounds, "start"))
-    return below <= F.least("last_offset", bound("partition", bounds, "lso") - 1)
-
-
-def _straddle(batch: Row, start: int) -> Straddle:
-    last, base, count = batch["last_offset"], batch["base_offset"], batch["count"]
+def _straddle(base: int, last: int, count: int, start: int) -> Straddle:
     width, emptied = last - start + 1, last - base + 1 - count
     return Straddle(last, width, max(0, width - count), min(width, emptied))
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from topicproof.validators.facts.balance import RawLog, spans
+from topicproof.validators.facts.raw_log import RawLog, spans
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.offsets import bound
 

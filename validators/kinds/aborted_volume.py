@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence, records
+from topicproof.validators.facts.raw_log import inside
 from topicproof.validators.finding import Fate, Witness
-from topicproof.validators.ledger.counts import inside
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import bound, by_partition
 

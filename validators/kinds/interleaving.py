@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence
-from topicproof.validators.facts.balance import settled
-from topicproof.validators.facts.marks import marked
+from topicproof.validators.facts.raw_log import settled
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import bound
@@ -27,17 +26,11 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 def find(ledger: Ledger) -> DataFrame | None:
     if ledger.raw_log is None or not ledger.marks("interleaved"):
         return None
-    start = bound("partition", ledger.sink_bounds, "start")
-    again = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("interleaved"))
-    again = again.select("partition", "producer_id", F.greatest("base_offset", start).alias("at"))
-    own = ledger.raw_log.transactions.select(
-        "partition", "producer_id", "first_offset", "last_offset"
+    again = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("interleaved"))
+    began = F.greatest("began", bound("partition", ledger.sink_bounds, "start"))
+    counted = again.groupBy("partition", began.alias("offset"), "producer_id").agg(
+        F.count("*").alias("times")
     )
-    within = F.col("at").between(F.col("first_offset"), F.col("last_offset"))
-    places = own.join(again, ["partition", "producer_id"]).where(within)
-    counted = places.groupBy(
-        "partition", F.greatest("first_offset", start).alias("offset"), "producer_id"
-    ).agg(F.count("*").alias("times"))
     rows = counted.withColumnRenamed("producer_id", "writer").join(
         ledger.named, ["partition", "offset"], "left"
     )

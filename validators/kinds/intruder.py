@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence, of_log, records
-from topicproof.validators.facts.balance import settled
+from topicproof.validators.facts.raw_log import settled
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 

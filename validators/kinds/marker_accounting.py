@@ -16,11 +16,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence, of_log, records, together
-from topicproof.validators.facts.balance import settled
-from topicproof.validators.facts.marks import marked
+from topicproof.validators.facts.raw_log import inside, settled
 from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.kinds import resurrected
-from topicproof.validators.ledger.counts import inside
 from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import without_marker
 
@@ -53,9 +51,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         found.append(evidence(of_log(endless), F.col("records"), why, cause))
     whole = [one.partition for one in ledger.balance if not one.gone]
     if ledger.marks("second_ends"):
-        ends = marked(ledger.raw_log.batches).where(
-            settled(ledger.sink_bounds) & F.col("second_end")
-        )
+        ends = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("second_end"))
         ends = ends.where(F.col("partition").isin(whole)).withColumn("offset", F.col("base_offset"))
         why = F.format_string(
             "A COMMIT marker of producer id %d right behind its ABORT marker: there is nothing left"

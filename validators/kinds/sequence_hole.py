@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence, of_log
-from topicproof.validators.facts.balance import settled
-from topicproof.validators.facts.marks import marked
+from topicproof.validators.facts.raw_log import settled
 from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
@@ -26,7 +25,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 def find(ledger: Ledger) -> DataFrame | None:
     if ledger.raw_log is None or not ledger.marks("holes"):
         return None
-    rows = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("hole"))
+    rows = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("hole"))
     rows = rows.withColumn("offset", F.col("base_offset"))
     why = F.format_string(
         "Producer id %d at epoch %d goes on with sequence %d; %d would follow.",

@@ -12,9 +12,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from topicproof.validators.evidence import amount, evidence, of_log, records, together
-from topicproof.validators.facts.balance import settled
 from topicproof.validators.facts.header_transactions import TransactionalId
-from topicproof.validators.facts.marks import marked
+from topicproof.validators.facts.raw_log import settled
 from topicproof.validators.finding import Order, Witness
 from topicproof.validators.ledger.ledger import Ledger
 
@@ -27,7 +26,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 def find(ledger: Ledger) -> DataFrame | None:
     found: list[DataFrame] = []
     if ledger.raw_log is not None and ledger.marks("stale"):
-        stale = marked(ledger.raw_log.batches).where(settled(ledger.sink_bounds) & F.col("stale"))
+        stale = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("stale"))
         why = F.format_string(
             "%s of producer id %d at epoch %d behind its epoch %d: it was fenced.",
             *(records("count"), "producer_id", "producer_epoch", "epoch_before"),

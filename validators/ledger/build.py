@@ -18,7 +18,6 @@ from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expected import ONE_TO_ONE, Expect, Expected
 from topicproof.validators.facts.balance import (
     Headers,
-    RawLog,
     Records,
     balance_of,
     balance_unheard,
@@ -26,6 +25,7 @@ from topicproof.validators.facts.balance import (
 )
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import TransactionalId, count_ids, named
+from topicproof.validators.facts.raw_log import RawLog
 from topicproof.validators.fast_path.proof import (
     NAMED_COLUMNS,
     Folded,
@@ -175,11 +175,11 @@ def proved_ledger(
         or expected.count is not None
         or (source_log is not None and source_log.aborted)
     )
-    log = None if raw_log is None or told else sound_log(*raw_log.tables, sink_bounds)
+    log = None if raw_log is None or told else sound_log(raw_log.facts, sink_bounds)
     if raw_log is None or log is None:
         raise ReadingsNeeded
     outcomes = declared.outcomes if declared else None
-    sound = prove(folded, log, raw_log.tables[0], sink_bounds, source_bounds, outcomes)
+    sound = prove(folded, log, raw_log.table, sink_bounds, source_bounds, outcomes)
     # A header may name the transaction that wrote an input.
     if sound is None or sound.headed:
         raise ReadingsNeeded
@@ -348,7 +348,7 @@ def _shortly(given: _Given) -> _Counted | None:
     simple = given.identity is Identity.LINEAGE and given.aborted is None and expected.count is None
     if not simple or given.order is not Order.PER_SOURCE_PARTITION or given.raw_log is None:
         return None
-    log = sound_log(*given.raw_log.tables, given.sink_bounds)
+    log = sound_log(given.raw_log.facts, given.sink_bounds)
     if log is None:
         return None
     source = given.source
@@ -357,7 +357,7 @@ def _shortly(given: _Given) -> _Counted | None:
     folded = fold(given.committed, given.uncommitted, source, log, content(), given.offsets)
     outcomes = given.declared.outcomes if given.declared else None
     sound = prove(
-        folded, log, given.raw_log.tables[0], given.sink_bounds, given.source_bounds, outcomes
+        folded, log, given.raw_log.table, given.sink_bounds, given.source_bounds, outcomes
     )
     if sound is None:
         return None
@@ -418,7 +418,7 @@ def _at_length(given: _Given) -> _Counted:
     words, inputs, headers, ends, aborted_inputs, still_packed, held = together(
         lambda: _keep_words(given),
         lambda: count_inputs(source, source_bounds, given.read, counts),
-        lambda: count_headers(raw_log, sink_bounds) if raw_log else {},
+        lambda: count_headers(raw_log.facts, sink_bounds) if raw_log else {},
         lambda: count_ends(raw_log, sink_bounds) if raw_log else {},
         lambda: aborted.count() if aborted is not None else 0,
         lambda: raw_log is None and has_packs(uncommitted),

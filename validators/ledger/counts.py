@@ -17,9 +17,10 @@ from pyspark.sql import functions as F
 
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.expected import outputs_of, record
-from topicproof.validators.facts.balance import Headers, RawLog
+from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import NAME
+from topicproof.validators.facts.raw_log import RawLog, inside
 from topicproof.validators.finding import Balance, Bounds, Fate
 from topicproof.validators.ledger.rows import (
     LINE,
@@ -33,7 +34,7 @@ from topicproof.validators.ledger.rows import (
     without_marker,
 )
 from topicproof.validators.lineage.identity import with_transaction
-from topicproof.validators.offsets import between, bits, bound, minus, word
+from topicproof.validators.offsets import between, bits, minus, word
 
 
 class Inputs(NamedTuple):
@@ -389,12 +390,6 @@ def doubts_of(
         if one.unexplained
     ]
     return tuple(said)
-
-
-def inside(bounds: Bounds) -> Column:
-    """Whether a transaction of the raw log has data in the bounds."""
-    start, hw = bound("partition", bounds, "start"), bound("partition", bounds, "hw")
-    return (F.col("last_offset") >= start) & (F.col("first_offset") < hw)
 
 
 def count_ends(raw_log: RawLog, bounds: Bounds) -> dict[str, int]:

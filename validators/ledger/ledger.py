@@ -14,9 +14,10 @@ from topicproof.validators.circumstances import Circumstances
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.expected import Expected
-from topicproof.validators.facts.balance import Headers, RawLog
+from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import TransactionalId
+from topicproof.validators.facts.raw_log import RawLog
 from topicproof.validators.finding import Balance, Bounds, Order, Transactions, Witness
 from topicproof.validators.ledger.counts import (
     Identities,

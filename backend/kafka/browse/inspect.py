@@ -25,18 +25,10 @@ from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STA
 from topicproof.backend.kafka.coordination.transaction_state import StateEntry, read_states
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
 from topicproof.backend.kafka.log.client import cluster_error
-from topicproof.backend.kafka.log.fates import (
-    ABORTED,
-    COMMITTED,
-    OPEN,
-    UNEXPLAINED,
-    balance,
-    fate_ranges,
-    total,
-    transactions,
-)
+from topicproof.backend.kafka.log.fates import balance, fate_ranges, total, transactions
 from topicproof.backend.kafka.log.rawlog import Connection, connect
 from topicproof.validators.coordinator import OpenTransaction, UnstableOffset
+from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Bounds, Fate
 
 LAST_TRANSACTIONS = 10

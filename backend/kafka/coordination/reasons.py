@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from topicproof.backend.kafka.coordination.transaction_state import EPOCH_BUMPS, StateEntry
-from topicproof.backend.kafka.log.fates import ABORTED
+from topicproof.validators.facts.log_facts import ABORTED
 
 DECLARED, TIMEOUT, FENCED, OPERATOR = "declared", "timeout", "fenced", "operator"
 CLOCKS_MS = 1_000

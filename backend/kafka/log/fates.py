@@ -1,9 +1,6 @@
 """The fate of every offset, folded from batch headers. Pure: tables in, tables out.
 
-The fold: per partition and producer id, in offset order, data since the previous marker belongs to
-the next marker. Epochs are never compared, because the markers of Java clients, fences and timeouts
-carry the data's epoch + 1 (KIP-890). A control batch whose kind was lost by compaction ends no
-transaction.
+Which transaction a batch belongs to, and how it ended, is in validators/facts/log_facts.py.
 
 `batches` is the table of `rawlog.scan`, read within the same `bounds`.
 """
@@ -19,10 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, attributed, lso_of
 from topicproof.validators.finding import Bounds, Fate
 
-COMMITTED, ABORTED, OPEN, UNEXPLAINED = "COMMITTED", "ABORTED", "OPEN", "UNEXPLAINED"
-"""A transaction's outcomes. UNEXPLAINED: no marker, but below the last stable offset."""
 FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.GONE, Fate.UNEXPLAINED)
 """The fates that the raw log can tell, in the order of the balance."""
 
@@ -35,21 +31,6 @@ many committed records surround them. Markers end every transaction and compacti
 everywhere: before COMMITTED, they would cover a healthy topic. They show in bins that hold nothing
 else, so at one offset a bin they always show."""
 
-TRANSACTION_COLUMNS = (
-    "partition",
-    "producer_id",
-    "producer_epoch",
-    "first_offset",
-    "last_offset",
-    "records",
-    "bytes",
-    "first_timestamp",
-    "last_timestamp",
-    "outcome",
-    "marker_offset",
-    "marker_timestamp",
-    "marker_epoch",
-)
 RANGE_COLUMNS = (
     "partition",
     "first_offset",
@@ -62,7 +43,6 @@ RANGE_COLUMNS = (
     "transaction",
 )
 
-_MARKER_OUTCOME = {"COMMIT": COMMITTED, "ABORT": ABORTED}
 _NONE = -1
 
 Ints = npt.NDArray[np.int64]
@@ -77,7 +57,7 @@ def transactions(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
     data's last; timestamps are in ms; `marker_offset`, `marker_timestamp` and `marker_epoch` are
     nullable Int64. The index is what the column `transaction` of `fate_ranges` refers to.
     """
-    return _fold(batches, bounds)[1]
+    return attributed(batches, bounds)[1]
 
 
 def fate_ranges(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
@@ -90,7 +70,7 @@ def fate_ranges(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
     without a producer. `control` is COMMIT, ABORT or OTHER for a control batch, also a pending one,
     else null. `transaction` is the row of `transactions`, for data and the final marker, else null.
     """
-    rows, ended = _fold(batches, bounds)
+    rows, ended = attributed(batches, bounds)
     return _merged(_ranges(rows, ended, bounds))
 
 
@@ -209,62 +189,6 @@ def _codes(fates: pd.Series[Any]) -> npt.NDArray[np.int8]:
     return np.asarray(pd.Categorical(fates, categories=list(FATES)).codes, np.int8)
 
 
-def _fold(batches: pa.Table, bounds: Bounds) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The batches, each with the row number of its transaction (-1: none), and the transactions."""
-    rows: pd.DataFrame = batches.to_pandas()
-    rows = rows.sort_values(["partition", "base_offset"], kind="stable", ignore_index=True)
-    rows["transaction"] = np.int64(_NONE)
-    ends = rows["control"].isin(list(_MARKER_OUTCOME)).to_numpy(bool)
-    in_one = rows["transactional"].to_numpy(bool) & (rows["control"].isna().to_numpy(bool) | ends)
-    fold = rows[in_one].sort_values(["partition", "producer_id", "base_offset"], kind="stable")
-    ends = ends[fold.index]
-    partition, producer = fold["partition"].to_numpy(), fold["producer_id"].to_numpy()
-    starts = np.ones(len(fold), bool)
-    starts[1:] = (partition[1:] != partition[:-1]) | (producer[1:] != producer[:-1]) | ends[:-1]
-    number = np.cumsum(starts) - 1
-    data = ~ends & (fold["count"].to_numpy() > 0)
-    has_data = np.bincount(number[data], minlength=int(starts.sum())) > 0
-    found = _transactions(fold.assign(number=number), data, ends, has_data)
-    unstable = found["first_offset"].to_numpy() >= _lso(found["partition"], bounds)
-    found.loc[(found["outcome"] == OPEN) & ~unstable, "outcome"] = UNEXPLAINED
-    found = found.sort_values(["partition", "first_offset"], kind="stable")
-    renumbered = np.full(len(has_data), _NONE, np.int64)
-    renumbered[found.index] = np.arange(len(found))
-    rows.loc[fold.index, "transaction"] = renumbered[number]
-    return rows, found.reset_index(drop=True)[list(TRANSACTION_COLUMNS)]
-
-
-def _transactions(fold: pd.DataFrame, data: Flags, ends: Flags, has_data: Flags) -> pd.DataFrame:
-    """The transactions that have data, indexed by their number in the fold."""
-    own = fold[data].groupby("number")
-    found = pd.DataFrame(
-        {
-            "partition": own["partition"].first(),
-            "producer_id": own["producer_id"].first(),
-            "producer_epoch": own["producer_epoch"].last(),
-            "first_offset": own["base_offset"].first(),
-            "last_offset": own["last_offset"].last(),
-            "records": own["count"].sum(),
-            "bytes": own["size"].sum(),
-            "first_timestamp": own["first_timestamp"].min(),
-            "last_timestamp": own["max_timestamp"].max(),
-        }
-    ).astype({"records": np.int64, "bytes": np.int64})
-    marker = fold[ends].set_index("number")
-    marker = marker[has_data[marker.index]]
-    found["outcome"] = marker["control"].map(_MARKER_OUTCOME).reindex(found.index).fillna(OPEN)
-    found["marker_offset"] = marker["base_offset"].astype("Int64")
-    found["marker_timestamp"] = marker["max_timestamp"].astype("Int64")
-    found["marker_epoch"] = marker["producer_epoch"].astype("Int64")
-    return found
-
-
-def _lso(partitions: pd.Series[int], bounds: Bounds) -> Ints:
-    """The last stable offset of each row's partition."""
-    of = {p.partition: p.lso for p in bounds.partitions}
-    return np.asarray(partitions.map(of), np.int64)
-
-
 def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
     """Batches and the gaps between them, cut at the last stable offset, each with its fate."""
     own = pd.DataFrame(
@@ -285,7 +209,7 @@ def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataF
     outcome = ranges["transaction"].map(found["outcome"])
     ranges["fate"] = np.select(
         [
-            ranges["first_offset"].to_numpy() >= _lso(ranges["partition"], bounds),
+            ranges["first_offset"].to_numpy() >= lso_of(ranges["partition"], bounds),
             ranges["empty"],
             ranges["control"].notna(),
             ~ranges["transactional"].astype(bool) | (outcome == COMMITTED),
@@ -336,7 +260,7 @@ def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
 def _cut_at_lso(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
     """Cut the ranges that cross the last stable offset: gaps, and batches if the bounds were
     chosen."""
-    lso = _lso(ranges["partition"], bounds)
+    lso = lso_of(ranges["partition"], bounds)
     low, high, records = (
         ranges[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records")
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from topicproof.backend.kafka.log.fates import ABORTED, COMMITTED, OPEN, UNEXPLAINED
+from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 
 SPLIT = "SPLIT"
 """A transaction over several partitions that was committed on one of them and aborted on

@@ -4,7 +4,7 @@
     batches = spark.read.format("kafka-raw-log").options(**options).load()
 
 Its rows are those of `rawlog.scan`, unsorted, with the columns
-`topicproof.validators.facts.balance.BATCH_COLUMNS`. A task reads a range of one partition's
+`topicproof.validators.facts.log_facts.BATCH_COLUMNS`. A task reads a range of one partition's
 offsets. A batch belongs to the range that it begins in, so it comes whole and once however the
 topic is split.
 
@@ -36,7 +36,7 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.kafka.client_configs import address_of_spark_options
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
-from topicproof.validators.facts.balance import BATCH_COLUMNS
+from topicproof.validators.facts.log_facts import BATCH_COLUMNS
 from topicproof.validators.finding import Bounds, PartitionBounds
 
 FORMAT = "kafka-raw-log"

@@ -1,0 +1,220 @@
+"""Facts that follow from the batch headers of a raw log, without a look at any record.
+
+This module alone knows which batch belongs to which transaction, which marker ends it, and what is
+odd about a batch. Pages, fates, the balance, the kinds and the proof all ask it.
+
+The rule of a transaction: per partition and producer id, in offset order, data since the previous
+marker belongs to the next marker. Epochs are never compared between data and markers, because the
+markers of Java clients, fences and timeouts carry the data's epoch + 1 (KIP-890). A control batch
+whose kind was lost by compaction ends no transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from topicproof.validators.finding import Bounds
+
+BATCH_COLUMNS = (
+    "partition int, base_offset long, last_offset long, count int, producer_id long, producer_epoch"
+    " int, base_sequence int, transactional boolean, control string, first_timestamp long,"
+    " max_timestamp long, size int, compression string, leader_epoch int"
+)
+"""The raw log's batches, one row each. `control` is null, 'COMMIT', 'ABORT', or 'OTHER' for a
+control batch whose kind was lost; timestamps are in ms."""
+
+FACT_COLUMNS = (
+    "began long, outcome string, expected long, epoch_before int, hole boolean, stale boolean,"
+    " second_end boolean, interleaved boolean"
+)
+"""Facts of a batch. `began` and `outcome` are those of its transaction, null without one: the first
+offset of its data, and how it ended.
+
+`hole`: its sequence is not the `expected` one, which follows from the producer's batch before it in
+the same epoch (KIP-98), although no offset between them is gone. `stale`: a batch before it has a
+higher epoch, `epoch_before`. `second_end`: a COMMIT marker right behind the ABORT marker of its
+producer's data. `interleaved`: it continues a transaction, behind a batch of another one."""
+
+COMMITTED, ABORTED, OPEN, UNEXPLAINED = "COMMITTED", "ABORTED", "OPEN", "UNEXPLAINED"
+"""A transaction's outcomes. UNEXPLAINED: no marker, but below the last stable offset."""
+
+TRANSACTION_COLUMNS = (
+    "partition int, producer_id long, producer_epoch int, first_offset long, last_offset long,"
+    " records long, bytes long, first_timestamp long, last_timestamp long, outcome string,"
+    " marker_offset long, marker_timestamp long, marker_epoch int"
+)
+"""Transactions, one row for each partition where one has data. Offsets, records and bytes (as
+stored) are those of its data; `producer_epoch` is the data's last; timestamps are in ms."""
+
+SEQUENCES = 2**31
+"""Sequences of a producer in one epoch and partition run from 0 to the largest int32, then start
+at 0 again (KIP-98)."""
+
+_ENDS = {"COMMIT": COMMITTED, "ABORT": ABORTED}
+_NO_TRANSACTION = -1
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """The facts of one log."""
+
+    batches: pd.DataFrame
+    """`BATCH_COLUMNS` and `FACT_COLUMNS`, by partition and offset, and `transaction`: the row in
+    `transactions`, or -1."""
+    transactions: pd.DataFrame
+    """`TRANSACTION_COLUMNS`, by partition and first offset."""
+
+
+def log_facts(batches: pa.Table, bounds: Bounds) -> LogFacts:
+    """The facts of `batches` (`BATCH_COLUMNS`), read within `bounds`."""
+    rows, found = attributed(batches, bounds)
+    of = rows["transaction"].where(rows["transaction"] >= 0)
+    outcome = of.map(found["outcome"]).astype(object)
+    began = of.map(found["first_offset"]).astype("Int64")
+    return LogFacts(rows.assign(began=began, outcome=outcome, **_marks(rows)), found)
+
+
+def attributed(batches: pa.Table, bounds: Bounds) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The batches by partition and offset, each with the row of its `transaction` (-1: none), and
+    the transactions (`TRANSACTION_COLUMNS`)."""
+    rows: pd.DataFrame = batches.to_pandas()
+    rows = rows.sort_values(["partition", "base_offset"], kind="stable", ignore_index=True)
+    rows["transaction"] = np.int64(_NO_TRANSACTION)
+    ends = rows["control"].isin(list(_ENDS)).to_numpy(bool)
+    in_one = rows["transactional"].to_numpy(bool) & (rows["control"].isna().to_numpy(bool) | ends)
+    fold = rows[in_one].sort_values(["partition", "producer_id", "base_offset"], kind="stable")
+    ends = ends[fold.index]
+    starts = ~_same(fold["partition"], fold["producer_id"])
+    starts[1:] |= ends[:-1]
+    number = np.cumsum(starts) - 1
+    data = ~ends & (fold["count"].to_numpy() > 0)
+    has_data = np.bincount(number[data], minlength=int(starts.sum())) > 0
+    found = _transactions(fold.assign(number=number), data, ends, has_data)
+    unstable = found["first_offset"].to_numpy() >= lso_of(found["partition"], bounds)
+    found.loc[(found["outcome"] == OPEN) & ~unstable, "outcome"] = UNEXPLAINED
+    found = found.sort_values(["partition", "first_offset"], kind="stable")
+    renumbered = np.full(len(has_data), _NO_TRANSACTION, np.int64)
+    renumbered[found.index] = np.arange(len(found))
+    rows.loc[fold.index, "transaction"] = renumbered[number]
+    return rows, found.reset_index(drop=True)
+
+
+def lso_of(partitions: pd.Series[int], bounds: Bounds) -> Ints:
+    """The last stable offset of each row's partition."""
+    of = {one.partition: one.lso for one in bounds.partitions}
+    return np.asarray(partitions.map(of), np.int64)
+
+
+def _transactions(fold: pd.DataFrame, data: Flags, ends: Flags, has_data: Flags) -> pd.DataFrame:
+    """The transactions that have data, indexed by their number in the fold."""
+    own = fold[data].groupby("number")
+    marker = fold[ends].set_index("number")
+    marker = marker[has_data[marker.index]]
+    found = pd.DataFrame(
+        {
+            "partition": own["partition"].first(),
+            "producer_id": own["producer_id"].first(),
+            "producer_epoch": own["producer_epoch"].last(),
+            "first_offset": own["base_offset"].first(),
+            "last_offset": own["last_offset"].last(),
+            "records": own["count"].sum().astype(np.int64),
+            "bytes": own["size"].sum().astype(np.int64),
+            "first_timestamp": own["first_timestamp"].min(),
+            "last_timestamp": own["max_timestamp"].max(),
+        }
+    )
+    found["outcome"] = marker["control"].map(_ENDS).reindex(found.index).fillna(OPEN)
+    found["marker_offset"] = marker["base_offset"].astype("Int64")
+    found["marker_timestamp"] = marker["max_timestamp"].astype("Int64")
+    found["marker_epoch"] = marker["producer_epoch"].astype("Int64")
+    return found
+
+
+def _marks(rows: pd.DataFrame) -> dict[str, Any]:
+    """What is odd about each batch. `rows` are by partition and offset."""
+    partition, producer, epoch, base, last = (
+        rows[name].to_numpy(np.int64)
+        for name in ("partition", "producer_id", "producer_epoch", "base_offset", "last_offset")
+    )
+    data = rows["control"].isna().to_numpy(bool)
+    writes = data & rows["transactional"].to_numpy(bool)
+    # Offsets in no batch, counted from the first batch on: equal counts mean that none are between.
+    gone = np.zeros(len(rows), np.int64)
+    gone[1:] = np.where(partition[1:] == partition[:-1], base[1:] - last[:-1] - 1, 0)
+    gone = np.cumsum(gone)
+    writer = _before(writes, _begins(~_same(rows["partition"])))
+    own = np.lexsort((base, producer, partition))
+    ours = rows.iloc[own]
+    begins = _begins(~_same(ours["partition"], ours["producer_id"]))
+
+    at = np.arange(len(rows))
+    previous, second = at - 1, at - 2
+    has_previous, has_second = previous >= begins, second >= begins
+    newest = _before(data[own], begins)
+    known = newest >= 0
+    sequence = ours["base_sequence"].to_numpy(np.int64)
+    width, gaps, epochs = (last - base + 1)[own], gone[own], epoch[own]
+    expected = (sequence[newest] + width[newest]) % SEQUENCES
+    numbered = data[own] & known & (producer[own] >= 0)
+    hole = numbered & (epochs[newest] == epochs) & (gaps[newest] == gaps) & (sequence != expected)
+    highest = _highest_before(epochs, data[own], begins)
+    aborts = (ours["control"] == "ABORT").to_numpy(bool)
+    commits = (ours["control"] == "COMMIT").to_numpy(bool)
+    second_end = commits & has_previous & aborts[previous] & (gaps[previous] == gaps)
+    second_end &= has_second & data[own][second]
+    goes_on = writes[own] & has_previous & data[own][previous]
+    other = (writer >= 0)[own] & (producer[writer] != producer)[own]
+    back = np.empty(len(rows), np.int64)
+    back[own] = at
+    numbers = {"expected": expected, "epoch_before": highest}
+    flags = {
+        "hole": hole,
+        "stale": numbered & (epochs < highest),
+        "second_end": second_end,
+        "interleaved": goes_on & other,
+    }
+    return {
+        **{
+            name: pd.Series(one, dtype="Int64").mask(~known)[back].array
+            for name, one in numbers.items()
+        },
+        **{name: flag[back] for name, flag in flags.items()},
+    }
+
+
+def _same(*keys: pd.Series[Any]) -> Flags:
+    """Which rows have the keys of the row before them; the first has not."""
+    same = np.zeros(len(keys[0]), bool)
+    same[1:] = np.all([key.to_numpy()[1:] == key.to_numpy()[:-1] for key in keys], axis=0)
+    return same
+
+
+def _begins(first: Flags) -> Ints:
+    """For each row the first row of its group. `first` marks those."""
+    return np.asarray(np.maximum.accumulate(np.where(first, np.arange(first.size), 0)), np.int64)
+
+
+def _before(wanted: Flags, begins: Ints) -> Ints:
+    """For each row the last wanted one before it in its group; -1 for none."""
+    newest = np.full(wanted.size, -1, np.int64)
+    newest[1:] = np.maximum.accumulate(np.where(wanted, np.arange(wanted.size), -1))[:-1]
+    return np.asarray(np.where(newest >= begins, newest, -1), np.int64)
+
+
+def _highest_before(epochs: Ints, data: Flags, begins: Ints) -> Ints:
+    """For each row the highest epoch of the data before it in its group; at most -1 for none."""
+    # Epochs are 16 bits wide, so the group and the epoch fit into one number that only grows.
+    step = 2**17
+    keys = np.where(data, epochs + 1, 0) + begins * step
+    highest = np.zeros(epochs.size, np.int64)
+    highest[1:] = np.maximum.accumulate(keys)[:-1]
+    return np.asarray(np.maximum(highest - begins * step, 0) - 1, np.int64)

@@ -1,0 +1,91 @@
+"""The raw log as frames of Spark, each batch with its facts (validators/facts/log_facts.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from topicproof.validators.facts.log_facts import (
+    BATCH_COLUMNS,
+    FACT_COLUMNS,
+    TRANSACTION_COLUMNS,
+    LogFacts,
+    log_facts,
+)
+from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.offsets import bits, bound, word
+from topicproof.validators.readings import frame_of, gathered
+
+
+@dataclass(frozen=True)
+class RawLog:
+    """The raw log, as the ledger asks it."""
+
+    table: pa.Table
+    """`BATCH_COLUMNS`."""
+    facts: LogFacts
+    batches: DataFrame
+    """`BATCH_COLUMNS` and `FACT_COLUMNS`."""
+    transactions: DataFrame
+    """`TRANSACTION_COLUMNS`."""
+
+
+def raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int) -> RawLog:
+    """The raw log of `batches` (`BATCH_COLUMNS`, read within `bounds`), as frames of Spark.
+    `offsets`: how many are judged, source and sink together."""
+    facts = log_facts(batches, bounds)
+    return RawLog(
+        batches,
+        facts,
+        gathered(frame_of(spark, facts.batches, f"{BATCH_COLUMNS}, {FACT_COLUMNS}"), offsets),
+        gathered(frame_of(spark, facts.transactions, TRANSACTION_COLUMNS), offsets),
+    )
+
+
+def settled(bounds: Bounds) -> Column:
+    """Whether a batch of `RawLog.batches` reaches into the offsets from `start` to below the last
+    stable offset."""
+    below = F.greatest("base_offset", bound("partition", bounds, "start"))
+    return below <= F.least("last_offset", bound("partition", bounds, "lso") - 1)
+
+
+def inside(bounds: Bounds) -> Column:
+    """Whether a transaction of `RawLog.transactions` has data in the bounds."""
+    start, hw = bound("partition", bounds, "start"), bound("partition", bounds, "hw")
+    return (F.col("last_offset") >= start) & (F.col("first_offset") < hw)
+
+
+def spans(log: RawLog, bounds: Bounds) -> DataFrame:
+    """The data batches from the start of the bounds on: partition, producer_id, at, last_offset,
+    transactional, outcome and began; the last two are null outside of a transaction. `at` and
+    `began` lie within the bounds."""
+    start = bound("partition", bounds, "start")
+    return (
+        log.batches.where(F.col("control").isNull() & (F.col("last_offset") >= start))
+        .withColumns(
+            {
+                "at": F.greatest("base_offset", start),
+                "began": F.when(F.col("began").isNotNull(), F.greatest("began", start)),
+            }
+        )
+        .select(
+            *("partition", "producer_id", "at", "last_offset"),
+            *("transactional", "outcome", "began"),
+        )
+    )
+
+
+def words_of_batches(log: RawLog, bounds: Bounds) -> DataFrame:
+    """Sets of offsets, by partition and word: `covered` by a data batch, `transactional`, `stable`
+    and `unstable` (of a transaction that the markers committed, aborted)."""
+    offsets = F.explode(F.sequence("at", "last_offset")).alias("offset")
+    every = spans(log, bounds).select("partition", offsets, "transactional", "outcome")
+    return every.groupBy("partition", word("offset").alias("word")).agg(
+        bits("offset").alias("covered"),
+        bits("offset", F.col("transactional")).alias("transactional"),
+        bits("offset", F.col("outcome") == Fate.COMMITTED.value).alias("stable"),
+        bits("offset", F.col("outcome") == Fate.ABORTED.value).alias("unstable"),
+    )
