@@ -33,7 +33,6 @@ from topicproof.validators.expectation import (
     reason_not_required,
 )
 from topicproof.validators.expected import Expect
-from topicproof.validators.fast_path.proof import together as side_by_side
 from topicproof.validators.finding import (
     EXAMPLES_MAX,
     Balance,
@@ -51,6 +50,7 @@ from topicproof.validators.finding import (
     Transactions,
     Witness,
 )
+from topicproof.validators.in_parallel import in_parallel
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 from topicproof.validators.ledger.ledger import Ledger, ReadingsNeeded
 from topicproof.validators.readings import keep
@@ -395,7 +395,7 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     ranked = rows.withColumn("rank", F.row_number().over(worst)).where(
         F.col("rank") <= EXAMPLES_MAX
     )
-    counts, examples = side_by_side(
+    counts, examples = in_parallel(
         lambda: rows.groupBy("kind", "explained_by").count().collect(),
         lambda: ranked.orderBy("kind", "rank").collect(),
     )

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from topicproof.validators.fast_path.offset_runs import PIECES, WORDS, Words, as_words
-from topicproof.validators.fast_path.proof import Folded
+from topicproof.validators.folded.fold import Folded
+from topicproof.validators.folded.offset_runs import PIECES, WORDS, Words, as_words
 
 SEEN, PIECES_SEEN, INPUTS = (
     "sink-read_committed-words.parquet",

@@ -44,10 +44,10 @@ from topicproof.backend.services.spark import first_line
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.facts.log_facts import log_facts
-from topicproof.validators.fast_path.offset_runs import folded_pieces, words_of
-from topicproof.validators.fast_path.proof import Folded, spans_of
-from topicproof.validators.fast_path.proof_log import sound_log
 from topicproof.validators.finding import Bounds, Origin, Witness
+from topicproof.validators.folded.fold import Folded, spans_of
+from topicproof.validators.folded.offset_runs import folded_pieces, words_of
+from topicproof.validators.folded.regular_log import regular_log
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.ledger.rows import content
 from topicproof.validators.lineage.identity import Identity
@@ -177,7 +177,7 @@ def capture_folded(spark: SparkSession, address: Address, question: Question) ->
             # only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
             kafka = answers.result()
-            log = sound_log(log_facts(kafka.batches, sink), sink)
+            log = regular_log(log_facts(kafka.batches, sink), sink)
             if log is None or _has_aborted(kafka.source_batches, question.source):
                 raise ReadingsNeeded
             pieces = folded_pieces(uncommitted, content(), offsets, spans_of(log))

@@ -23,8 +23,8 @@ from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.coordinator import Coordinator
 from topicproof.validators.expected import Expect, Expected
-from topicproof.validators.fast_path.proof import Folded
 from topicproof.validators.finding import Bounds, Guarantee, Order, Origin
+from topicproof.validators.folded.fold import Folded
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.readings import COLUMNS, gathered, keep
 

@@ -37,9 +37,10 @@ from topicproof.backend.kafka.log import fates
 from topicproof.backend.services.spark import first_line
 from topicproof.backend.sink.journal import Entry, TaskStarted, TransactionEnded
 from topicproof.validators.expectation import MOVEMENT
+from topicproof.validators.facts.journal import outcomes_of
 from topicproof.validators.facts.raw_log import raw_log
-from topicproof.validators.fast_path.proof import Folded, outcomes_of
 from topicproof.validators.finding import Bounds, Fate, Guarantee, Order
+from topicproof.validators.folded.fold import Folded
 from topicproof.validators.kinds import gap
 from topicproof.validators.ledger.build import build_ledger, proved_ledger
 from topicproof.validators.ledger.ledger import Accounts, Ledger, ReadingsNeeded

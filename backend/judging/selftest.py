@@ -24,7 +24,7 @@ from topicproof.backend.judging.judge import judge_capture, ledger_of, with_head
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import first_line, spark_session
 from topicproof.backend.settings import Settings
-from topicproof.validators.fast_path.proof import Folded
+from topicproof.validators.folded.fold import Folded
 from topicproof.validators.lineage.identity import Identity
 from topicproof.validators.readings import keep
 from topicproof.validators.report import Report

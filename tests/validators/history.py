@@ -34,9 +34,9 @@ from topicproof.validators import readings
 from topicproof.validators.circumstances import NO_CIRCUMSTANCES, Circumstances
 from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expected import ONE_TO_ONE, Expected
+from topicproof.validators.facts.journal import outcomes_of
 from topicproof.validators.facts.log_facts import BATCH_COLUMNS
 from topicproof.validators.facts.raw_log import raw_log as raw_log_of
-from topicproof.validators.fast_path.proof import outcomes_of
 from topicproof.validators.finding import Bounds, Guarantee, Order, PartitionBounds
 from topicproof.validators.ledger.build import build_ledger
 from topicproof.validators.ledger.ledger import Accounts, Ledger

@@ -30,8 +30,8 @@ from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.judging.selftest import self_test
 from topicproof.backend.kafka.log.rawlog import fetch_bounds
 from topicproof.backend.verifying.verify import verify
-from topicproof.validators.fast_path import offset_runs as pieces
 from topicproof.validators.finding import Outcome
+from topicproof.validators.folded import offset_runs as pieces
 from topicproof.validators.report import Report
 
 NewTopic = Callable[..., str]

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from tests.both_ways import assert_both_ways_count_the_same
 from tests.validators.history import History, history
 from topicproof.validators.expected import Expect, Expected
-from topicproof.validators.fast_path import offset_runs as pieces
 from topicproof.validators.finding import Order
+from topicproof.validators.folded import offset_runs as pieces
 from topicproof.validators.ledger import build as long_way
 from topicproof.validators.lineage.identity import Identity
 

@@ -1,4 +1,4 @@
-"""Pieces whose lineage is packed (validators/fast_path/offset_runs.py): cut into what the packs
+"""Pieces whose lineage is packed (validators/folded/offset_runs.py): cut into what the packs
 say, once all of these are known.
 
 Which offsets are of which pack say the batches' headers (validators/lineage/packs.py), so that of
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from topicproof.validators.fast_path.offset_runs import (
+from topicproof.validators.folded.offset_runs import (
     PIECES,
     all_of,
     begins_of,

@@ -1,7 +1,7 @@
 """The short way: what a ledger counts, where it can be proved that nothing is odd.
 
 Most topics are as they should be. Then Spark need only fold each reading once, to words of 64
-offsets (validators/fast_path/offset_runs.py); fates, transactions, order and repeats are arithmetic
+offsets (validators/folded/offset_runs.py); fates, transactions, order and repeats are arithmetic
 on the bits of these words, beside the raw log and the journal. So a proof can be repeated from the
 folded readings alone, which hold no key and no value.
 
@@ -12,38 +12,31 @@ rests on this file; tests/validators/test_sound.py compares what both ways count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from topicproof.validators.facts.balance import Headers
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import NAME, TransactionalId
-from topicproof.validators.fast_path.offset_runs import (
+from topicproof.validators.facts.journal import Outcomes
+from topicproof.validators.fast_path.packed_runs import with_lineage
+from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.folded.fold import Folded
+from topicproof.validators.folded.offset_runs import (
     Pieces,
-    Spans,
     Words,
     as_pieces,
     first_of,
-    folded_pieces,
     last_of,
-    words_of,
 )
-from topicproof.validators.fast_path.packed_runs import with_lineage
-from topicproof.validators.fast_path.proof_log import SoundLog
-from topicproof.validators.finding import Bounds, Fate
+from topicproof.validators.folded.regular_log import RegularLog
 from topicproof.validators.lineage.headers import Transaction, parse_lineage, parse_transaction
 from topicproof.validators.offsets import WORD
 
-Outcomes = Mapping[tuple[str, int, int, str], tuple[str | None, str | None]]
-"""What the journal declares and its reason, by the name of a transaction."""
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -75,45 +68,9 @@ class Proof(NamedTuple):
     """With `NAMED_COLUMNS`."""
 
 
-class Folded(NamedTuple):
-    """The readings, folded."""
-
-    seen: Words
-    """What read_committed saw of the sink."""
-    pieces: pa.Table
-    """With `PIECES`: what read_uncommitted saw of it."""
-    inputs: Words
-
-
-def fold(
-    committed: DataFrame,
-    uncommitted: DataFrame,
-    source: DataFrame,
-    log: SoundLog,
-    content: Column,
-    offsets: int,
-) -> Folded:
-    """Each reading is read once. `content` is a hash of a record's content; `offsets`: how many, of
-    source and sink together."""
-    seen, pieces, inputs = together(
-        lambda: words_of(committed, content, offsets),
-        lambda: folded_pieces(uncommitted, content, offsets, spans_of(log)),
-        lambda: words_of(source, F.lit(0).cast("long"), offsets),
-    )
-    return Folded(seen, pieces, inputs)
-
-
-def spans_of(log: SoundLog) -> Spans:
-    found = {}
-    for partition in np.unique(log.partition).tolist():
-        own = slice(*np.searchsorted(log.partition, [partition, partition + 1]).tolist())
-        found[partition] = log.base[own], log.transaction[own]
-    return found
-
-
 def prove(
     folded: Folded,
-    log: SoundLog,
+    log: RegularLog,
     batches: pa.Table,
     sink_bounds: Bounds,
     source_bounds: Bounds,
@@ -164,27 +121,6 @@ def prove(
         headed=int(inputs.headed.sum()),
         named=told,
     )
-
-
-def outcomes_of(entries: Iterable[tuple[str, int, int, str, str, str]]) -> Outcomes:
-    """Of a journal's entries: transactional id, sequence, attempt, task, outcome, reason. One that
-    says two things of a transaction says nothing."""
-    said: dict[tuple[str, int, int, str], tuple[set[str], str]] = {}
-    for transactional_id, sequence, attempt, task, outcome, reason in entries:
-        outcomes, why = said.get(key := (transactional_id, sequence, attempt, task), (set(), ""))
-        known = outcomes | {outcome} & {Fate.COMMITTED.value, Fate.ABORTED.value}
-        said[key] = (known, max(why, reason or ""))
-    return {
-        key: (next(iter(outcomes)) if len(outcomes) == 1 else None, why or None)
-        for key, (outcomes, why) in said.items()
-    }
-
-
-def together(*questions: Callable[[], Any]) -> list[Any]:
-    """The answers to questions that do not need each other, asked at the same time: small jobs
-    leave cores idle."""
-    with ThreadPoolExecutor(len(questions)) as pool:
-        return [answer.result() for answer in [pool.submit(question) for question in questions]]
 
 
 class _Spread(NamedTuple):
@@ -349,7 +285,7 @@ def _cells(pieces: Pieces, spread: _Spread, places: Ints, stable: Flags) -> tupl
     return tuple(found)
 
 
-def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: SoundLog) -> pd.DataFrame | None:
+def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: RegularLog) -> pd.DataFrame | None:
     """One row per transaction of the log: its name and where it lies. None unless each has one
     name, which is that of no other in its partition, and all of its records are there."""
     rows = pd.DataFrame(

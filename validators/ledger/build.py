@@ -26,15 +26,7 @@ from topicproof.validators.facts.balance import (
 from topicproof.validators.facts.cell import Cell
 from topicproof.validators.facts.header_transactions import TransactionalId, count_ids, named
 from topicproof.validators.facts.raw_log import RawLog
-from topicproof.validators.fast_path.proof import (
-    NAMED_COLUMNS,
-    Folded,
-    Proof,
-    fold,
-    prove,
-    together,
-)
-from topicproof.validators.fast_path.proof_log import sound_log
+from topicproof.validators.fast_path.proof import NAMED_COLUMNS, Proof, prove
 from topicproof.validators.finding import (
     Balance,
     Bounds,
@@ -43,6 +35,9 @@ from topicproof.validators.finding import (
     Transactions,
     Witness,
 )
+from topicproof.validators.folded.fold import Folded, fold
+from topicproof.validators.folded.regular_log import regular_log
+from topicproof.validators.in_parallel import in_parallel
 from topicproof.validators.ledger.counts import (
     Doubt,
     Identities,
@@ -175,7 +170,7 @@ def proved_ledger(
         or expected.count is not None
         or (source_log is not None and source_log.aborted)
     )
-    log = None if raw_log is None or told else sound_log(raw_log.facts, sink_bounds)
+    log = None if raw_log is None or told else regular_log(raw_log.facts, sink_bounds)
     if raw_log is None or log is None:
         raise ReadingsNeeded
     outcomes = declared.outcomes if declared else None
@@ -348,7 +343,7 @@ def _shortly(given: _Given) -> _Counted | None:
     simple = given.identity is Identity.LINEAGE and given.aborted is None and expected.count is None
     if not simple or given.order is not Order.PER_SOURCE_PARTITION or given.raw_log is None:
         return None
-    log = sound_log(given.raw_log.facts, given.sink_bounds)
+    log = regular_log(given.raw_log.facts, given.sink_bounds)
     if log is None:
         return None
     source = given.source
@@ -415,7 +410,7 @@ def _at_length(given: _Given) -> _Counted:
     # An output may be that of an input that is not due, so that these are counted too.
     counts = expected.counts(source, _whole(source_bounds))
     counts = counts if counts is None else keep(counts, f"{evidence}/expected", given.offsets)
-    words, inputs, headers, ends, aborted_inputs, still_packed, held = together(
+    words, inputs, headers, ends, aborted_inputs, still_packed, held = in_parallel(
         lambda: _keep_words(given),
         lambda: count_inputs(source, source_bounds, given.read, counts),
         lambda: count_headers(raw_log.facts, sink_bounds) if raw_log else {},
@@ -433,7 +428,7 @@ def _at_length(given: _Given) -> _Counted:
     uncertain = held.repeated > 0 or (given.by_key and given.source_log.pending is not None)
     written = written_by(source, source_bounds)
     cells, compared, ids, (repeats_count, met), outputs_count, lines, writers, alike, keys = (
-        together(
+        in_parallel(
             lambda: count_cells(sink, headers, source_bounds.topic),
             lambda: count_doubts(sink, words, sink_bounds, raw_log is not None),
             lambda: count_ids(told),
@@ -522,7 +517,7 @@ def _unpacked(given: _Given) -> tuple[_Given, tuple[str, ...]]:
     def whole(reading: DataFrame, name: str) -> DataFrame:
         return keep(unpacked(reading, packs), f"{evidence}/{name}", given.offsets, COLUMNS)
 
-    committed, uncommitted = together(
+    committed, uncommitted = in_parallel(
         lambda: whole(given.committed, "committed"), lambda: whole(given.uncommitted, "uncommitted")
     )
     lost = count_lost(committed, packs)

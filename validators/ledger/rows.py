@@ -17,8 +17,8 @@ from enum import StrEnum
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from topicproof.validators.facts.journal import Outcomes
 from topicproof.validators.facts.raw_log import RawLog, words_of_batches
-from topicproof.validators.fast_path.proof import Outcomes
 from topicproof.validators.finding import Bounds, Fate
 from topicproof.validators.offsets import bits, bound, holds, look_up, word
 from topicproof.validators.source_log import SourceLog

@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 MARKERS = ("COMMIT", "ABORT")
 
 
-class SoundLog(NamedTuple):
+class RegularLog(NamedTuple):
     """Arrays by batch are in the order of partitions and offsets."""
 
     headers: dict[int, Headers]
@@ -34,7 +34,7 @@ class SoundLog(NamedTuple):
     which committed."""
 
 
-def sound_log(facts: LogFacts, bounds: Bounds) -> SoundLog | None:
+def regular_log(facts: LogFacts, bounds: Bounds) -> RegularLog | None:
     """None where anything is odd, or pending, or where there is no transaction at all."""
     rows, found = facts.batches, facts.transactions
     if not len(found) or any(one.lso != one.hw for one in bounds.partitions):
@@ -50,7 +50,7 @@ def sound_log(facts: LogFacts, bounds: Bounds) -> SoundLog | None:
     if ended is None:
         return None
     ends = ended["outcome"].value_counts().to_dict()
-    return SoundLog(
+    return RegularLog(
         count_headers(facts, bounds),
         {str(end): int(count) for end, count in ends.items()},
         rows["partition"].to_numpy(np.int64),

@@ -1,0 +1,53 @@
+"""The readings of a pair of topics, each folded in one pass to bitmaps of 64 offsets.
+
+A folded reading holds no key and no value. Captures, evidence and the fast path use it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from topicproof.validators.folded.offset_runs import Spans, Words, folded_pieces, words_of
+from topicproof.validators.folded.regular_log import RegularLog
+from topicproof.validators.in_parallel import in_parallel
+
+
+class Folded(NamedTuple):
+    """The readings, folded."""
+
+    seen: Words
+    """What read_committed saw of the sink."""
+    pieces: pa.Table
+    """With `PIECES`: what read_uncommitted saw of it."""
+    inputs: Words
+
+
+def fold(
+    committed: DataFrame,
+    uncommitted: DataFrame,
+    source: DataFrame,
+    log: RegularLog,
+    content: Column,
+    offsets: int,
+) -> Folded:
+    """Each reading is read once. `content` is a hash of a record's content; `offsets`: how many, of
+    source and sink together."""
+    seen, pieces, inputs = in_parallel(
+        lambda: words_of(committed, content, offsets),
+        lambda: folded_pieces(uncommitted, content, offsets, spans_of(log)),
+        lambda: words_of(source, F.lit(0).cast("long"), offsets),
+    )
+    return Folded(seen, pieces, inputs)
+
+
+def spans_of(log: RegularLog) -> Spans:
+    found = {}
+    for partition in np.unique(log.partition).tolist():
+        own = slice(*np.searchsorted(log.partition, [partition, partition + 1]).tolist())
+        found[partition] = log.base[own], log.transaction[own]
+    return found
