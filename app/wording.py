@@ -400,6 +400,11 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
             "Its end is decided and the markers are being written, which takes milliseconds. Take"
             " new bounds."
         )
+    if one.two_phase:
+        return (
+            "It takes part in a two-phase commit: the system that coordinates it ends it. Kafka"
+            " never does, and an abort by hand can lose what that system counts as committed."
+        )
     left_ms = (one.timeout_ms or 0) - one.age_ms
     if left_ms < 0:
         return (

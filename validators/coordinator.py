@@ -25,6 +25,10 @@ PREPARED = ("PrepareCommit", "PrepareAbort")
 """The outcome is decided and on its way to the partitions as markers. It should take
 milliseconds."""
 
+TWO_PHASE_TIMEOUT_MS = 2**31 - 1
+"""The timeout of a transaction that takes part in a two-phase commit (KIP-939): its coordinator
+never aborts it. Brokers give it to no other, and do not tell whether it is prepared."""
+
 
 @dataclass(frozen=True)
 class OpenTransaction:
@@ -68,6 +72,11 @@ class OpenTransaction:
         return self.timeout_ms is not None and self.age_ms > self.timeout_ms + CLEANUP_MS
 
     @property
+    def two_phase(self) -> bool:
+        """Another system decides how it ends, and may count it as committed already."""
+        return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
+
+    @property
     def stuck(self) -> bool:
         """It was decided, but after all this time its marker is not here."""
         late = self.overdue if self.decided_ms is None else self.decided_ms > STUCK_MS
@@ -87,6 +96,11 @@ class OpenTransaction:
             return (
                 f"Hanging: producer {self.producer_id}{name} last wrote {age} ago, no coordinator"
                 f" knows of its transaction here, and it {effect} until an operator aborts it."
+            )
+        if self.two_phase and self.state not in PREPARED:
+            return (
+                f"{self.transactional_id} ({self.state}) takes part in a two-phase commit and is"
+                f" open for {age}. Only its owner ends it; until then it {effect}."
             )
         limit = f"{(self.timeout_ms or 0) / 1000:.1f} s"
         if self.stuck:

@@ -12,7 +12,7 @@ from rich.table import Table
 from topicproof.backend.commands.show import plain
 from topicproof.backend.kafka.browse.inspect import ProducerView, TopicView
 from topicproof.backend.kafka.coordination.transactions import TransactionsOfCluster
-from topicproof.validators.coordinator import OpenTransaction
+from topicproof.validators.coordinator import TWO_PHASE_TIMEOUT_MS, OpenTransaction
 from topicproof.validators.finding import Fate
 
 ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
@@ -65,7 +65,7 @@ def print_transactions(out: Console, view: TransactionsOfCluster) -> None:
             f"{each.producer_id}"
             + ("" if each.producer_epoch is None else f":{each.producer_epoch}"),
             "" if each.age_ms is None else _seconds(each.age_ms),
-            "" if each.timeout_ms is None else _seconds(each.timeout_ms),
+            _timeout(each.timeout_ms),
             f"{len(each.partitions):,}" if each.partitions else "",
             PROTOCOLS[each.exposed],
         )
@@ -118,6 +118,12 @@ def _in_the_way(out: Console, view: TopicView) -> None:
         _say(out, f"[{'red' if offset.stuck else 'yellow'}]{plain(offset.why)}[/]")
 
 
+def _timeout(timeout_ms: int | None) -> str:
+    if timeout_ms == TWO_PHASE_TIMEOUT_MS:
+        return "none: two-phase commit"
+    return "" if timeout_ms is None else _seconds(timeout_ms)
+
+
 def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction]) -> None:
     table = _table("p", "from", "records", "withheld", "age", "timeout", "state", "who")
     for each in opened:
@@ -125,7 +131,7 @@ def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction
             str(each.partition),
             *(f"{n:,}" for n in (each.start_offset, each.records, each.withheld)),
             _seconds(each.age_ms),
-            "" if each.timeout_ms is None else _seconds(each.timeout_ms),
+            _timeout(each.timeout_ms),
             _state(each),
             plain(each.name),
         )
@@ -133,6 +139,8 @@ def _open(out: Console, title: str, topic: str, opened: Sequence[OpenTransaction
     for each in opened:
         if each.hanging or each.overdue:
             _say(out, f"[red]{plain(each.why)}[/]")
+        elif each.two_phase:
+            _say(out, f"[yellow]{plain(each.why)}[/]")
         if each.hanging:
             command = f"topicproof abort {plain(topic)} {each.partition} {each.start_offset}"
             _say(out, f"  What its abort would lose: {command}")

@@ -154,6 +154,14 @@ def abort(
             "--open-too", help="Also abort one that is not hanging; this fences its producer."
         ),
     ] = False,
+    two_phase_too: Annotated[
+        bool,
+        typer.Option(
+            "--two-phase-too",
+            help="With --open-too: also abort one of a two-phase commit, whose other side may have"
+            " committed.",
+        ),
+    ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
@@ -166,7 +174,9 @@ def abort(
     """
     settings = settings_of(bootstrap, config, brokers)
     with services(settings, spark=False, say=say) as found:
-        plan = plan_abort(found.address, topic, partition, offset, producer_id, open_too)
+        plan = plan_abort(
+            *(found.address, topic, partition, offset, producer_id, open_too, two_phase_too)
+        )
         after = abort_transaction(found.address, plan) if yes else None
     emit(json_, plan.to_json() | {"done": yes, "after": asdict(after) if after else None})
     for sentence in (plan.found.why, plan.lost, plan.gained, plan.means):

@@ -38,6 +38,21 @@ def append_late(
 ) -> int:
     """Produce one transactional record to partition 0 behind the coordinator's back; the broker's
     error code."""
+    # From version 12 on the broker itself tells the coordinator.
+    return append(bootstrap, topic, producer_id, epoch, sequence, version=11)
+
+
+def append(
+    bootstrap: str,
+    topic: str,
+    producer_id: int,
+    epoch: int = 0,
+    sequence: int = 0,
+    transactional_id: str = "ghost",
+    version: int = 12,
+) -> int:
+    """Produce one transactional record to partition 0, at most with this version of the request;
+    the broker's error code."""
     builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=10_000)
     builder.set_producer_state(producer_id, epoch, sequence, True)
     builder.append(timestamp=int(time.time() * 1000), key=b"k", value=b"v", headers=[])
@@ -45,12 +60,11 @@ def append_late(
     data = ProduceRequest.TopicProduceData
     records = data.PartitionProduceData(index=0, records=bytes(builder.buffer()))
     request = ProduceRequest(
-        transactional_id="ghost",
+        transactional_id=transactional_id,
         acks=-1,
         timeout_ms=5_000,
         topic_data=[data(name=topic, partition_data=[records])],
-        # From version 12 on the broker itself tells the coordinator.
-        max_version=11,
+        max_version=version,
     )
     with connect(Address(bootstrap)) as kafka:
         leader = kafka.leaders(topic)[0]

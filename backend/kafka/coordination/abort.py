@@ -98,10 +98,16 @@ class AbortPlan:
                 "An ABORT marker is written to this partition; no coordinator knows the"
                 " transaction."
             )
-        return (
+        sentence = (
             f"Its coordinator aborts {self.found.transactional_id} on all its partitions, and its"
             " producer is fenced: if it is alive, its next call fails."
         )
+        if self.found.two_phase:
+            sentence += (
+                " If the other system of the two-phase commit has committed, its data and Kafka's"
+                " differ from then on."
+            )
+        return sentence
 
     def to_json(self) -> dict[str, Any]:
         """For `json.dumps`, every sentence included."""
@@ -116,16 +122,18 @@ def plan_abort(
     offset: int | None = None,
     producer_id: int | None = None,
     open_too: bool = False,
+    two_phase_too: bool = False,
 ) -> AbortPlan:
     """What it would do to abort the transaction that begins at `offset` or belongs to
     `producer_id`. Changes nothing.
 
-    Raises UsageError when there is no such open transaction, and when it is not hanging, unless
-    `open_too`; also then for one that its coordinator has decided. Raises TopicError and
-    ClusterError as `open_transactions` does.
+    Raises UsageError when there is no such open transaction; when it is not hanging, unless
+    `open_too`; when it takes part in a two-phase commit, unless `two_phase_too`; and always when
+    its coordinator has decided how it ends. Raises TopicError and ClusterError as
+    `open_transactions` does.
     """
     with connect(address) as kafka:
-        return _plan(kafka, topic, partition, offset, producer_id, open_too)
+        return _plan(kafka, topic, partition, offset, producer_id, open_too, two_phase_too)
 
 
 def abort(address: Address, plan: AbortPlan) -> PartitionBounds:
@@ -144,6 +152,7 @@ def abort(address: Address, plan: AbortPlan) -> PartitionBounds:
             found.start_offset,
             found.producer_id,
             open_too=not found.hanging,
+            two_phase_too=found.two_phase,
         )
         if found.hanging:
             _write_marker(kafka, plan)
@@ -162,6 +171,7 @@ def _plan(
     offset: int | None,
     producer_id: int | None,
     open_too: bool,
+    two_phase_too: bool,
 ) -> AbortPlan:
     bounds = kafka.bounds(topic)
     p = next((one for one in bounds.partitions if one.partition == partition), None)
@@ -177,7 +187,7 @@ def _plan(
         if one.partition == partition
     ]
     found = _chosen(opened, f"{topic}-{partition}", offset, producer_id)
-    _require_abortable(found, open_too)
+    _require_abortable(found, open_too, two_phase_too)
     own = batches.filter(
         (pc.field("producer_id") == found.producer_id)
         & (pc.field("base_offset") >= found.start_offset)
@@ -212,7 +222,7 @@ def _chosen(
     )
 
 
-def _require_abortable(found: OpenTransaction, open_too: bool) -> None:
+def _require_abortable(found: OpenTransaction, open_too: bool, two_phase_too: bool) -> None:
     if found.hanging:
         return
     if found.state in PREPARED:
@@ -220,6 +230,12 @@ def _require_abortable(found: OpenTransaction, open_too: bool) -> None:
             f"{found.transactional_id} is already decided ({found.state}). Its coordinator writes"
             " the markers; another marker could tear the transaction. If that takes long, check the"
             " brokers that lead its partitions."
+        )
+    if found.two_phase and not (open_too and two_phase_too):
+        raise UsageError(
+            f"{found.why} The system that coordinates the two-phase commit may count it as"
+            " committed already: then its records would be lost. Ask that system first. To abort it"
+            " all the same, add --open-too and --two-phase-too."
         )
     if not open_too:
         raise UsageError(
