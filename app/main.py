@@ -1,4 +1,4 @@
-"""The router: shows the page that was asked for. `app/server.py` serves it."""
+"""The dashboard: shows the page that was asked for."""
 
 from __future__ import annotations
 

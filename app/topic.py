@@ -9,7 +9,6 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import session, wording
-from topicproof.app.heading import heading
 from topicproof.app.snapshot import Snapshot
 from topicproof.app.url_state import read_topic
 from topicproof.backend.history.store import Run
@@ -21,15 +20,13 @@ POLL_S = 2.0
 Body = Callable[[Services, Snapshot, bool], None]
 
 
-def page(
-    settings: Settings, title: str, body: Body, follow: bool = True, charts: bool = True
-) -> None:
+def page(settings: Settings, title: str, body: Body, follow: bool = True) -> None:
     """The frame first; then `body(kafka, seen, live)`, again and again by itself while the topic's
-    run goes on, unless it does not `follow` that. `charts`: whether it draws some."""
+    run goes on, unless it does not `follow` that."""
     title_slot, topic_slot, verdict_slot, button_slot = st.columns(
         [1.25, 2.2, 0.7, 1.2], vertical_alignment="bottom"
     )
-    heading(title, title_slot, charts)
+    title_slot.title(title, anchor=False)
     with session.said():
         kafka = session.kafka(settings)
         names = session.topics(settings, kafka, st.query_params.get("topic"))

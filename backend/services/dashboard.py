@@ -24,7 +24,7 @@ def dashboard(settings: Settings, port: int) -> Iterator[str]:
         "-m",
         "streamlit",
         "run",
-        "app/server.py",
+        "app/main.py",
         "--server.port",
         str(port),
     ]

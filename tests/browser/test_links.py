@@ -12,7 +12,6 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import settled
 from tests.runs import Finished
-from topicproof.app.pages import PAGES
 from topicproof.backend.matrix.cells import RESULTS, Result
 from topicproof.backend.settings import Settings
 
@@ -66,19 +65,6 @@ def test_each_kind_of_link_opens_what_it_names(
         expect(window.get_by_text(text).first).to_be_visible()
         settled(window)
         assert not window.get_by_text("is left out").count() and window.url.endswith(link), link
-
-
-def test_a_page_opened_by_a_link_finds_its_services_at_once(address: str, window: Page) -> None:
-    """Story: links in a chat. The browser asks for Streamlit's services where they are, and nowhere
-    else before."""
-    asked: list[str] = []
-    window.on("request", lambda request: asked.append(request.url))
-    for page in PAGES[1:]:
-        asked.clear()
-        window.goto(f"{address}/{page.path}")
-        expect(window.get_by_role("heading", name=page.title, level=1)).to_be_visible()
-        services = [url for url in asked if "/_stcore/" in url]
-        assert services and all(url.startswith(f"{address}/_stcore/") for url in services), page
 
 
 def test_the_matrix_says_how_to_run_more_of_it(address: str, window: Page, matrix: Result) -> None:

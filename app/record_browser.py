@@ -1,0 +1,321 @@
+"""The records of a topic: a search, one record in full, and a live tail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from topicproof.app import export, session, tables, topic, wording
+from topicproof.app.payload import download, payload
+from topicproof.app.snapshot import Snapshot
+from topicproof.app.url_state import (
+    COMMITTED,
+    NEEDLE_CHARACTERS,
+    UNCOMMITTED,
+    TopicsState,
+    write_topics,
+)
+from topicproof.backend.kafka.browse import search as browse
+from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, READ_UNCOMMITTED
+from topicproof.backend.kafka.log.fates import DATA_FATES
+from topicproof.backend.services.keeper import Services
+from topicproof.validators.finding import Fate
+
+TAIL_S = 2.0
+TAIL_ROWS = 50
+TABLE_PX = 560
+ROW_PX = 28
+ISOLATION = {COMMITTED: READ_COMMITTED, UNCOMMITTED: READ_UNCOMMITTED}
+
+
+def go(look: TopicsState) -> None:
+    """Look at that from now on."""
+    st.query_params.from_dict(write_topics(look))
+
+
+def records(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
+    """The record browser."""
+    if topic.empty(seen):
+        return
+    conditions(seen, look)
+    progress = st.empty()
+
+    def told(offsets: int, found: int) -> None:
+        p = seen.partition(look.partition)
+        share = min(1.0, offsets / max(1, min(browse.SCAN_OFFSETS_MAX, p.hw - p.start)))
+        progress.progress(
+            share, f"{offsets:,} offsets read, {wording.count(found, 'record')} found"
+        )
+
+    with session.said(), st.spinner("Reading…"):
+        first, found = session.searched(session.settings(), kafka, seen, look, told)
+    progress.empty()
+    outcome(look, first, found)
+    chosen = next(
+        (row for row in found.rows if row.offset == look.record), next(iter(found.rows), None)
+    )
+    if chosen is None:
+        return
+    left, right = st.columns([2.1, 1], gap="medium")
+    with left:
+        listing(look, found, chosen)
+    with right:
+        detail(kafka, seen, chosen)
+
+
+def conditions(seen: Snapshot, look: TopicsState) -> None:
+    """Where a search begins and what must occur in a record."""
+    state = st.session_state
+    p = seen.partition(look.partition)
+    state["partition"], state["first"], state["time"] = look.partition, look.offset, look.time or ""
+    state["key"], state["value"], state["header"] = look.key, look.value, look.header
+    state["fate"] = list(look.fates)
+
+    def partition_chosen() -> None:
+        go(replace(look, partition=state["partition"], offset=None, record=None))
+
+    def offset_chosen() -> None:
+        go(replace(look, offset=state["first"], time=None, record=None))
+
+    def time_chosen() -> None:
+        go(replace(look, offset=None, time=state["time"].strip() or None, record=None))
+
+    def changed() -> None:
+        words = {name: state[name].strip() for name in ("key", "value", "header")}
+        go(replace(look, **words, fates=tuple(state["fate"]), record=None))
+
+    columns = st.columns([0.8, 1, 1.5, 1.1, 1.4, 1.4], vertical_alignment="bottom")
+    columns[0].selectbox(
+        "Partition",
+        [one.partition for one in seen.bounds.partitions],
+        key="partition",
+        on_change=partition_chosen,
+    )
+    columns[1].number_input(
+        "From offset",
+        min_value=p.start,
+        max_value=p.hw,
+        value=None,
+        step=1,
+        placeholder=f"{p.start}",
+        key="first",
+        on_change=offset_chosen,
+        help=(
+            f"Partition {look.partition} holds the offsets {p.start:,} to"
+            f" {max(p.start, p.hw - 1):,}."
+        ),
+    )
+    columns[2].text_input(
+        "Or from a time (UTC)",
+        placeholder="2026-01-31 12:00:00",
+        key="time",
+        on_change=time_chosen,
+        help="The search begins at the first record of that time or later.",
+    )
+    hints = {"key": "Key contains", "value": "Value contains", "header": "Header contains"}
+    for column, (name, label) in zip(columns[3:], hints.items(), strict=True):
+        column.text_input(
+            label,
+            key=name,
+            max_chars=NEEDLE_CHARACTERS,
+            on_change=changed,
+            placeholder="name=value" if name == "header" else "text or 0x…",
+            help="Text, in large or small letters, or bytes in hexadecimal after 0x."
+            + (" Each header is taken as name=value." if name == "header" else ""),
+        )
+    there = [fate for fate in DATA_FATES if seen.fates[fate] or fate in look.fates]
+    st.pills(
+        "Only these fates",
+        there,
+        selection_mode="multi",
+        format_func=wording.fate_label,
+        key="fate",
+        on_change=changed,
+        label_visibility="collapsed",
+    )
+
+
+def outcome(look: TopicsState, first: int, found: Search) -> None:
+    """How far the search came, and the way on."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(wording.search_sentence(found))
+        if found.stop is not Stop.END:
+            st.button(
+                f"Go on from offset {found.reached:,}",
+                key="go_on",
+                icon=":material/skip_next:",
+                on_click=go,
+                args=(replace(look, offset=found.reached, time=None, record=None),),
+            )
+    if look.time is not None and first == found.end:
+        st.info("No record of this partition is of that time or later.")
+    elif not found.rows:
+        st.info("No record fits there. Markers and holes are no records; Compare shows them.")
+
+
+def listing(look: TopicsState, found: Search, chosen: Row) -> None:
+    """The records that were found."""
+    key = f"rows {look.partition} {found.first} {found.reached} {look.wanted}"
+
+    def picked() -> None:
+        cells = st.session_state[key].selection.cells
+        if cells and cells[0][0] < len(found.rows):
+            go(replace(look, record=found.rows[cells[0][0]].offset))
+
+    table = tables.row_table(found.rows, look.topic, partitions=False)
+    st.dataframe(
+        tables.row_tints(table, found.rows, chosen.offset),
+        hide_index=True,
+        height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
+        row_height=ROW_PX,
+        key=key,
+        on_select=picked,
+        selection_mode="single-cell",
+        placeholder="null",
+        alt=f"Records of {look.topic}, partition {look.partition}",
+        column_config=columns(),
+    )
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(
+            "Click a row to see the whole record; “Compare” opens its offset at both levels in a"
+            " new tab."
+        )
+        cut = (
+            f" Keys, values and headers are cut at {KEPT_BYTES_MAX:,} bytes; `size` has their whole"
+            " length."
+        )
+        export.offer(
+            look.topic, f"{look.topic}-{look.partition}-{found.first}", found.rows, note=cut
+        )
+
+
+def columns() -> dict[str, Any]:
+    return {
+        "partition": st.column_config.NumberColumn(width=65),
+        "offset": st.column_config.NumberColumn(width=75),
+        "fate": st.column_config.TextColumn(width=105),
+        "timestamp (UTC)": st.column_config.TextColumn(width=175),
+        "key": st.column_config.TextColumn(width=70),
+        "value": st.column_config.TextColumn(width=170),
+        "size": st.column_config.TextColumn(width=70, alignment="right"),
+        "open": st.column_config.LinkColumn("", display_text="Compare", width=75),
+        "producer": st.column_config.NumberColumn(format="%d", width=75),
+    }
+
+
+def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
+    """One record, and the ways to what is around it."""
+    name = seen.bounds.topic
+    place = {"topic": name, "partition": str(row.partition), "offset": str(row.offset)}
+
+    def whole(part: str) -> bytes:
+        (record,) = session.window(session.settings(), kafka, seen, row.partition, row.offset, 1)
+        return getattr(record, part) or b""
+
+    with st.container(border=True):
+        st.markdown(f"#### Offset {row.offset:,} {wording.badge(wording.FATE_WORDS[row.fate])}")
+        st.caption(f"{wording.moment_of_ms(row.timestamp_ms)} · {wording.data_size(row.size)}")
+        st.page_link(
+            "views/compare.py",
+            label="Compare both levels",
+            icon=":material/compare:",
+            query_params=place,
+        )
+        parts = {"key": row.key, "value": row.value}
+        for part, value in parts.items():
+            payload(part.capitalize(), value, cut(value))
+        with st.container(horizontal=True, gap="small"):
+            for part, value in parts.items():
+                if value:
+                    download(
+                        f"Whole {part}" if cut(value) else f"Save {part}",
+                        f"{name}-{row.partition}-{row.offset}.{part}",
+                        value,
+                        partial(whole, part) if cut(value) else None,
+                    )
+        if row.headers:
+            st.caption(wording.count(len(row.headers), "header"))
+            st.dataframe(
+                tables.header_table(row.headers),
+                hide_index=True,
+                placeholder="null",
+                alt="The headers of the record",
+            )
+
+
+def cut(value: bytes | None) -> bool:
+    """Whether the search kept only the beginning of it."""
+    return value is not None and len(value) == KEPT_BYTES_MAX
+
+
+def tail(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
+    """The newest records, again and again."""
+    st.session_state["tail_level"] = look.level
+    st.session_state.setdefault("paused", False)
+
+    def chosen() -> None:
+        go(replace(look, level=st.session_state["tail_level"]))
+
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.segmented_control(
+            "Isolation level",
+            [COMMITTED, UNCOMMITTED],
+            format_func=ISOLATION.__getitem__,
+            key="tail_level",
+            on_change=chosen,
+            required=True,
+        )
+        st.toggle("Pause", key="paused", help="What is shown stays as it is.")
+    paused = st.session_state["paused"]
+    st.fragment(newest, run_every=None if paused else TAIL_S)(
+        kafka, seen.bounds.topic, look.level, paused
+    )
+
+
+def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
+    """What a consumer at this level would have got last."""
+    kept = st.session_state.get("tail")
+    if not paused or kept is None or kept[0] != (name, level):
+        with session.said():
+            seen = session.snapshot(session.settings(), kafka, name, live=True)
+            rows = browse.latest(
+                kafka.address,
+                seen.bounds,
+                seen.ranges,
+                ISOLATION[level],
+                TAIL_ROWS,
+            )
+        kept = st.session_state["tail"] = ((name, level), seen, rows)
+    _key, seen, rows = kept
+    withheld = seen.fates[Fate.PENDING]
+    st.markdown(
+        f"The newest {wording.count(len(rows), 'record')} that a {wording.plain(ISOLATION[level])}"
+        f" consumer gets, of every partition, by timestamp. Looked at {seen.taken_at:%H:%M:%S}"
+        " UTC, "
+        + ("**paused**." if paused else f"again every {TAIL_S:.0f} s.")
+        + (
+            f" {wording.count(withheld, 'offset')} at or above the LSO: withheld from this level."
+            if withheld and level == COMMITTED
+            else ""
+        )
+    )
+    if not rows:
+        st.info("Nothing yet.", icon=":material/hourglass_empty:")
+        return
+    table = tables.row_table(rows, name, partitions=True)
+    st.dataframe(
+        tables.row_tints(table, rows, None),
+        hide_index=True,
+        height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
+        row_height=ROW_PX,
+        placeholder="null",
+        alt=f"The newest records of {name} at {ISOLATION[level]}",
+        column_config=columns() | {"value": st.column_config.TextColumn(width=330)},
+    )
+    if paused:
+        # Only then: a menu that is drawn anew every two seconds cannot be used.
+        export.offer(name, f"{name}-newest", rows)
