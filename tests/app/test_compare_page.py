@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.app.conftest import OpenPage, boxes, texts
-from tests.kafka.topics import Writer
+from tests.backend.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app.tables import FATE, OFFSET, READ_COMMITTED_GETS, READ_UNCOMMITTED_GETS
 from topicproof.app.url_state import WINDOW

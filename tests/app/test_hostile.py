@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import OpenPage
 from tests.app.test_history_page import TWICE, Stored, stored
-from tests.kafka.topics import Writer
+from tests.backend.kafka.topics import Writer
 from topicproof.app.wording import plain
 from topicproof.backend.history.store import State
 from topicproof.backend.settings import Settings

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.conftest import OpenPage, boxes, texts
+from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
-from tests.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app.url_state import (
     COMMITTED,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.conftest import OpenPage, texts
-from tests.kafka.topics import Writer
+from tests.backend.kafka.topics import Writer
 from tests.runs import Finished
 from topicproof.app import transactions
 from topicproof.app.url_state import TransactionsState, read_transactions, write_transactions

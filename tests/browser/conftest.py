@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.kafka.topics import Writer
+from tests.backend.kafka.topics import Writer
 from topicproof.backend.services.dashboard import dashboard
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.services.processes import free_ports

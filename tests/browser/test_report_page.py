@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 from pyspark.sql import SparkSession
 
-from tests.history.evidence import judged
+from tests.backend.evidence.evidence import judged
 from tests.validators.history import history
 from topicproof.validators.report import Report
 

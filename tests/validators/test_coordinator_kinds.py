@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.kafka.hanging import GHOST, hang
-from tests.kafka.topics import Writer
+from tests.backend.kafka.hanging import GHOST, hang
+from tests.backend.kafka.topics import Writer
 from tests.validators.history import history
 from topicproof.backend.address import Address
 from topicproof.backend.judging.capture_store import Question

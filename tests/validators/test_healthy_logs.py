@@ -9,9 +9,9 @@ from pathlib import Path
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from tests.backend.kafka.test_oracle import COPIED_RECORDS, copy
+from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
-from tests.kafka.test_oracle import COPIED_RECORDS, copy
-from tests.kafka.topics import Writer
 from topicproof.backend.address import Address
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from tests.kafka.topics import delete_below
+from tests.backend.kafka.topics import delete_below
 from tests.packs import write_broken
 from topicproof.backend.address import Address
 from topicproof.backend.judging.capture import capture_topics

@@ -1,0 +1,172 @@
+"""Browsing records on a real broker: what is found, where a search stops, what the newest are at
+either level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.backend.kafka.topics import Writer, delete_below
+from topicproof.app.snapshot import take
+from topicproof.backend.address import Address
+from topicproof.backend.errors import TopicError
+from topicproof.backend.kafka.browse import search as browse
+from topicproof.backend.kafka.browse.describe import describe_cluster, describe_topic
+from topicproof.backend.kafka.browse.search import RecordQuery, Stop, latest, offset_at, search
+from topicproof.backend.kafka.client_configs import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    idempotent_producer_config,
+)
+from topicproof.validators.finding import Fate
+
+MOMENT_MS = 1_700_000_000_000
+
+
+def test_records_are_found_by_what_is_in_them(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: a partition holds committed, aborted and plain records. Each condition finds exactly
+    its own, and the search says that it came to the end."""
+    topic = new_topic()
+    writer = Writer(bootstrap, topic, headers={"Kind": b"Invoice"})
+    writer.write("A3 A+ B4 B- n2 C1")
+    seen = take(Address(bootstrap), topic)
+
+    def found(wanted: RecordQuery, first: int = 0) -> list[tuple[int, Fate]]:
+        answer = search(Address(bootstrap), seen.bounds, seen.ranges, 0, first, wanted)
+        assert (answer.stop, answer.reached) == (Stop.END, seen.bounds.partitions[0].hw)
+        return [(row.offset, row.fate) for row in answer.rows]
+
+    everything = [0, 1, 2, 4, 5, 6, 7, 9, 10, 11]
+    assert [offset for offset, _fate in found(RecordQuery())] == everything
+    assert found(RecordQuery(fates=(Fate.ABORTED,))) == [
+        (offset, Fate.ABORTED) for offset in (4, 5, 6, 7)
+    ]
+    assert found(RecordQuery(fates=(Fate.PENDING, Fate.ABORTED)), 6)[-1] == (11, Fate.PENDING)
+    assert found(RecordQuery(key=b"b2")) == [(6, Fate.ABORTED)]
+    assert len(found(RecordQuery(header=b"kind=invoice"))) == len(everything) and not found(
+        RecordQuery(header=b"kind=x")
+    )
+    assert len(found(RecordQuery(value=b"SOME LENGTH"))) == len(everything) and not found(
+        RecordQuery(value=b"\xff")
+    )
+
+
+def test_a_search_stops_at_its_limits_and_goes_on(
+    bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a partition is longer than one search reads. Going on from where each search stopped
+    meets every record once; too many bytes stop a search as well, and progress is told."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("n70 A30 A-")
+    seen = take(Address(bootstrap), topic)
+    monkeypatch.setattr(browse, "FOUND_MAX", 25)
+    monkeypatch.setattr(browse, "SCAN_OFFSETS_MAX", 40)
+    monkeypatch.setattr(browse, "TOLD_EVERY", 10)
+    stops: list[Stop] = []
+    offsets, told, first = [], [], 0
+    while not stops or stops[-1] is not Stop.END:
+        answer = search(
+            Address(bootstrap),
+            seen.bounds,
+            seen.ranges,
+            0,
+            first,
+            RecordQuery(),
+            lambda *each: told.append(each),
+        )
+        stops.append(answer.stop)
+        offsets += [row.offset for row in answer.rows]
+        first = answer.reached
+    assert offsets == list(range(100))
+    assert stops == [Stop.FOUND] * 4 + [Stop.END]
+    assert (10, 10) in told
+    answer = search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, RecordQuery(key=b"A29"))
+    assert (answer.rows, answer.stop, answer.reached) == ((), Stop.OFFSETS, 40)
+    # What has another fate is not read, so it does not count.
+    query = RecordQuery(key=b"A29", fates=(Fate.ABORTED,))
+    answer = search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, query)
+    assert [row.offset for row in answer.rows] == [99]
+    monkeypatch.setattr(browse, "SCAN_BYTES_MAX", 100)
+    answer = search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, RecordQuery())
+    assert answer.stop is Stop.BYTES
+
+
+def test_a_time_is_an_offset(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    """Story: records carry the times 1 s, 2 s and 3 s. A time between two is the later one's
+    offset; one behind all of them is the end."""
+    topic = new_topic()
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
+    for number in range(3):
+        producer.produce(topic, b"value", timestamp=MOMENT_MS + 1_000 * (number + 1))
+    assert producer.flush(20) == 0
+    producer.close()
+    bounds = take(Address(bootstrap), topic).bounds
+    assert [
+        offset_at(Address(bootstrap), bounds, 0, MOMENT_MS + ms) for ms in (0, 1_500, 3_000, 3_001)
+    ] == [0, 1, 2, 3]
+    with pytest.raises(TopicError, match="has no partition 7"):
+        offset_at(Address(bootstrap), bounds, 7, 0)
+
+
+def test_the_newest_are_those_of_the_level(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    """Story: a tail at both levels. Aborted and pending records are only in the uncommitted one;
+    many aborted ones do not hide the last committed ones."""
+    topic = new_topic(partitions=2)
+    writer = Writer(bootstrap, topic)
+    writer.write("A5 A+ B60 B-")
+    writer.write("n2 C3", 1)
+    seen = take(Address(bootstrap), topic)
+    committed = latest(Address(bootstrap), seen.bounds, seen.ranges, READ_COMMITTED, 10)
+    assert sorted((row.partition, row.offset) for row in committed) == [
+        (0, n) for n in range(5)
+    ] + [(1, 0), (1, 1)]
+    assert {row.fate for row in committed} == {Fate.COMMITTED}
+    uncommitted = latest(Address(bootstrap), seen.bounds, seen.ranges, READ_UNCOMMITTED, 10)
+    assert len(uncommitted) == 10 and uncommitted[0].fate is Fate.PENDING
+    assert (
+        latest(
+            Address(bootstrap),
+            take(Address(bootstrap), new_topic()).bounds,
+            seen.ranges,
+            READ_COMMITTED,
+            10,
+        )
+        == ()
+    )
+
+
+def test_deleted_records_are_said(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    """Story: records are deleted between the bounds and the search."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("n9")
+    seen = take(Address(bootstrap), topic)
+    delete_below(bootstrap, topic, 5)
+    with pytest.raises(TopicError, match="deleted after the bounds were taken"):
+        search(Address(bootstrap), seen.bounds, seen.ranges, 0, 0, RecordQuery())
+
+
+def test_what_a_cluster_and_a_topic_are_made_of(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: somebody made a topic with a setting of its own. It comes before the defaults; the
+    cluster has a controller, and does not show its own topics."""
+    topic = new_topic(partitions=3, retention_ms="86400000")
+    cluster = describe_cluster(Address(bootstrap))
+    shape = next(one for one in cluster.topics if one.topic == topic)
+    assert (shape.partitions, shape.replicas, shape.out_of_sync) == (3, 1, 0)
+    assert cluster.controller in [one.broker for one in cluster.brokers]
+    assert not [one for one in cluster.topics if one.topic.startswith("__")]
+    placements, settings = describe_topic(Address(bootstrap), topic)
+    assert [one.partition for one in placements] == [0, 1, 2] and all(
+        one.in_sync == one.replicas for one in placements
+    )
+    assert ("retention.ms", "86400000") in [
+        (one.name, one.value) for one in settings if not one.default
+    ]
+    assert [one.default for one in settings] == sorted(one.default for one in settings)
+    with pytest.raises(TopicError, match="There is no topic no-such-topic"):
+        describe_topic(Address(bootstrap), "no-such-topic")

@@ -1,0 +1,216 @@
+"""Why transactions were aborted, and the coordinators' own log that tells it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pandas as pd
+import pytest
+from confluent_kafka import Producer
+
+from tests.backend.kafka.hanging import hang
+from tests.backend.kafka.topics import Writer, ask
+from tests.conftest import wait_until
+from topicproof.backend.address import Address
+from topicproof.backend.kafka.client_configs import transactional_producer_config
+from topicproof.backend.kafka.coordination.abort import abort, plan_abort
+from topicproof.backend.kafka.coordination.coordinator import topic_producers
+from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
+from topicproof.backend.kafka.coordination.transaction_state import (
+    TOPIC,
+    StateEntry,
+    client_versions,
+    decode,
+    is_exposed,
+    partition_of,
+    read_states,
+)
+from topicproof.backend.kafka.log.fates import transactions
+from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds, scan
+from topicproof.validators.finding import Bounds
+
+NewTopic = Callable[..., str]
+
+
+def states_of(bootstrap: str, names: list[str] | None) -> tuple[StateEntry, ...]:
+    return read_states(Address(bootstrap), fetch_bounds(Address(bootstrap), TOPIC), names)
+
+
+def found_in(bootstrap: str, topic: str) -> tuple[pd.DataFrame, Bounds]:
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    return transactions(scan(Address(bootstrap), topic, bounds), bounds), bounds
+
+
+def test_the_three_reasons_of_an_abort_are_told_apart(bootstrap: str, new_topic: NewTopic) -> None:
+    """A aborts itself, B is taken over by a successor, C is forgotten until its time is over. D
+    commits."""
+    topic = new_topic()
+    writer = Writer(bootstrap, topic)
+    Writer(bootstrap, topic, options={"transaction.timeout.ms": 4_000}).write("C1")
+    writer.write("A1 A- D1 D+ B1")
+    successor = Producer(
+        transactional_producer_config(Address(bootstrap), writer.transactional_id("B"))
+    )
+    successor.init_transactions()
+    # The coordinator looks for what is over its time every 10 s.
+    wait_until(
+        lambda: fetch_bounds(Address(bootstrap), topic).partitions[0].hw == 8, 30, "the abort of C"
+    )
+    found, _ = found_in(bootstrap, topic)
+    states = states_of(bootstrap, [writer.transactional_id(who) for who in "ABCD"])
+    names = transactional_ids(states)
+    told = dict(
+        zip(found["producer_id"].map(names), abort_reasons(topic, found, states), strict=True)
+    )
+    assert told == {
+        writer.transactional_id("A"): "declared",
+        writer.transactional_id("B"): "fenced",
+        writer.transactional_id("C"): "timeout",
+        writer.transactional_id("D"): None,
+    }
+    assert abort_reasons(topic, found, ())[1:] == ["declared", None, None], (
+        "without the coordinators' log"
+    )
+
+
+def test_an_operators_abort_is_told_from_a_producers(bootstrap: str, new_topic: NewTopic) -> None:
+    """A committed, a late write of it hung, and an operator aborted that. Nobody else decided
+    so."""
+    topic = new_topic()
+    writer = Writer(bootstrap, topic)
+    writer.write("A2 A+")
+    (of_a,) = ask(Address(bootstrap), topic_producers, topic).to_dict("records")
+    hang(bootstrap, topic, of_a["producer_id"], of_a["producer_epoch"], of_a["last_sequence"] + 1)
+    abort(Address(bootstrap), plan_abort(Address(bootstrap), topic, 0, 3))
+    found, _ = found_in(bootstrap, topic)
+    states = states_of(bootstrap, [writer.transactional_id("A")])
+    assert abort_reasons(topic, found, states) == [None, "operator"]
+
+
+def test_the_coordinators_log_tells_the_life_of_a_transaction(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """One transaction over two partitions is committed. Its id's entries are in one partition, and
+    in order."""
+    topic = new_topic(partitions=2)
+    writer = Writer(bootstrap, topic)
+    writer.write("A1")
+    writer.write("A1 A+", partition=1)
+    name = writer.transactional_id("A")
+    mine = states_of(bootstrap, [name])
+    assert [each.state for each in mine][-2:] == ["PrepareCommit", "CompleteCommit"]
+    decided = mine[-2]
+    assert decided.partitions == {(topic, 0), (topic, 1)}
+    assert decided.began_ms <= decided.updated_ms and decided.timeout_ms > 0
+    assert [each for each in states_of(bootstrap, None) if each.transactional_id == name] == list(
+        mine
+    )
+    with connect(Address(bootstrap)) as kafka:
+        told = kafka.admin.describe_transactions([name])[name]
+    assert (told.producer_id, told.producer_epoch) == (
+        mine[-1].producer_id,
+        mine[-1].producer_epoch,
+    )
+
+
+def test_an_id_finds_its_partition_as_in_java() -> None:
+    """Java's hash of a text, by hand: `a` is 97, `ab` is 31 * 97 + 98; a long one wraps around into
+    the negative."""
+    assert partition_of("a", 50) == 97 % 50
+    assert partition_of("ab", 50) == (31 * 97 + 98) % 50
+    assert partition_of("polygenelubricants", 50) == 0, (
+        "its hash is the one whose absolute value is negative"
+    )
+
+
+def wire(version: int, tail: bytes = b"") -> bytes:
+    """A value of version 0: producer 7, epoch 3, timeout 60 s, PrepareAbort, one partition."""
+    one = struct.pack(">ih2sii", 1, 2, b"tt", 1, 4)
+    return (
+        struct.pack(">hqhib", version, 7, 3, 60_000, 3)
+        + one
+        + struct.pack(">qq", 2_000, 1_000)
+        + tail
+    )
+
+
+KEY = struct.pack(">hh1s", 0, 1, b"x")
+
+
+def test_the_older_version_of_an_entry_is_read_too() -> None:
+    """A broker before Kafka 4 writes fixed lengths and no tags. It says the same."""
+    assert decode(KEY, wire(0)) == StateEntry(
+        "x", 7, -1, 3, 60_000, "PrepareAbort", frozenset({("tt", 4)}), 2_000, 1_000, None
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (KEY, wire(9)),
+        (KEY, wire(0)[:-9]),
+        (KEY, None),
+        (None, wire(0)),
+        (struct.pack(">h", 1), wire(0)),
+        (KEY, b"\xff"),
+        (KEY, struct.pack(">hqhib", 0, 7, 3, 60_000, 99)),
+        (KEY, struct.pack(">hqhibi", 0, 7, 3, 60_000, 3, 2**31 - 1)),
+    ],
+)
+def test_what_is_not_understood_is_passed_over(key: bytes | None, value: bytes | None) -> None:
+    """A deleted id, a version of tomorrow, bytes cut short. None of them is an entry, and none is
+    an error."""
+    assert decode(key, value) is None
+
+
+def test_an_entry_without_a_version_is_of_an_older_client(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """A broker of Kafka 4 leaves the version of a librdkafka out, which is 0. Only a commit or an
+    open transaction tells it: an abort may be a fence, with the version of whoever fenced."""
+    writer = Writer(bootstrap, new_topic())
+    writer.write("A1 A+")
+    mine = states_of(bootstrap, [writer.transactional_id("A")])
+    assert client_versions(mine) == {writer.transactional_id("A"): 0}
+    aborted = entry("CompleteAbort", 4, 2_000, 0)
+    assert client_versions([aborted]) == {}
+    assert client_versions([entry("Ongoing", 3, 1_000, 2), aborted]) == {"x": 2}
+    assert [is_exposed(version) for version in (0, 2, None)] == [True, False, None]
+
+
+def entry(state: str, epoch: int, updated_ms: int, client_version: int) -> StateEntry:
+    return StateEntry(
+        "x", 7, -1, epoch, 60_000, state, frozenset({("t", 0)}), updated_ms, 1_000, client_version
+    )
+
+
+@pytest.mark.parametrize(
+    ("client_version", "then", "updated_ms", "reason"),
+    [
+        (2, None, 2_000, "declared"),
+        (2, "Ongoing", 2_000, "declared"),
+        (2, "Empty", 2_000, None),
+        (2, "Ongoing", 70_000, "timeout"),
+        (0, "Empty", 2_000, "fenced"),
+    ],
+)
+def test_a_client_whose_every_end_raises_the_epoch(
+    client_version: int, then: str | None, updated_ms: int, reason: str | None
+) -> None:
+    """A Java client of transaction version 2. Its aborts look like fences, and what follows tells
+    them apart."""
+    row = {
+        "partition": 0,
+        "producer_id": 7,
+        "producer_epoch": 3,
+        "marker_epoch": 4,
+        "outcome": "ABORTED",
+    }
+    table = pd.DataFrame([row | {"marker_timestamp": updated_ms + 3}])
+    states = [entry("Ongoing", 3, 1_000, client_version), entry("PrepareAbort", 4, updated_ms, 2)]
+    states += [entry("CompleteAbort", 4, updated_ms + 5, 2)]
+    states += [entry(then, 4, updated_ms + 9, 2)] if then else []
+    assert abort_reasons("t", table, states) == [reason]
+    assert abort_reasons("another", table, states) == ["operator"], "decided for another topic"
+    assert abort_reasons("another", table, ()) == [None]

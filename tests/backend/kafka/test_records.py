@@ -1,0 +1,192 @@
+"""A window of one partition at both levels, on real topics: every offset is a row, and says why it
+is seen or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pandas as pd
+import pytest
+
+from tests.backend.kafka.topics import Writer, delete_below
+from topicproof.backend.address import Address
+from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka import client_configs
+from topicproof.backend.kafka.browse.records import Record, as_text, read_window
+from topicproof.backend.kafka.log.fates import fate_ranges
+from topicproof.backend.kafka.log.rawlog import fetch_bounds, scan
+from topicproof.validators.finding import Bounds, Fate, PartitionBounds
+
+NewTopic = Callable[..., str]
+
+
+def known(bootstrap: str, topic: str) -> tuple[Bounds, pd.DataFrame]:
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    return bounds, fate_ranges(scan(Address(bootstrap), topic, bounds), bounds)
+
+
+def window(bootstrap: str, topic: str, first: int = 0, count: int = 1_000) -> list[Record]:
+    bounds, ranges = known(bootstrap, topic)
+    return read_window(Address(bootstrap), topic, 0, first, count, bounds, ranges)
+
+
+def test_every_offset_says_why_a_consumer_gets_it_or_not(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Two transactions end, a third stays open, and more is written behind it. Each row names the
+    deciding marker."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("A1 B1 A+ B- n1 C1 n1 A1 A+ B1 B-")
+    records = window(bootstrap, topic)
+    assert [(r.offset, r.fate.value, r.delivered, r.key) for r in records] == [
+        (0, "COMMITTED", True, b"A0"),
+        (1, "ABORTED", False, b"B0"),
+        (2, "MARKER", False, None),
+        (3, "MARKER", False, None),
+        (4, "COMMITTED", True, b"n0"),
+        (5, "PENDING", False, b"C0"),
+        (6, "PENDING", False, b"n0"),
+        (7, "PENDING", False, b"A0"),
+        (8, "PENDING", False, None),
+        (9, "PENDING", False, b"B0"),
+        (10, "PENDING", False, None),
+    ]
+    behind = "waits behind the open transaction that holds the last stable offset at 5."
+    assert [r.why for r in records] == [
+        "Delivered: its transaction committed (marker at 2).",
+        "Not delivered: its transaction was aborted (marker at 3).",
+        "A commit marker for the transaction that began at 0; no consumer ever gets one.",
+        "An abort marker for the transaction that began at 1; no consumer ever gets one.",
+        "Delivered: it is in no transaction.",
+        "Not yet: its transaction is open; the last stable offset is 5.",
+        f"Not yet: it is in no transaction, but {behind}",
+        f"Not yet: its transaction committed (marker at 8), but it {behind}",
+        "A commit marker for the transaction that began at 7; no consumer ever gets one.",
+        f"Never: its transaction was aborted (marker at 10); until then it {behind}",
+        "An abort marker for the transaction that began at 9; no consumer ever gets one.",
+    ]
+    assert [r.transaction is None for r in records] == [offset in (4, 6) for offset in range(11)]
+    assert records[0].transaction == records[2].transaction == records[7].transaction
+    assert (records[0].timestamp_ms or 0) > 1_600_000_000_000
+
+
+def test_our_headers_name_the_transaction_and_the_input(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """A record of our sink carries its lineage and transaction. Its marker carries nothing, but is
+    named like it."""
+    topic = new_topic()
+    headers = {
+        "topicproof-lineage": b"numbers/1/41/0",
+        "topicproof-transaction": b"run7-a-numbers-1/42/2/c0ffee/1",
+    }
+    Writer(bootstrap, topic, headers=headers).write("A1 A+")
+    record, marker = window(bootstrap, topic)
+    assert record.lineage == "numbers/1/41/0"
+    assert record.transaction == marker.transaction == "run7-a-numbers-1/42, attempt 2"
+    assert marker.lineage is None and marker.headers == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "count"), [(0, 3), (2, 4), (4, 2), (5, 3), (7, 100), (-5, 6), (9, 1), (11, 5), (3, 0)]
+)
+def test_a_window_is_cut_out_of_the_whole(
+    bootstrap: str, new_topic: NewTopic, first: int, count: int
+) -> None:
+    """A page shows a part of a partition, which may end in markers or aborted records. It equals
+    that part of all."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("A2 A- n1 A3 A- A2 A-")
+    whole = window(bootstrap, topic)
+    began = time.monotonic()
+    part = window(bootstrap, topic, first, count)
+    assert time.monotonic() - began < 3
+    assert part == [record for record in whole if first <= record.offset < first + count]
+    assert [record.offset for record in whole] == list(range(11))
+
+
+def test_deleted_offsets_are_rows_below_older_bounds(bootstrap: str, new_topic: NewTopic) -> None:
+    """Records are deleted after the bounds were taken. New bounds show the hole; old ones say that
+    they are old."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("n2 A1 A+ n2")
+    bounds, ranges = known(bootstrap, topic)
+    delete_below(bootstrap, topic, 3)
+    with pytest.raises(TopicError, match=r"Records of .* were deleted after the bounds were taken"):
+        read_window(Address(bootstrap), topic, 0, 0, 10, bounds, ranges)
+    wide = Bounds(topic, (PartitionBounds(0, 0, 6, 6),))
+    ranges = fate_ranges(scan(Address(bootstrap), topic, wide), wide)
+    rows = read_window(Address(bootstrap), topic, 0, 3, 10, wide, ranges)
+    assert [row.fate for row in rows] == [Fate.MARKER, Fate.COMMITTED, Fate.COMMITTED]
+    assert [row.offset for row in window(bootstrap, topic)] == [3, 4, 5]
+
+
+def test_a_hole_is_a_row(bootstrap: str, new_topic: NewTopic) -> None:
+    """Batch headers show a batch of three offsets of which one record is left. The readings tell
+    which one it is."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("n1 A1 A+ n1")
+    bounds = fetch_bounds(Address(bootstrap), topic)
+    thinned = pd.DataFrame(
+        {
+            "partition": [0, 0],
+            "first_offset": [0, 3],
+            "last_offset": [2, 3],
+            "fate": ["COMMITTED", "GONE"],
+            "records": [2, 0],
+            "producer_id": pd.array([None, None], dtype="Int64"),
+            "transactional": [False, False],
+            "control": pd.Series([None, None], dtype=object),
+            "transaction": pd.array([None, None], dtype="Int64"),
+        }
+    )
+    rows = read_window(Address(bootstrap), topic, 0, 0, 10, bounds, thinned)
+    assert [row.fate for row in rows] == [Fate.COMMITTED, Fate.COMMITTED, Fate.GONE, Fate.GONE]
+    assert rows[2].why == "Nothing is here any more: compacted or deleted."
+    assert rows[3].delivered and "one of them is wrong" in rows[3].why, (
+        "a record where the headers prove a hole"
+    )
+
+
+def test_records_that_do_not_come_are_an_error(
+    bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bounds promise records, but the broker does not answer any more. The first one that is
+    missing is named."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("n2")
+    bounds, ranges = known(bootstrap, topic)
+    monkeypatch.setattr(client_configs, "REQUEST_TIMEOUT_MS", 1_000)
+    with pytest.raises(ClusterError, match="did not deliver offset 0 within 1 s"):
+        read_window(Address("127.0.0.1:1"), topic, 0, 0, 2, bounds, ranges)
+
+
+def test_a_partition_that_does_not_exist_is_named(bootstrap: str, new_topic: NewTopic) -> None:
+    """An address in a browser names partition 7 of a topic that has one. That is said, not shown as
+    empty."""
+    topic = new_topic()
+    bounds, ranges = known(bootstrap, topic)
+    with pytest.raises(TopicError, match="has no partition 7; it has 1"):
+        read_window(Address(bootstrap), topic, 7, 0, 2, bounds, ranges)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (b"", ""),
+        ("grün €".encode(), "grün €"),
+        (b"a\nline", "a\nline"),
+        (b"\x00\x00\x00\x00\x07", "0x000000…"),
+        (b"\xff\xfe", "0xfffe"),
+        (b"12345678", "12345678"),
+        (b"123456789", "12345678…"),
+        ("€".encode() * 9, "€" * 8 + "…"),
+        ("€".encode() * 8 + b"\xff" * 90, "0xe282ac…"),
+        (b"x" * 10_000_000, "x" * 8 + "…"),
+    ],
+)
+def test_bytes_are_shown_as_what_they_are(value: bytes | None, text: str) -> None:
+    """Values may be text, numbers in binary, or huge. None of them may break a page or fill it."""
+    assert as_text(value, 8) == text

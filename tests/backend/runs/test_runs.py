@@ -1,0 +1,353 @@
+"""Whole runs on the real Kafka and Spark: exactly once under crashes and aborts, and broken sinks
+are caught."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.backend.sink.broken_sinks import ForgetfulSink
+from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_committed
+from topicproof.backend.address import Address
+from topicproof.backend.errors import (
+    AttemptsExhausted,
+    Fenced,
+    OffsetMissing,
+    ShuffledInput,
+    SourceGap,
+    TopicError,
+    TopicproofError,
+)
+from topicproof.backend.faults.injecting import InjectingSink
+from topicproof.backend.history.store import History, State
+from topicproof.backend.judging.capture_store import Question
+from topicproof.backend.judging.judge import judge_topics
+from topicproof.backend.kafka.client_configs import spark_source_options
+from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs import query as process_module
+from topicproof.backend.runs.clean import clean
+from topicproof.backend.runs.context import Context, make_context
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
+from topicproof.backend.runs.fill import fill
+from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.scenarios import Work
+from topicproof.backend.services.keeper import Services
+from topicproof.backend.services.spark import spark_session
+from topicproof.backend.settings import Settings
+from topicproof.validators.finding import Outcome
+from topicproof.validators.lineage.identity import Identity
+from topicproof.validators.report import Report
+
+
+@pytest.fixture(scope="module")
+def finished(settings: Settings, cluster: Services) -> Finished:
+    """A small run with aborts and a crash of every worker."""
+    return run_to_end(settings, cluster, **SMALL)
+
+
+def judge_copy(
+    cluster: Services,
+    finished: Finished,
+    folder: Path,
+    messages: list[Message],
+    identity: Identity = Identity.LINEAGE,
+) -> Report:
+    """Write these messages to a topic of their own and judge it against the run's source."""
+    kafka = Cluster(Address(cluster.bootstrap))
+    sink = f"{finished.sink}-{folder.name.replace('_', '-')}"[:200]
+    kafka.create_topic(sink, 3)
+    write_committed(cluster.bootstrap, sink, messages)
+    question = Question(source=kafka.bounds(finished.source), sink=sink, identity=identity)
+    with spark_session(cluster.spark_remote) as spark:
+        return judge_topics(spark, Address(cluster.bootstrap), question, folder)
+
+
+def primary(report: Report) -> dict[str, int]:
+    """Rows that no other kind explains, per kind that counts for the verdict."""
+    uncounted = {one.kind for one in report.not_checked}
+    return {
+        one.kind: one.primary
+        for one in report.findings
+        if one.primary and one.kind not in uncounted
+    }
+
+
+def test_a_crash_and_aborts_leave_every_square_committed_once(
+    finished: Finished, cluster: Services
+) -> None:
+    """Story: every worker is killed once and a third of the transactions aborts. A plain
+    read_committed consumer still finds exactly the squares, in order, and the report says so with a
+    balance that closes."""
+    report, fates = finished.report, finished.report.fates
+    assert report.verdict is Outcome.HOLDS and report.exit_code == 0
+    assert fates["committed"] == SMALL["records"]
+    assert (fates["aborted"] or 0) > 0 and fates["pending"] == 0 and fates["unexplained"] == 0
+    assert report.sink.offsets == sum(
+        fates[name] or 0 for name in ("committed", "aborted", "markers", "gone")
+    )
+    told = {finding.kind: finding for finding in report.findings if finding.count}
+    information = {"aborted_volume", "identity_change", "unknown_outcome"}
+    assert set(told) == information, "and nothing else"
+    assert {finding.outcome for finding in report.findings} <= {Outcome.HOLDS, Outcome.UNKNOWN}
+    assert told["identity_change"].count == SMALL["partitions"], "each worker was replaced"
+    assert told["aborted_volume"].count >= (report.transactions.aborted or 0) > 0
+    assert finished.run.progress.faults == SMALL["partitions"]
+    delivered = read_all(cluster.bootstrap, finished.sink)
+    assert sorted(int(m.value or b"") for m in delivered) == [
+        n * n for n in range(SMALL["records"])
+    ]
+    everything = read_all(cluster.bootstrap, finished.sink, "read_uncommitted")
+    assert len(everything) - len(delivered) == fates["aborted"]
+
+
+def test_the_report_is_kept_with_its_evidence(finished: Finished, settings: Settings) -> None:
+    """Story: somebody opens the run's folder later. The report there is the one that was given,
+    beside its readings."""
+    folder = settings.runs / finished.run.id
+    assert Report.from_json((folder / "report.json").read_text()) == finished.report
+    names = {path.name for path in (folder / "evidence").iterdir()}
+    assert {
+        "sink-read_committed",
+        "sink-read_uncommitted",
+        "source-read_committed",
+        "ledger",
+    } <= names
+
+
+def test_a_record_produced_twice_is_a_duplicate_and_nothing_else(
+    finished: Finished, cluster: Services, tmp_path: Path
+) -> None:
+    """Story: one committed record is produced again at the end of its partition. The duplicate is
+    named at its offset; the broken order it causes is explained by it."""
+    messages = read_all(cluster.bootstrap, finished.sink)
+    copied = [m for m in messages if m.partition == 1]
+    report = judge_copy(cluster, finished, tmp_path, [*messages, copied[5]])
+    duplicate = next(f for f in report.findings if f.kind == "duplicate")
+    assert report.verdict is Outcome.VIOLATED and report.exit_code == 1
+    assert primary(report) == {"duplicate": 1}
+    intruder = next(f for f in report.findings if f.kind == "intruder")
+    assert (
+        intruder.primary > 0
+        and "3 transactional ids: copies of another log" in intruder.examples[0].why
+    )
+    assert [(e.partition, e.offset) for e in duplicate.examples] == [(1, len(copied))]
+    order = next(f for f in report.findings if f.kind == "order")
+    assert (order.count, order.primary, order.explained_by) == (1, 0, "duplicate")
+
+
+def test_a_record_left_out_is_a_gap_and_nothing_else(
+    finished: Finished, cluster: Services, tmp_path: Path
+) -> None:
+    """Story: one committed record is missing from the sink. The gap names the input that has no
+    output."""
+    messages = read_all(cluster.bootstrap, finished.sink)
+    lineage = dict(messages[7].headers)["topicproof-lineage"].decode()
+    report = judge_copy(cluster, finished, tmp_path, messages[:7] + messages[8:])
+    assert report.verdict is Outcome.VIOLATED and primary(report) == {"gap": 1}
+    gap = next(f for f in report.findings if f.kind == "gap")
+    assert [example.lineage for example in gap.examples] == [lineage.rpartition("/")[0]]
+
+
+def test_two_swapped_records_are_out_of_order_and_nothing_else(
+    finished: Finished, cluster: Services, tmp_path: Path
+) -> None:
+    """Story: two neighbours change places. One inversion, at the offset of the record that comes
+    too late."""
+    messages = read_all(cluster.bootstrap, finished.sink)
+    swapped = [messages[0], messages[2], messages[1], *messages[3:]]
+    report = judge_copy(cluster, finished, tmp_path, swapped)
+    assert report.verdict is Outcome.VIOLATED and primary(report) == {"order": 1}
+    order = next(f for f in report.findings if f.kind == "order")
+    assert [(e.partition, e.offset) for e in order.examples] == [(messages[0].partition, 2)]
+
+
+def test_the_key_is_identity_enough_where_nobody_wrote_lineage(
+    finished: Finished, cluster: Services, tmp_path: Path
+) -> None:
+    """Story: another program wrote the sink, without our headers. By key the verdict is the same:
+    healthy holds, and a repeated and a missing record are found."""
+    plain = [replace(m, headers=()) for m in read_all(cluster.bootstrap, finished.sink)]
+    healthy = judge_copy(cluster, finished, tmp_path / "healthy", plain, Identity.KEY)
+    assert (healthy.verdict, primary(healthy)) == (Outcome.HOLDS, {}), healthy.to_json()
+    broken = judge_copy(
+        cluster, finished, tmp_path / "broken", [*plain[1:], plain[9]], Identity.KEY
+    )
+    assert broken.verdict is Outcome.VIOLATED and primary(broken) == {"duplicate": 1, "gap": 1}
+
+
+def test_a_sink_that_does_not_skip_what_is_committed_is_caught(
+    settings: Settings, cluster: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: the sink's skip is switched off, so the retry after a crash writes what is committed
+    already once more. Duplicates are the primary finding; the broken order is explained by them."""
+    monkeypatch.setattr(process_module, "InjectingSink", ForgetfulSink)
+    finished = run_to_end(
+        settings, cluster, **{**SMALL, "abort_probability": 0.0, "faults": ["crash@transaction=3"]}
+    )
+    repeated = 2 * SMALL["per_transaction"] * SMALL["partitions"]
+    assert finished.report.verdict is Outcome.VIOLATED
+    assert primary(finished.report) == {"duplicate": repeated}
+    order = next(f for f in finished.report.findings if f.kind == "order")
+    assert (
+        order.primary == 0
+        and order.explained_by == "duplicate"
+        and order.count == SMALL["partitions"]
+    )
+
+
+def test_aborting_always_ends_after_the_stated_attempts(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: every transaction is aborted. The run stops after the plan's number of attempts,
+    everything in the sink is ABORTED, and the verdict does not hold."""
+    finished = run_to_end(
+        settings,
+        cluster,
+        records=100,
+        partitions=1,
+        per_transaction=50,
+        abort_probability=1.0,
+        attempts_max=3,
+    )
+    assert finished.run.state is State.FAILED
+    assert "Transaction 1 of" in str(finished.run.error) and "was aborted 3 times" in str(
+        finished.run.error
+    )
+    assert finished.report.verdict is not Outcome.HOLDS and finished.report.exit_code != 0
+    assert finished.report.fates["aborted"] == 3 * 50 and finished.report.fates["committed"] == 0
+
+
+@pytest.fixture
+def unfinished(settings: Settings, cluster: Services) -> Iterator[Context]:
+    """A run that was made and filled, and whose pipeline has not started."""
+    history = History(settings)
+    plan = make_plan({"records": 2_000, "partitions": 2, "per_transaction": 100})
+    run = create(settings, cluster, history, plan)
+    context = make_context(settings, cluster, history, run)
+    fill(context.cluster, context.names.source, 2_000)
+    context.remember(filled=True)
+    yield context
+    clean(settings, cluster, history, run.id)
+
+
+def test_a_deleted_group_offset_is_refused(unfinished: Context) -> None:
+    """Story: somebody deletes the group's offsets. Nobody knows what was processed, so the run
+    refuses to guess."""
+    unfinished.cluster.delete_group(unfinished.names.group)
+    with pytest.raises(OffsetMissing, match="has no committed offset"):
+        execute(unfinished)
+    assert (
+        read_all(unfinished.cluster.address.bootstrap, unfinished.names.sink, "read_uncommitted")
+        == []
+    )
+
+
+def test_a_source_trimmed_past_the_committed_offset_is_refused(unfinished: Context) -> None:
+    """Story: retention removes records that were not processed. They are lost, and the run says so
+    and stops."""
+    trimmed = [TopicPartition(unfinished.names.source, 0, 10)]
+    unfinished.cluster.admin.delete_records(trimmed)[trimmed[0]].result()
+    with pytest.raises(
+        SourceGap,
+        match="offset 0 is next, but the source was trimmed up to 10; 10 offsets are lost",
+    ):
+        execute(unfinished)
+    assert (
+        read_all(unfinished.cluster.address.bootstrap, unfinished.names.sink, "read_uncommitted")
+        == []
+    )
+
+
+@pytest.mark.parametrize("options", [{"minPartitions": "8"}, {"maxRecordsPerPartition": "300"}])
+def test_a_split_source_partition_loses_nothing(
+    unfinished: Context,
+    options: dict[str, str],
+    spark_sessions: Callable[[], SparkSession],
+    tmp_path: Path,
+) -> None:
+    """Story: a program uses the sink with an option that splits source partitions over tasks, past
+    every check of a plan. Whatever the sink refuses, what it committed is a prefix of each
+    partition, without a hole."""
+    names, kafka, spark = unfinished.names, unfinished.cluster, spark_sessions()
+    spark.dataSource.register(InjectingSink)
+    source = spark.readStream.format("kafka").options(
+        **spark_source_options(kafka.address, "read_committed"), **options
+    )
+    rows = source.option("subscribe", names.source).option("startingOffsets", "earliest").load()
+    stage, _ = unfinished.stages[0]
+    ready = process_module.Prepared(
+        stage, names, process_module.transform(rows, stage, Work(unfinished.plan))
+    )
+    query = process_module.start_query(
+        ready, kafka, unfinished.plan, (tmp_path / "checkpoint").as_uri()
+    )
+    refusal = refusal_of(query)
+    assert refusal is None or isinstance(refusal, ShuffledInput | SourceGap | Fenced), refusal
+    committed = assert_prefix(unfinished)
+    assert refusal is not None or committed == 2_000, (
+        "a query that succeeds has committed everything"
+    )
+
+
+def refusal_of(query: StreamingQuery) -> TopicproofError | None:
+    try:
+        query.awaitTermination()
+    except PySparkException as error:
+        return process_module.explained(error)
+    return None
+
+
+def test_a_repartition_before_the_sink_is_refused(
+    unfinished: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: somebody adds a repartition before the sink, which spreads one source partition's rows
+    over tasks. The run refuses before a record is written."""
+    straight = process_module.transform
+    monkeypatch.setattr(process_module, "transform", lambda *given: straight(*given).repartition(4))
+    with pytest.raises(ShuffledInput, match="The stream is shuffled before the sink"):
+        execute(unfinished)
+    assert (
+        read_all(unfinished.cluster.address.bootstrap, unfinished.names.sink, "read_uncommitted")
+        == []
+    )
+
+
+def assert_prefix(context: Context) -> int:
+    """What is committed are the first inputs of each partition, up to the group's offset and not
+    one further; gives how many."""
+    committed = context.cluster.committed(context.names.group, context.names.source)
+    found: dict[int, list[int]] = {partition: [] for partition in committed}
+    for message in read_all(context.cluster.address.bootstrap, context.names.sink):
+        _, partition, offset, _ = dict(message.headers)["topicproof-lineage"].decode().split("/")
+        found[int(partition)].append(int(offset))
+    assert found == {partition: list(range(offset)) for partition, offset in committed.items()}
+    return sum(committed.values())
+
+
+def test_an_empty_source_is_refused_before_anything_is_made(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: the source exists and holds nothing. No run is made; the sentence says what to do."""
+    kafka = Cluster(Address(cluster.bootstrap))
+    kafka.create_topic("nothing-in-it", 1)
+    with pytest.raises(TopicError, match="nothing-in-it holds no record"):
+        run_to_end(settings, cluster, source={"topic": "nothing-in-it"})
+
+
+def test_attempts_exhausted_is_an_error_of_the_sink() -> None:
+    """Story: the sink gives up on a worker, and Spark hands its error on as text. We find our own
+    sentence in it."""
+    text = (
+        json.dumps("x")
+        + "\nbackend.errors.AttemptsExhausted: Transaction 1 of a-0 was aborted 3 times\n  at java"
+    )
+    assert isinstance(process_module.explained(PySparkException(text)), AttemptsExhausted)
