@@ -14,7 +14,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.backend.sink.broken_sinks import ForgetfulSink
 from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_committed
 from topicproof.backend.address import Address
 from topicproof.backend.errors import (
@@ -182,26 +181,6 @@ def test_the_key_is_identity_enough_where_nobody_wrote_lineage(
         cluster, finished, tmp_path / "broken", [*plain[1:], plain[9]], Identity.KEY
     )
     assert broken.verdict is Outcome.VIOLATED and primary(broken) == {"duplicate": 1, "gap": 1}
-
-
-def test_a_sink_that_does_not_skip_what_is_committed_is_caught(
-    settings: Settings, cluster: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Story: the sink's skip is switched off, so the retry after a crash writes what is committed
-    already once more. Duplicates are the primary finding; the broken order is explained by them."""
-    monkeypatch.setattr(process_module, "InjectingSink", ForgetfulSink)
-    finished = run_to_end(
-        settings, cluster, **{**SMALL, "abort_probability": 0.0, "faults": ["crash@transaction=3"]}
-    )
-    repeated = 2 * SMALL["per_transaction"] * SMALL["partitions"]
-    assert finished.report.verdict is Outcome.VIOLATED
-    assert primary(finished.report) == {"duplicate": repeated}
-    order = next(f for f in finished.report.findings if f.kind == "order")
-    assert (
-        order.primary == 0
-        and order.explained_by == "duplicate"
-        and order.count == SMALL["partitions"]
-    )
 
 
 def test_aborting_always_ends_after_the_stated_attempts(
