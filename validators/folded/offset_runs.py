@@ -27,9 +27,9 @@ from topicproof.validators.offsets import WORD, bits, word
 from topicproof.validators.readings import FEW_OFFSETS_MAX
 
 ORIGINS_MAX = 64
-"""Most origins per batch of records; a pipeline's sink never has more."""
+"""Maximum origins per batch of records; a pipeline's sink never has more."""
 DIGITS_MAX = 18
-"""Most digits in a source offset; a longer number might overflow and is rejected."""
+"""Maximum digits of a source offset; a longer number might overflow and is rejected."""
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
