@@ -29,7 +29,7 @@ number."""
 _INEXACT = r"[0-9][.eE]|-0|[0-9]{18}"
 """Matches a document if one of its numbers might not come out as it was written."""
 _NUMBER = (
-    # what comes before a number, with every text that is not a number
+    # everything before a number, including texts that are not numbers
     r'\G((?:[^"0-9\-]|"(?:[^"\\]|\\.)*+")*+)'
     r"(-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+)"
     r"(?=\s*+(?:[,\]}]|\z))"
@@ -38,9 +38,9 @@ _NUMBER = (
 
 
 def parse_path(text: str) -> tuple[str | int, ...]:
-    """The steps of `$.name`, `$['name']` and `$[0]`, and of paths made of these. `\\'` and `\\\\`
-    in brackets stand for `'` and `\\`. Raises ValueError with one clause that says what is
-    wrong."""
+    """Parses the steps of `$.name`, `$['name']` and `$[0]`, and of paths made of these. In
+    brackets, `\\'` and `\\\\` stand for `'` and `\\`. Raises ValueError with one clause that says
+    what is wrong."""
     if not text.startswith("$"):
         raise ValueError(f"the path {text!r} does not begin with $, as $.id does")
     if text == "$":
@@ -84,7 +84,7 @@ def _spelled(step: str | int) -> str:
 
 
 def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
-    """The text of the element at `path` of the JSON document that a text column holds, exactly as
+    """Extracts the text of the element at `path` from JSON documents in a text column, exactly as
     written.
 
     - Number: its own characters, such as `1.10`, `1e5`, `-0`, 30 digits or 1,200 digits.

@@ -41,7 +41,7 @@ from topicproof.validators.lineage.headers import parse_lineage
 TABLE_PX = 560
 ROW_PX = 28
 HEAD_PX = 71
-SHORT_BYTES = 16  # Key and value stand side by side when both are at most this long.
+SHORT_BYTES = 16  # Key and value are side by side if neither is longer than this.
 LEVEL_NAMES = {BOTH: "both", UNCOMMITTED: "uncommitted", COMMITTED: "committed"}
 
 settings = session.settings()
@@ -113,8 +113,8 @@ def overview(seen: Snapshot, place: CompareState, live: bool) -> export.Chart:
         if points and "customdata" in points[0]:
             st.session_state["strip_cell"] = (place.topic, *list(points[0]["customdata"])[:3])
         topic_then, *cell = st.session_state.get("strip_cell", ("",))
-        # Clicking the same cell again deselects it. Go there all the same, because the page may
-        # have moved elsewhere meanwhile.
+        # Clicking the same cell again deselects it. Go there anyway, because the page may have
+        # moved elsewhere meanwhile.
         if topic_then == place.topic:
             partition, first, end = (int(part) for part in cell)
             offset = worst_place(seen.ranges, partition, first, end)

@@ -229,8 +229,8 @@ def timeline(
                 *list(points[0]["customdata"])[:2],
             )
         topic_then, *bar = st.session_state.get("timeline_bar", ("",))
-        # Clicking the same bar again deselects it. Show it all the same, because another may have
-        # been chosen meanwhile.
+        # Clicking the same bar again deselects it. Show it anyway, because another may have been
+        # chosen meanwhile.
         if topic_then == seen.bounds.topic:
             partition, first = (int(part) for part in bar)
             go(replace(selection, chosen=(partition, first)))

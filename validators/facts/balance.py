@@ -19,8 +19,8 @@ from topicproof.validators.finding import Balance, Bounds, PartitionBounds
 
 
 class Straddle(NamedTuple):
-    """A sparse batch that begins below the bounds, with the limits that its header sets on how many
-    of its offsets inside the bounds may be gone."""
+    """A sparse batch that begins below the bounds. Its header limits how many of its offsets inside
+    the bounds may be gone."""
 
     last: int
     width: int

@@ -1,12 +1,12 @@
-"""Every expected output of the inputs in the judged range is committed (validators/expected.py
-defines them).
+"""Every expected output of the inputs in the judged range is committed. validators/expected.py
+defines the expected outputs.
 
 Catalogue 2 and 3, Jepsen's `lost-write` and `unseen`. A hole has committed neighbours after it. The
 lost tail lies beyond the last committed output of its source partition, so no check of neighbours
 can see it. A missing output may have an explanation:
 
 - `pending`: its record is pending, so nothing is known yet.
-- `reading_mismatch`, `wrong_attribution`: the raw log or the journal commits it all the same.
+- `reading_mismatch`, `wrong_attribution`: the raw log or the journal commits it nevertheless.
 - `torn`: its transaction is committed in part.
 - `offset_ahead`: it is in a lost tail below the group's committed offset.
 - `sink_removed`: the sink has lost records, maybe this one.

@@ -1,9 +1,9 @@
 """The log settles every transaction whose outcome the journal does not know.
 
-Catalogue 33, Jepsen's `:info`. After a commit that timed out, or a worker that died or was fenced
-midway, the client does not know the outcome, and may assume neither commit nor abort. This is
-information: the markers show the outcome. A transaction that is still open is explained by
-`pending`: its outcome is unknown. One that left no record has nothing to settle.
+Catalogue 33, Jepsen's `:info`. A commit timed out, or a worker died or was fenced midway. Then the
+client does not know the outcome, and may assume neither commit nor abort. This is information: the
+markers show the outcome. A transaction that is still open is explained by `pending`: its outcome is
+unknown. One that left no record has nothing to settle.
 """
 
 from __future__ import annotations
