@@ -45,8 +45,9 @@ def strip_figure(found: Bins, bounds: Bounds) -> go.Figure:
     LSO if it holds records back. Clickable points have partition, first and end offset as their
     `customdata`.
 
-    The pointer at the item in the tables is not part of the figure, but laid over it (`pointer`).
-    On any change, a browser redraws the whole figure, which takes most of a second.
+    The pointer at the item in the tables is not part of the figure, but laid over it
+    (`strip_pointer`). On any change, a browser redraws the whole figure, which takes most of a
+    second.
     """
     rows = [f"p{number}" for number in found.partitions]
     row_px = _row_px(found)

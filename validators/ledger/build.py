@@ -160,9 +160,9 @@ def proved_ledger(
     doubts: Sequence[str] = (),
     circumstances: Circumstances = NO_CIRCUMSTANCES,
 ) -> Ledger:
-    """Builds the ledger from folded readings (validators/fast_path/proof.py, `fold`), for matching
-    by lineage and order per source partition; otherwise like `build_ledger`. Raises ReadingsNeeded
-    if something is odd or folded readings cannot answer the question."""
+    """Builds the ledger from folded readings (validators/folded/fold.py), for matching by lineage
+    and order per source partition; otherwise like `build_ledger`. Raises ReadingsNeeded if
+    something is odd or folded readings cannot answer the question."""
     began = time.monotonic()
     raw_log, declared, _, source_log, _ = accounts
     told = (
@@ -337,7 +337,7 @@ class _Counted(NamedTuple):
 
 def _shortly(given: _Given) -> _Counted | None:
     """Counts a topic with the proof of validators/fast_path/proof.py. None if something is odd, or
-    if the contract asks for anything but one output per input, in order."""
+    if more is asked: counts of outputs, matching by key, or another order."""
     expected = given.expected
     simple = given.identity is Identity.LINEAGE and given.aborted is None and expected.count is None
     if not simple or given.order is not Order.PER_SOURCE_PARTITION or given.raw_log is None:
