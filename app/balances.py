@@ -1,4 +1,4 @@
-"""The totals of a run of the scenario totals: what every account has, and what it should have."""
+"""Totals of a run of the scenario totals: each account's actual and required total."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ READ_AGAIN_S = 3
 
 
 def totals(settings: Settings, run: Run) -> None:
-    """Whether the totals are right, and on demand each of them as a consumer of the sink knows it
-    now; of windows, whether their counts are right. Nothing for other runs."""
+    """Shows whether the totals are right and, on demand, each total as a consumer of the sink sees
+    it now. For windows, shows whether their counts are right. Other runs show nothing."""
     for sink, said in run.facts.values.items():
         word = wording.OUTCOME_WORDS[said.verdict]
         st.markdown(

@@ -1,4 +1,4 @@
-"""The cells of the matrix as a frame for its chart and its table. Pure: results in, frames out."""
+"""The cells of the matrix as frames for its chart and its table. Pure: results in, frames out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ TITLES: Mapping[str, str] = {trouble.name: trouble.title for trouble in TABLE}
 
 
 def kind(result: Result) -> str:
-    """How a cell is shown. Hidden records are no damage: those of aborted transactions."""
+    """Classifies a cell for display. Hidden records are no damage: those of aborted
+    transactions."""
     if result.surprises:
         return SURPRISE
     if result.expected.startswith(REFUSED):
@@ -30,7 +31,7 @@ def kind(result: Result) -> str:
 
 
 def ordered(results: Sequence[Result]) -> list[Result]:
-    """In the order of the table; what the table does not know any more is left out."""
+    """Sorts results in the order of the table; drops those that the table no longer contains."""
     rows = {trouble.name: number for number, trouble in enumerate(TABLE)}
     columns = {promise.name: number for number, promise in enumerate(PROMISES)}
     known = [one for one in results if one.fault in rows and one.guarantee in columns]
@@ -38,13 +39,13 @@ def ordered(results: Sequence[Result]) -> list[Result]:
 
 
 def guarantees(results: Sequence[Result]) -> list[str]:
-    """The columns that there are."""
+    """Returns the guarantees that have results, as columns."""
     present = {one.guarantee for one in results}
     return [promise.name for promise in PROMISES if promise.name in present]
 
 
 def frame(results: Sequence[Result]) -> pd.DataFrame:
-    """For `matrix_figure`."""
+    """Builds the frame for `matrix_figure`."""
     return pd.DataFrame(
         {
             "fault": [one.fault for one in results],
@@ -57,7 +58,7 @@ def frame(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def table(results: Sequence[Result]) -> pd.DataFrame:
-    """All that is known of each cell."""
+    """Builds the table with all that is known of each cell."""
     return pd.DataFrame(
         {
             "fault": [one.fault for one in results],

@@ -1,4 +1,4 @@
-"""A chart that answers a click, with a pointer at what is shown beside it."""
+"""A chart that reacts to clicks, with a pointer at the item shown beside it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from topicproof.app.charts.layout import Pointer
 def clickable(
     figure: go.Figure, here: Pointer | None, key: str, clicked: Callable[[], None], alt: str
 ) -> None:
-    """`here`: where the pointer stands; None: nowhere. `clicked` finds what was clicked in the
-    session's state, by `key`."""
+    """Draws the chart. `here` is the position of the pointer, or None. `clicked` finds the clicked
+    item in the session state, under `key`."""
     with st.container(gap=None):
-        # Laid over the chart and not in it: a browser would draw all of it anew to mark another
-        # place.
+        # The pointer lies over the chart rather than in it: otherwise a browser would redraw the
+        # whole chart to move it.
         st.html(here.html() if here is not None else "<div></div>")
         st.plotly_chart(
             figure,

@@ -1,8 +1,8 @@
-"""Downloads: records with their offsets and fates as CSV, JSON or Parquet; a chart as a page of its
-own.
+"""Downloads: records with their offsets and fates as CSV, JSON or Parquet; a chart as a standalone
+page.
 
 `client.disableDataExport` in .streamlit/config.toml (or STREAMLIT_CLIENT_DISABLE_DATA_EXPORT=true)
-takes them away, together with the downloads of Streamlit's own tables.
+removes them, together with the downloads of Streamlit's own tables.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Row
 
 Chart = Callable[[], go.Figure]
-"""Makes the figure when it is asked for."""
+"""Builds the figure on request."""
 PICTURE_ONLY: dict[str, Any] = {"displaylogo": False, "modeBarButtons": [["toImage"]]}
-"""What a chart's own bar offers: itself as a picture, and nothing that would move it."""
+"""A chart's toolbar offers only a picture of the chart, and nothing that would move it."""
 
 
 def record_frame(topic: str, rows: Sequence[Record | Row]) -> pd.DataFrame:
-    """One row an offset: topic, partition, offset, fate, timestamp (ISO 8601, UTC), transaction or
-    producer, size (bytes of key, value and headers), key, value and headers (a JSON array of name
-    and value).
+    """Returns one row per offset: topic, partition, offset, fate, timestamp (ISO 8601, UTC),
+    transaction or producer, size (bytes of key, value and headers), key, value and headers (a JSON
+    array of name and value).
 
-    Bytes that are not UTF-8 are Base64 behind `base64:`, so that nothing is lost and nothing is
+    Bytes that are not UTF-8 become Base64 after `base64:`, so nothing is lost and nothing is
     guessed. An offset without a record (a marker, a hole) has no timestamp, key and value.
     """
     return pd.DataFrame(
@@ -58,7 +58,7 @@ def as_csv(frame: pd.DataFrame) -> bytes:
 
 
 def as_json(frame: pd.DataFrame) -> bytes:
-    """One object a line."""
+    """Writes one object per line."""
     return str(
         frame.to_json(
             orient="records", lines=True, force_ascii=False, date_format="iso", date_unit="ms"
@@ -73,7 +73,7 @@ def as_parquet(frame: pd.DataFrame) -> bytes:
 
 
 def as_page(chart: go.Figure) -> bytes:
-    """The chart with its script inside: it opens without a network."""
+    """Writes the chart with its script inside, so it opens without a network."""
     return str(chart.to_html(include_plotlyjs=True)).encode()
 
 
@@ -91,8 +91,8 @@ def allowed() -> bool:
 def offer(
     topic: str, name: str, rows: Sequence[Record | Row], chart: Chart | None = None, note: str = ""
 ) -> None:
-    """Downloads of these rows and of the chart beside them; the files are called `name`. Made only
-    when asked for."""
+    """Offers downloads of these rows and of the chart beside them, in files called `name`. They are
+    created only on request."""
     if rows:
         said = (
             f"{len(rows):,} offsets with their fates, whatever the table cuts. Times are UTC.{note}"
@@ -103,7 +103,7 @@ def offer(
 def offer_table(
     name: str, table: Callable[[], pd.DataFrame], said: str, chart: Chart | None = None
 ) -> None:
-    """Downloads of a table, and of the chart that shows it."""
+    """Offers downloads of a table, and of the chart that shows it."""
     if not allowed():
         return
 

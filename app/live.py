@@ -1,5 +1,4 @@
-"""A run while it goes on and when it has ended: how far it is, its figures, its sink, its last
-word."""
+"""A run in progress or after its end: its progress, figures, sink and conclusion."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ from topicproof.validators.finding import Outcome
 
 RATES_KEPT = 60
 CHARTS_AFTER_S = 10.0
-"""Drawing costs a browser on the same cores as much as a second of the run, and a run that is soon
-over needs none."""
+"""Age of a run from which its charts are drawn. On the same cores, drawing costs a browser as much
+as a second of the run, and a short run needs no charts."""
 
 
 def bar(run: Run) -> None:
-    """Where it is, how far, how fast, how long still."""
+    """Shows the stage, the progress, the rate and the remaining time."""
     st.markdown(wording.stages(run))
     st.progress(
         wording.progress_share(run.progress), text=wording.progress_text(run.progress, run.alive)
@@ -28,7 +27,8 @@ def bar(run: Run) -> None:
 
 
 def progress(run: Run) -> None:
-    """The same, with each stage of several, and what a replay does more than once."""
+    """Shows `bar`, the progress of each stage if there are several, and side effects that a replay
+    repeats."""
     bar(run)
     if stages := run.progress.stages:
         done = (f"{one.name} {one.processed:,} of {one.there:,}" for one in stages)
@@ -40,7 +40,7 @@ def progress(run: Run) -> None:
 
 
 def figures(run: Run) -> None:
-    """The numbers of the run, each with what it is out of."""
+    """Shows the run's figures, each with its total."""
     seen = run.progress
     total = seen.total
     columns = st.columns(4)
@@ -70,7 +70,7 @@ def figures(run: Run) -> None:
         ),
     )
     sides = [parse_fault(fault).kind.side for fault in run.plan.get("faults", ())]
-    # Of every source of every stage.
+    # All sources of all stages count.
     partitions = sum(
         len(of_topic)
         for of_stage in (run.facts.initial_offsets or {}).values()
@@ -114,8 +114,8 @@ def figures(run: Run) -> None:
 
 
 def sink(run: Run, at_once: bool = False) -> None:
-    """The sink's last stable offset against its high watermark; `at_once`: drawn also while the run
-    is young."""
+    """Shows the sink's last stable offset against its high watermark. `at_once`: draws the chart
+    even while the run is young."""
     seen = run.progress.sink
     if database := run.facts.database:
         st.markdown(f"**{wording.plain(run.facts.sink)}** is a table of {wording.plain(database)}.")
@@ -152,12 +152,12 @@ def sink(run: Run, at_once: bool = False) -> None:
 
 
 def young(run: Run) -> bool:
-    """Whether it goes on and has only just begun."""
+    """Whether the run is in progress and has just begun."""
     return run.alive and run.age_s < CHARTS_AFTER_S
 
 
 def conclusion(run: Run) -> None:
-    """The last word on a run that has ended."""
+    """Shows the result of a run that has ended."""
     if run.verdict is not None:
         show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}
         outcome = Outcome(run.verdict)
@@ -168,7 +168,7 @@ def conclusion(run: Run) -> None:
 
 
 def ways(run: Run) -> None:
-    """Where to go from here."""
+    """Shows links to the next pages."""
     with st.container(horizontal=True):
         if run.verdict is not None:
             st.page_link(

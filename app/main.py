@@ -1,4 +1,4 @@
-"""The dashboard: shows the page that was asked for."""
+"""The dashboard: shows the requested page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from topicproof.app.pages import PAGES
 
 @st.cache_resource(show_spinner=False)
 def freeze() -> None:
-    """Streamlit collects garbage after every run of a page or a part of it, and looks at all that
-    was ever imported (0.1 s) unless it is told that this stays."""
+    """Exempts imported modules from garbage collection. Otherwise Streamlit's collection after
+    every rerun of a page or fragment scans everything that was imported (0.1 s)."""
     gc.collect()
     gc.freeze()
 
 
-# A picture of our own: Streamlit fetches icons of the browser tab that are given by name from the
-# network.
+# A local icon: Streamlit fetches named icons for the browser tab from the network.
 st.set_page_config(
     page_title="Topicproof", page_icon=Path(__file__).with_name("icon.png"), layout="wide"
 )
@@ -35,8 +34,8 @@ page = st.navigation(
     position="top",
 )
 if st.context.theme.type == "dark":
-    # Streamlit writes white on the primary colour, which in the dark must be light enough to be
-    # read as text itself.
+    # Streamlit writes white text on the primary colour. In the dark theme that colour must be light
+    # enough to be readable as text itself.
     st.html("<style>[data-testid^=stBaseButton-primary] {color: #0b141d}</style>")
 freeze()
 page.run()

@@ -1,5 +1,4 @@
-"""Which pages there are, in the order in which they are named. The first one is the start page, at
-the root."""
+"""The pages, in the order of the navigation. The first one is the start page, at the root."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Entry:
-    """A page. Its file, below `app/`, and its address are named as it is."""
+    """A page. Its title determines its file, below `app/`, and its URL."""
 
     title: str
     icon: str

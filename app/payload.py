@@ -1,5 +1,5 @@
-"""A key or a value of a record as a person sees it: text where it is that, else hexadecimal, and
-never markup."""
+"""A record's key or value for display: as text if it is text, otherwise hexadecimal, and never as
+markup."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOX = (
 
 
 def payload(name: str, value: bytes | None, cut: bool = False) -> None:
-    """What is in it, up to a length that a browser shows at once; `cut`: there is more than
+    """Shows the content, up to a length that a browser renders at once. `cut`: there is more than
     `value`."""
     st.caption(f"{name}: {'the first ' if cut else ''}{wording.size(value)}")
     if value is not None:
@@ -28,13 +28,13 @@ def payload(name: str, value: bytes | None, cut: bool = False) -> None:
 
 
 def verbatim(text: str) -> None:
-    """A text as it is, in a box; one click selects all of it. Streamlit's own box for code brings a
-    highlighter along, which takes a browser a quarter of a second to load."""
+    """Shows a text unchanged in a box; one click selects all of it. Streamlit's own code box loads
+    a highlighter, which takes a browser a quarter of a second."""
     st.html(f'<pre style="{_BOX}">{html.escape(text)}</pre>')
 
 
 def download(name: str, file_name: str, value: bytes, whole: Callable[[], bytes] | None) -> None:
-    """A button that saves the bytes as they are; `whole` fetches them where `value` was cut."""
+    """Offers the raw bytes as a download; `whole` fetches them if `value` was cut."""
     st.download_button(
         name,
         value if whole is None else whole,

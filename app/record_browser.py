@@ -1,4 +1,4 @@
-"""The records of a topic: a search, one record in full, and a live tail."""
+"""A topic's records: a search, one record in full, and a live tail."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ ISOLATION = {COMMITTED: READ_COMMITTED, UNCOMMITTED: READ_UNCOMMITTED}
 
 
 def go(look: TopicsState) -> None:
-    """Look at that from now on."""
+    """Moves the page to this view."""
     st.query_params.from_dict(write_topics(look))
 
 
 def records(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
-    """The record browser."""
+    """Shows the record browser."""
     if topic.empty(seen):
         return
     conditions(seen, look)
@@ -68,7 +68,7 @@ def records(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
 
 
 def conditions(seen: Snapshot, look: TopicsState) -> None:
-    """Where a search begins and what must occur in a record."""
+    """Asks where a search begins and what a record must contain."""
     state = st.session_state
     p = seen.partition(look.partition)
     state["partition"], state["first"], state["time"] = look.partition, look.offset, look.time or ""
@@ -140,7 +140,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
 
 
 def outcome(look: TopicsState, first: int, found: Search) -> None:
-    """How far the search came, and the way on."""
+    """Shows how far the search came, and how to continue."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(wording.search_sentence(found))
         if found.stop is not Stop.END:
@@ -158,7 +158,7 @@ def outcome(look: TopicsState, first: int, found: Search) -> None:
 
 
 def listing(look: TopicsState, found: Search, chosen: Row) -> None:
-    """The records that were found."""
+    """Lists the records found."""
     key = f"rows {look.partition} {found.first} {found.reached} {look.wanted}"
 
     def picked() -> None:
@@ -208,7 +208,7 @@ def columns() -> dict[str, Any]:
 
 
 def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
-    """One record, and the ways to what is around it."""
+    """Shows one record, with links to its surroundings."""
     name = seen.bounds.topic
     place = {"topic": name, "partition": str(row.partition), "offset": str(row.offset)}
 
@@ -248,12 +248,12 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
 
 
 def cut(value: bytes | None) -> bool:
-    """Whether the search kept only the beginning of it."""
+    """Whether the search kept only the beginning of the value."""
     return value is not None and len(value) == KEPT_BYTES_MAX
 
 
 def tail(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
-    """The newest records, again and again."""
+    """Shows the newest records, refreshed continually."""
     st.session_state["tail_level"] = look.level
     st.session_state.setdefault("paused", False)
 
@@ -277,7 +277,7 @@ def tail(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
 
 
 def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
-    """What a consumer at this level would have got last."""
+    """Shows the newest records that a consumer at this level would have received."""
     kept = st.session_state.get("tail")
     if not paused or kept is None or kept[0] != (name, level):
         with session.said():
@@ -317,5 +317,5 @@ def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
         column_config=columns() | {"value": st.column_config.TextColumn(width=330)},
     )
     if paused:
-        # Only then: a menu that is drawn anew every two seconds cannot be used.
+        # Only while paused: a menu that is redrawn every two seconds cannot be used.
         export.offer(name, f"{name}-newest", rows)

@@ -1,7 +1,7 @@
-"""What outlives one run of a page, in one place: settings, the history, the connection to Kafka,
-what was read.
+"""State that outlives one rerun of a page: settings, the history, the connection to Kafka, and what
+was read.
 
-Nothing here is the only copy of anything: a restart of the dashboard loses nothing but time.
+Nothing here is the only copy: restarting the dashboard loses nothing but time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from topicproof.validators.finding import Bounds
 from topicproof.validators.report import Report
 
 REOPENED_AGE_MAX_S = 5.0
-"""How old a snapshot may be for somebody who has just opened the page."""
+"""Maximum age of a snapshot when a page has just been opened."""
 LIVE_AGE_MAX_S = 1.5
 COORDINATION_AGE_MAX_S = 5
 RUNS_SHOWN = 200
@@ -68,8 +68,7 @@ ATTEMPTS_FOLLOWED = 3
 
 @contextmanager
 def said() -> Iterator[None]:
-    """What goes wrong in the block is said on the page, and ends it: never a traceback, never
-    silence."""
+    """Shows an error in the block on the page and stops the page: no traceback, and no silence."""
     try:
         yield
     except TopicproofError as error:
@@ -98,14 +97,14 @@ def _history(_url: str, _found: Settings) -> History:
 
 @dataclass(frozen=True)
 class Held:
-    """The services, kept up for as long as this dashboard needs them."""
+    """The services, kept running as long as this dashboard needs them."""
 
     services: Services
     stack: ExitStack
 
 
 def kafka(found: Settings) -> Services:
-    """Where Kafka answers; an embedded one is started if it is not running. Raises ClusterError,
+    """Returns the running Kafka; starts the embedded one if necessary. Raises ClusterError,
     SetupError."""
     held = _held(str(found.home), found.bootstrap, found.brokers, found)
     require_reachable(held.services.bootstrap)
@@ -113,8 +112,8 @@ def kafka(found: Settings) -> Services:
 
 
 def _answers(held: Held) -> bool:
-    """An embedded Kafka that no longer answers was ended from outside; asking its keeper again
-    starts it."""
+    """Whether Kafka still answers. An embedded Kafka that does not was stopped from outside; its
+    keeper starts it again on the next request."""
     try:
         require_reachable(held.services.bootstrap)
     except TopicproofError:
@@ -134,8 +133,7 @@ def _held(home: str, bootstrap: str | None, brokers: int, _found: Settings) -> H
 
 
 def topics(found: Settings, kafka: Services, wanted: str | None) -> list[str]:
-    """Names of the cluster's topics, asked for anew when the one that is wanted is not among those
-    known."""
+    """Returns the names of the cluster's topics; asks again if the wanted topic is unknown."""
     known = _topics(kafka.bootstrap, found)
     if wanted is not None and wanted not in known:
         _topics.clear()
@@ -149,8 +147,8 @@ def _topics(bootstrap: str, _found: Settings) -> list[str]:
 
 
 def snapshot(found: Settings, kafka: Services, topic: str, live: bool) -> Snapshot:
-    """The topic's snapshot: of this moment for who has just come, of each moment while it is
-    `live`, else as it was."""
+    """Returns the topic's snapshot: a recent one for a page that was just opened, a current one
+    while the topic is `live`, otherwise the previous one."""
     kept = st.session_state.get("snapshot_of") == topic
     age_max_s = LIVE_AGE_MAX_S if live else float("inf") if kept else REOPENED_AGE_MAX_S
     if st.session_state.pop("look_again", None) == topic:
@@ -163,7 +161,7 @@ def snapshot(found: Settings, kafka: Services, topic: str, live: bool) -> Snapsh
 
 
 def look_again(topic: str) -> None:
-    """The next snapshot of the topic is a new one."""
+    """Makes the next snapshot of the topic a new one."""
     st.session_state["look_again"] = topic
 
 
@@ -175,7 +173,7 @@ def _watch(bootstrap: str, topic: str) -> Watch:  # noqa: ARG001 - the address i
 def window(
     found: Settings, kafka: Services, seen: Snapshot, partition: int, first: int, count: int
 ) -> tuple[Record, ...]:
-    """The records of a window. Read once, and again when the fates of its offsets have changed."""
+    """Reads the records of a window once, and again when the fates of its offsets change."""
     mark = fingerprint(seen, partition, first, first + count)
     return _window(
         kafka.bootstrap, seen.bounds.topic, partition, first, count, mark, found.client, seen
@@ -199,24 +197,24 @@ def _window(
 
 @dataclass(frozen=True)
 class Coordination:
-    """What coordinators and leaders say of a topic's transactions, besides its log."""
+    """What coordinators and leaders know of a topic's transactions, besides its log."""
 
     opened: tuple[OpenTransaction, ...]
     producers: pd.DataFrame
     names: Mapping[int, str]
     """Transactional ids by producer id, as far as they are still remembered."""
     reasons: Mapping[tuple[int, int], str]
-    """Why a transaction was aborted (`reasons`), by partition and first offset; without those that
-    nothing proves."""
+    """Why a transaction was aborted (`reasons`), by partition and first offset; only proven
+    reasons."""
     exposed: Mapping[str, bool | None]
-    """Whether late requests can reach their next transaction (`is_exposed`), by transactional id;
-    without those that the coordinators' log does not tell."""
+    """Whether late requests can reach the next transaction (`is_exposed`), by transactional id;
+    only ids in the coordinators' log."""
     not_heard: str | None
-    """Who did not answer, and why; what they would have said is missing above."""
+    """Which brokers did not answer, and why; their information is missing above."""
 
 
 def coordination(found: Settings, kafka: Services, seen: Snapshot) -> Coordination:
-    """Asked anew for every snapshot, and after a moment, because what is open grows older."""
+    """Queries once per snapshot, and again after a moment, because open transactions age."""
     return _coordination(kafka.bootstrap, seen.bounds.topic, seen.taken_at, found.client, seen)
 
 
@@ -259,9 +257,10 @@ def _told_by_log(
     _ended: pd.DataFrame,
     _names: Mapping[int, str],
 ) -> tuple[dict[tuple[int, int], str], dict[int, str], dict[str, bool | None]]:
-    """Why the transactions within these bounds were aborted, transactional ids, and which of these
-    are exposed: read once, because what has ended does not change. Raises ClusterError."""
-    # The log of an id is in one partition; where a name is not known, all of them must be read.
+    """Returns why the transactions within these bounds were aborted, the transactional ids, and
+    which of these are exposed. Reads once, because ended transactions do not change. Raises
+    ClusterError."""
+    # An id's log is in one partition; if a name is unknown, all partitions must be read.
     known = set(_ended["producer_id"]) <= _names.keys()
     bounds = fetch_bounds(Address(bootstrap, _client), STATE_TOPIC)
     states = read_states(
@@ -281,8 +280,8 @@ def searched(
     look: TopicsState,
     told: Callable[[int, int], None],
 ) -> tuple[int, Search]:
-    """Where the search that the URL asks for begins, and what it found. Kept until another one is
-    asked for."""
+    """Returns where the search of the URL begins, and its result. Kept until another search is
+    requested."""
     key = (
         kafka.bootstrap,
         look.topic,
@@ -346,8 +345,8 @@ def lags(
 def committed_instead(
     found: Settings, kafka: Services, seen: Snapshot, aborted: Record
 ) -> int | None:
-    """Where the same output of the same input was committed after all, if one of the next
-    transactions holds it."""
+    """Finds the offset where the same output of the same input was committed after all, if one of
+    the next transactions holds it."""
     if aborted.lineage is None:
         return None
     for offset in same_place(seen.ranges, aborted.partition, aborted.offset, ATTEMPTS_FOLLOWED):
@@ -362,15 +361,15 @@ def runs(found: Settings) -> list[Run]:
 
 
 def run_of_url(found: Settings) -> Run | None:
-    """The run that the URL names; None when it names none. Raises UsageError when there is no such
+    """Returns the run in the URL; None if the URL names none. Raises UsageError if there is no such
     run."""
     wanted = st.query_params.get("run")
     return history(found).get(wanted) if wanted else None
 
 
 def report_text(found: Settings, run: Run, stage: str | None = None) -> str | None:
-    """The run's report, or that of one of its several stages, as it lies in its folder; None while
-    there is none."""
+    """Reads the report of the run, or of one of its stages, from its folder; None if there is none
+    yet."""
     path = (run.folder(found) if stage is None else stage_folder(run.folder(found), stage)) / REPORT
     try:
         return path.read_text(encoding="utf-8")
@@ -386,7 +385,7 @@ def report(text: str) -> Report:
 
 
 def kept_report(found: Settings, run: Run) -> Report | None:
-    """The run's report; None when there is none that can be read."""
+    """Returns the run's report; None if there is no readable one."""
     try:
         text = report_text(found, run)
         return None if text is None else report(text)
@@ -395,7 +394,7 @@ def kept_report(found: Settings, run: Run) -> Report | None:
 
 
 def standings(found: Settings, runs: Sequence[Run]) -> dict[str, Standing]:
-    """How each run stands with those who signed it."""
+    """Returns each run's sign-off standing."""
     signed: dict[str, list[Signoff]] = {}
     for one in signoffs(history(found)):
         signed.setdefault(one.run, []).append(one)
@@ -411,7 +410,7 @@ def standings(found: Settings, runs: Sequence[Run]) -> dict[str, Standing]:
 
 
 def zipped(folder: Path, name: str, payloads: Payloads) -> bytes:
-    """The evidence as a zip file. Raises EvidenceError."""
+    """Packs the evidence as a zip file. Raises EvidenceError."""
     with TemporaryDirectory(prefix="topicproof-zip-") as place:
         packed = Path(place) / f"{name}.zip"
         zip_evidence(folder, packed, payloads, name)

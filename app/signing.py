@@ -1,4 +1,4 @@
-"""The part of the page Verdict that takes the evidence along and asks for a decision."""
+"""The part of the Verdict page that downloads the evidence and asks for a decision."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WAIVED_DAYS = 90
 
 
 def evidence(settings: Settings, run: Run) -> None:
-    """The evidence as a zip file."""
+    """Offers the evidence as a zip file."""
     with st.container(border=True):
         st.markdown("**Evidence**")
         digest = evidence_hash(run.folder(settings))
@@ -69,7 +69,7 @@ def evidence(settings: Settings, run: Run) -> None:
 
 
 def signing(settings: Settings, run: Run) -> None:
-    """How the report stands, who decided what, and the form for a decision."""
+    """Shows the report's standing, earlier decisions, and the form for a new one."""
     history = session.history(settings)
     every = signoffs(history)
     mine = [one for one in every if one.run == run.id]
@@ -114,7 +114,7 @@ def _form(settings: Settings, run: Run) -> None:
     elif any(one.verdict is Outcome.UNKNOWN for one in reports):
         st.caption("To accept a verdict that is UNKNOWN, say why in the comment.")
     choices = [one for one in Decision if one is not Decision.WAIVE or kinds]
-    # Outside of the form: what it asks for depends on it.
+    # Outside the form, because the form's fields depend on it.
     decision = st.radio(
         "Decision",
         choices,
@@ -136,7 +136,7 @@ def _form(settings: Settings, run: Run) -> None:
             until = st.date_input("Until", today + timedelta(days=WAIVED_DAYS), min_value=today)
         if st.form_submit_button("Sign", type="primary", icon=":material/draw:"):
             try:
-                # Only now is every file held against its hash: that takes a while.
+                # Only now is every file checked against its hash: that takes a while.
                 signed, digest = signable(settings, run)
                 if decision is Decision.ACCEPT:
                     with st.spinner(

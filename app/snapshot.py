@@ -1,5 +1,5 @@
-"""A topic at one moment: bounds, raw log, fates, balance. Taken again, it reads only what has come
-since."""
+"""A topic at one moment: bounds, raw log, fates, balance. A later snapshot reads only what is
+new."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from topicproof.backend.kafka.log.over_partitions import over_partitions
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 FATES_NEXT = (Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.COMMITTED, Fate.GONE, Fate.UNEXPLAINED)
-"""What one may jump to, the most wanted first."""
+"""Fates to jump to, the most wanted first."""
 SETTLE_S = 0.3
-"""How long a snapshot waits for markers that may be in flight. What is above the LSO after that is
-shown as pending."""
+"""How long a snapshot waits for markers in flight. Offsets still above the LSO afterwards are shown
+as pending."""
 SETTLE_STEP_S = 0.05
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything the page says about a topic comes from one of these, so that no two numbers are of
-    two moments."""
+    """The only source of what a page shows about a topic, so all numbers are from the same
+    moment."""
 
     bounds: Bounds
     taken_at: datetime
@@ -39,7 +39,7 @@ class Snapshot:
     batches: pa.Table
     ranges: pd.DataFrame
     counts: pd.DataFrame
-    """Offsets by partition (index) and fate (columns)."""
+    """Number of offsets, by partition (index) and fate (columns)."""
 
     @property
     def fates(self) -> dict[Fate, int]:
@@ -47,18 +47,18 @@ class Snapshot:
 
     @cached_property
     def transactions(self) -> pd.DataFrame:
-        """One row a transaction and partition: `fates.transactions`. The ranges refer to its
+        """One row per transaction and partition: `fates.transactions`. The ranges refer to its
         index."""
         return fates.transactions(self.batches, self.bounds)
 
     @cached_property
     def over_partitions(self) -> pd.DataFrame:
-        """One row a transaction: `over_partitions`."""
+        """One row per transaction: `over_partitions`."""
         return over_partitions(self.transactions)
 
     @cached_property
     def parts(self) -> Mapping[tuple[int, int], tuple[int, ...]]:
-        """The partitions that a transaction wrote to, by partition and first offset of each of its
+        """The partitions of each transaction, by partition and first offset of each of its
         parts."""
         whole = self.over_partitions
         return {
@@ -70,8 +70,8 @@ class Snapshot:
         }
 
     def transaction_at(self, partition: int, offset: int) -> tuple[int, int] | None:
-        """Partition and first offset of the transaction that an offset belongs to, its marker
-        included."""
+        """Returns partition and first offset of the transaction that an offset, possibly its
+        marker, belongs to."""
         own = self.ranges[
             (self.ranges["partition"] == partition) & (self.ranges["first_offset"] <= offset)
         ].tail(1)
@@ -88,17 +88,17 @@ class Snapshot:
 
 @dataclass
 class Watch:
-    """The newest snapshot of one topic, shared by all who look at it."""
+    """The newest snapshot of one topic, shared by all its viewers."""
 
     topic: str
     lock: threading.Lock = field(default_factory=threading.Lock)
     newest: Snapshot | None = None
     looked_at: float = 0.0
-    """On the monotonic clock."""
+    """Monotonic clock."""
 
     def get(self, address: Address, age_max_s: float) -> Snapshot:
-        """The newest snapshot, taken anew when it is older than that. Raises ClusterError,
-        TopicError."""
+        """Returns the newest snapshot; takes a new one if it is older than `age_max_s`. Raises
+        ClusterError, TopicError."""
         with self.lock:
             if self.newest is None or time.monotonic() - self.looked_at > age_max_s:
                 self.newest = take(address, self.topic, self.newest)
@@ -107,7 +107,7 @@ class Watch:
 
 
 def take(address: Address, topic: str, before: Snapshot | None = None) -> Snapshot:
-    """The topic now. Of `before`, the batches that are still in the log are kept."""
+    """Takes a snapshot now. Keeps the batches of `before` that are still in the log."""
     began = time.monotonic()
     with rawlog.connect(address) as kafka:
         bounds = _settled(kafka, topic, before)
@@ -120,8 +120,8 @@ def take(address: Address, topic: str, before: Snapshot | None = None) -> Snapsh
 
 
 def _settled(kafka: rawlog.Connection, topic: str, before: Snapshot | None) -> Bounds:
-    """The bounds, taken anew for a moment while something is above an LSO that the snapshot before
-    did not know: a commit is answered before its markers are in the partitions."""
+    """Reads the bounds. Retries for a moment while something is above an LSO that the previous
+    snapshot did not know: a commit is acknowledged before its markers are in the partitions."""
     known = (
         {(p.partition, p.lso) for p in before.bounds.partitions if p.lso < p.hw}
         if before is not None
@@ -137,8 +137,7 @@ def _settled(kafka: rawlog.Connection, topic: str, before: Snapshot | None) -> B
 
 
 def _grown(before: Bounds, now: Bounds) -> bool:
-    """Whether the log only went on. One that became shorter was made anew, and nothing known of it
-    counts."""
+    """Whether the log only grew. A shorter log was created again, so nothing known of it counts."""
     old = {p.partition: p for p in before.partitions}
     return all(p.partition not in old or p.hw >= old[p.partition].hw for p in now.partitions)
 
@@ -146,8 +145,8 @@ def _grown(before: Bounds, now: Bounds) -> bool:
 def next_of(
     ranges: pd.DataFrame, partition: int, offset: int, fate: Fate
 ) -> tuple[int, int] | None:
-    """Where the next stretch of a fate begins behind this place: on this partition, else on the
-    following ones, and around again. None when the topic has none."""
+    """Finds the next stretch of a fate: later in this partition, then in the following ones, then
+    from the first again. None if the topic has none."""
     own = ranges[ranges["fate"] == fate]
     if own.empty:
         return None
@@ -161,8 +160,8 @@ def next_of(
 
 
 def worst_place(ranges: pd.DataFrame, partition: int, first: int, end: int) -> int:
-    """Where, within [first, end) of a partition, its worst fate begins: what a click on a cell is
-    after."""
+    """Finds where the worst fate within [first, end) of a partition begins: the target of a click
+    on a cell."""
     own = ranges[
         (ranges["partition"] == partition)
         & (ranges["last_offset"] >= first)
@@ -176,8 +175,8 @@ def worst_place(ranges: pd.DataFrame, partition: int, first: int, end: int) -> i
 
 
 def same_place(ranges: pd.DataFrame, partition: int, offset: int, count: int) -> list[int]:
-    """Where a record of an aborted transaction may stand in what was tried again: at the same
-    distance from the beginning of each of the next committed transactions of its partition."""
+    """Returns where a record of an aborted transaction may be in a retry: at the same distance from
+    the start of each of the next committed transactions of its partition."""
     data = ranges[
         (ranges["partition"] == partition)
         & ranges["control"].isna()
@@ -195,8 +194,7 @@ def same_place(ranges: pd.DataFrame, partition: int, offset: int, count: int) ->
 
 
 def fingerprint(snapshot: Snapshot, partition: int, first: int, end: int) -> str:
-    """Changes when what a window shows may have changed: its offsets, or the fates of its
-    transactions."""
+    """Hashes what determines a window's content: its offsets and the fates of its transactions."""
     p = snapshot.partition(partition)
     own = snapshot.ranges[snapshot.ranges["partition"] == partition]
     inside = own[(own["last_offset"] >= first) & (own["first_offset"] < end)]

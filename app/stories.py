@@ -1,5 +1,4 @@
-"""The guided demos: what each one starts, what is said about it while it happens, and where it
-leads."""
+"""The guided demos: what each one starts, its text while it runs, and the pages it leads to."""
 
 from __future__ import annotations
 
@@ -28,16 +27,16 @@ class Story:
     """One demo: one click, one or two real runs, and plain words."""
 
     name: str
-    """In the URL."""
+    """Its name in the URL."""
     title: str
     question: str
     icon: str
     parts: tuple[Part, ...]
-    """Started together and shown side by side."""
+    """Runs that start together and are shown side by side."""
     processing: str
-    """What happens while the pipeline runs."""
+    """The text while the pipeline runs."""
     ended: str
-    """What there is to see afterwards."""
+    """The text afterwards."""
 
 
 _FILLING = (
@@ -141,15 +140,15 @@ def story(name: str | None) -> Story | None:
 
 @dataclass(frozen=True)
 class Step:
-    """One of the steps that every story takes, in plain words."""
+    """One of the steps that every story goes through, in plain words."""
 
     title: str
     text: str
 
 
 def steps(told: Story, runs: Sequence[Run]) -> list[Step]:
-    """The story as far as it has come; the last step is the one that is under way. Of several runs,
-    the one that is least far counts."""
+    """Returns the story so far; the last step is the current one. Of several runs, the slowest
+    counts."""
     broken = [run for run in runs if run.state in ENDED and run.verdict is None]
     way = (
         Step("Start", "A process of its own starts each run. It goes on if you close this page."),
@@ -181,7 +180,8 @@ class Way:
 
 
 def ways(run: Run, report: Report | None) -> list[Way]:
-    """Where to look when a run has ended: the harm first, then what was aborted, then all of it."""
+    """Returns the pages to visit after a run: the harm first, then what was aborted, then
+    everything."""
     if report is None:
         return []
     sink = report.sink.place(0)[0]
@@ -195,7 +195,7 @@ def ways(run: Run, report: Report | None) -> list[Way]:
                 Way(f"{_HARM[finding.kind]}: {label}", "compare", params, ":material/compare:")
             )
     aborted = {"outcome": "aborted"} if report.fates["aborted"] else {}
-    # Compare opens at the first aborted record where there is one.
+    # Compare opens at the first aborted record if there is one.
     label = (
         "An aborted record, seen at both levels" if aborted else "The same records at both levels"
     )

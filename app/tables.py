@@ -1,5 +1,5 @@
-"""Tables: records in, frame out. Both levels are columns of one table, so that a row is one offset
-at either."""
+"""Tables: records in, frame out. Both levels are columns of one table, so each row is one offset at
+both."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TINTS: dict[Fate, str] = {
 
 
 def record_table(records: Sequence[Record], level: str) -> pd.DataFrame:
-    """One row an offset; what a level does not get says why instead."""
+    """Builds one row per offset. A cell that a level does not receive shows the reason instead."""
     columns: dict[tuple[str, str], list[Any]] = {
         OFFSET: [record.offset for record in records],
         FATE: [fate_label(record.fate) for record in records],
@@ -66,7 +66,7 @@ def record_table(records: Sequence[Record], level: str) -> pd.DataFrame:
 
 
 def tinted(table: pd.DataFrame, records: Sequence[Record], chosen: int) -> Styler:
-    """The table with each row in the tint of its fate; the chosen offset stands out."""
+    """Tints each row by its fate; the chosen offset stands out."""
     fates = {record.offset: record.fate for record in records}
 
     def tint(row: pd.Series[Any]) -> list[str]:
@@ -79,7 +79,7 @@ def tinted(table: pd.DataFrame, records: Sequence[Record], chosen: int) -> Style
 
 
 def widths(table: pd.DataFrame) -> dict[str, Any]:
-    """How wide each column is, by its position: names are not unique below two levels."""
+    """Returns each column's width by position: names are not unique below two header levels."""
     columns = cast(list[tuple[str, str]], table.columns.to_list())
     alone = {group for group, _name in columns} == {"", READ_COMMITTED_GETS}
     pixels = {
@@ -91,8 +91,8 @@ def widths(table: pd.DataFrame) -> dict[str, Any]:
         (READ_COMMITTED_GETS, "key"): 64,
         (READ_COMMITTED_GETS, "value"): 420 if alone else 204,
     }
-    # Streamlit takes positions, although its type does not say so; the hidden index is the first of
-    # them.
+    # Streamlit accepts positions, although its type does not show it. The hidden index is the
+    # first.
     found: dict[Any, Any] = {
         at: {"width": pixels[column]} for at, column in enumerate(columns, start=1)
     }
@@ -100,7 +100,7 @@ def widths(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def balance_table(bounds: Bounds, counts: pd.DataFrame) -> pd.DataFrame:
-    """The strip in numbers: bounds and fates of every partition."""
+    """Shows the strip in numbers: bounds and fates of every partition."""
     rows = []
     for p in bounds.partitions:
         of = counts.loc[p.partition]
@@ -133,7 +133,7 @@ def header_table(headers: Headers) -> pd.DataFrame:
 
 
 def row_table(rows: Sequence[Row], topic: str, partitions: bool) -> pd.DataFrame:
-    """One row a record, with the way to Compare; with its partition where they are of several."""
+    """Builds one row per record, with a link to Compare, and its partition if there are several."""
     columns: dict[str, list[Any]] = (
         {"partition": [row.partition for row in rows]} if partitions else {}
     )
@@ -159,7 +159,7 @@ def row_table(rows: Sequence[Row], topic: str, partitions: bool) -> pd.DataFrame
 
 
 def row_tints(table: pd.DataFrame, rows: Sequence[Row], chosen: int | None) -> Styler:
-    """The table with each row in the tint of its fate; the chosen offset stands out."""
+    """Tints each row by its fate; the chosen offset stands out."""
     styles = []
     for row in rows:
         strength = 0.45 if row.offset == chosen else 0.0 if row.fate is Fate.COMMITTED else 0.16
@@ -172,7 +172,7 @@ def row_tints(table: pd.DataFrame, rows: Sequence[Row], chosen: int | None) -> S
 
 
 def group_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
-    """What each group still has to read, beside what other tools say."""
+    """Shows what each group still has to read, beside the figures of other tools."""
     return pd.DataFrame(
         {
             "group": [lag.group for lag in lags],
@@ -187,7 +187,7 @@ def group_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
 
 
 def group_partition_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
-    """The same partition by partition, with a sentence each."""
+    """Shows the same partition by partition, with a sentence each."""
     both = [(lag, p) for lag in lags for p in lag.partitions]
     return pd.DataFrame(
         {

@@ -1,5 +1,5 @@
-"""The head of every page about one topic: which topic, of which cluster, whose sink, and the way to
-look anew."""
+"""The header of every page about one topic: the topic, its cluster, the run whose sink it is, and a
+refresh button."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Body = Callable[[Services, Snapshot, bool], None]
 
 
 def page(settings: Settings, title: str, body: Body, follow: bool = True) -> None:
-    """The frame first; then `body(kafka, seen, live)`, again and again by itself while the topic's
-    run goes on, unless it does not `follow` that."""
+    """Draws the frame, then `body(kafka, seen, live)`. While the topic's run goes on, redraws the
+    body automatically, unless `follow` is False."""
     title_slot, topic_slot, verdict_slot, button_slot = st.columns(
         [1.25, 2.2, 0.7, 1.2], vertical_alignment="bottom"
     )
@@ -68,7 +68,7 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
 
 
 def empty(seen: Snapshot) -> bool:
-    """Whether nothing is in the topic, which is then said."""
+    """Whether the topic is empty; if so, shows a notice."""
     if not seen.bounds.offsets:
         st.info(
             "There is nothing in this topic: HW and log start are the same in every partition. "
@@ -85,7 +85,7 @@ def choose(
     left: DeltaGenerator,
     right: DeltaGenerator,
 ) -> None:
-    """Which topic: sinks of runs first, the newest first, then the others by name."""
+    """Asks for the topic: sinks of runs first, newest first, then the others by name."""
     st.session_state["topic_chosen"] = topic
     ordered = [name for name in reversed(sinks) if name in names]
     ordered += [name for name in names if name not in sinks]

@@ -1,5 +1,5 @@
-"""Which transactions are shown, and how their table reads. Pure: frames of `fates.transactions` in,
-frames out."""
+"""Selects transactions and builds their table. Pure: frames of `fates.transactions` in, frames
+out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topicproof.validators.facts.log_facts import ABORTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Fate
 
 PAGE = 100
-"""How many transactions are drawn and listed at once."""
+"""Number of transactions drawn and listed at once."""
 LANES_MAX = 24
 PRODUCERS_MAX = 500
 TINT_OF: Mapping[str, Fate] = {
@@ -28,7 +28,7 @@ TINT_OF: Mapping[str, Fate] = {
 
 
 def matching(found: pd.DataFrame, selection: TransactionsState) -> pd.DataFrame:
-    """Those that fit the selection, the latest to begin first."""
+    """Returns the transactions that match the selection, the latest to begin first."""
     fits = pd.Series(True, found.index)
     if selection.partition is not None:
         fits &= found["partition"] == selection.partition
@@ -44,8 +44,8 @@ def matching(found: pd.DataFrame, selection: TransactionsState) -> pd.DataFrame:
 
 
 def producer_ids(found: pd.DataFrame, chosen: int | None) -> list[int]:
-    """Producer ids to choose from: those that began a transaction last, and the one that is
-    chosen."""
+    """Returns the producer ids to choose from: those that began a transaction last, and the chosen
+    one."""
     latest = found.sort_values("first_timestamp", ascending=False, kind="stable")[
         "producer_id"
     ].unique()
@@ -53,22 +53,22 @@ def producer_ids(found: pd.DataFrame, chosen: int | None) -> list[int]:
 
 
 def timed(shown: pd.DataFrame, now_ms: int) -> pd.DataFrame:
-    """With `end_ms` (the marker's time; now, for one without) and `duration_ms`, which is never
-    below 0: records may carry any time that their producer likes."""
+    """Adds `end_ms` (the marker's time, or now without a marker) and `duration_ms`. The duration is
+    never below 0: producers may give records any timestamp."""
     end = shown["marker_timestamp"].fillna(now_ms).astype("int64")
     return shown.assign(end_ms=end, duration_ms=(end - shown["first_timestamp"]).clip(lower=0))
 
 
 def lanes(shown: pd.DataFrame) -> pd.Series[Any]:
-    """The row of the timeline for each: partition and producer id, or only the partition where that
-    would be too many rows."""
+    """Names each transaction's lane in the timeline: partition and producer id, or only the
+    partition if there would be too many lanes."""
     by_partition = "p" + shown["partition"].astype(str)
     by_both = by_partition + " · " + shown["producer_id"].astype(str)
     return by_both if by_both.nunique() <= LANES_MAX else by_partition
 
 
 def lane_order(shown: pd.DataFrame, named: pd.Series[Any]) -> list[str]:
-    """The rows of the timeline by partition and producer id; no more than there is room for."""
+    """Returns the lanes by partition and producer id, no more than fit."""
     ordered = shown.assign(lane=named).sort_values(["partition", "producer_id"], kind="stable")
     return list(dict.fromkeys(ordered["lane"]))[:LANES_MAX]
 
@@ -80,9 +80,9 @@ def table(
     opened: Sequence[OpenTransaction],
     reasons: Mapping[tuple[int, int], str],
 ) -> pd.DataFrame:
-    """One row a transaction and partition. `parts` are all partitions of a transaction, and
-    `reasons` why it was aborted, by partition and first offset; `names` are transactional ids by
-    producer id."""
+    """Builds one row per transaction and partition. `parts` are all partitions of a transaction,
+    and `reasons` why it was aborted, by partition and first offset. `names` are transactional ids
+    by producer id."""
     open_at = {(one.partition, one.start_offset): one for one in opened}
     places = list(zip(shown["partition"], shown["first_offset"], strict=True))
     return pd.DataFrame(
@@ -115,7 +115,7 @@ def table(
 
 
 def why(outcome: str, opened: OpenTransaction | None, reason: str | None) -> str:
-    """Why a transaction has not committed, as far as the coordinators and the log tell."""
+    """Explains why a transaction has not committed, as far as the coordinators and the log tell."""
     if outcome == OPEN:
         if opened is None:
             return "no marker within the bounds"
@@ -139,7 +139,7 @@ def why(outcome: str, opened: OpenTransaction | None, reason: str | None) -> str
 
 
 def tinted(listed: pd.DataFrame, shown: pd.DataFrame, chosen: tuple[int, int] | None) -> Styler:
-    """The table with each row in the tint of its outcome; the chosen one stands out."""
+    """Tints each row by its outcome; the chosen one stands out."""
     places = list(zip(shown["partition"], shown["first_offset"], strict=True))
     styles = [
         _style(outcome, place == chosen)

@@ -30,27 +30,27 @@ RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER = (
     "cluster",
 )
 VIEWS = (RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER)
-"""What the page Topics can show of a topic."""
+"""The views of a topic on the Topics page."""
 NEEDLE_CHARACTERS = 200
 WINDOW = 200
-"""How many offsets the tables show."""
+"""Number of offsets in the tables."""
 LEAD = 5
-"""How many of them lie before the offset that was asked for."""
+"""Number of them before the requested offset."""
 
 
 @dataclass(frozen=True)
 class CompareState:
-    """One place in one topic, and what is shown of it."""
+    """A place in a topic, and what is shown of it."""
 
     topic: str
     partition: int
     offset: int
-    """Where the tables begin, but for a short lead."""
+    """The offset where the tables begin, except for a short lead."""
     record: int
     """The offset shown in detail."""
     level: str
     fates: tuple[Fate, ...]
-    """Only these; empty: all."""
+    """The fates shown; empty: all."""
 
     @property
     def first(self) -> int:
@@ -60,7 +60,7 @@ class CompareState:
 def read_topic(
     params: Mapping[str, str], topics: Sequence[str], default: str
 ) -> tuple[str, list[str]]:
-    """The topic of the URL, and what had to be said about it."""
+    """Reads the topic of the URL; also returns notices about it."""
     wanted = params.get("topic")
     if wanted is None or wanted in topics:
         return wanted or default, []
@@ -72,9 +72,10 @@ def read_topic(
 def read_compare(
     params: Mapping[str, str], bounds: Bounds, worth: tuple[int, int] | None
 ) -> tuple[CompareState, list[str]]:
-    """The place of the URL within these bounds, and a notice for every value that did not fit.
+    """Reads the place in the URL within these bounds; also returns a notice for every invalid
+    value.
 
-    `worth` is a partition and offset worth looking at, for a URL that names none.
+    `worth` is a partition and offset worth showing, for a URL that names none.
     """
     notices: list[str] = []
     fallback = worth[0] if worth is not None else bounds.partitions[0].partition
@@ -96,7 +97,7 @@ def read_compare(
 
 
 def write_compare(place: CompareState) -> dict[str, str]:
-    """The URL's parameters that read back as this place."""
+    """Writes the URL parameters that read back as this place."""
     params = {"topic": place.topic, "partition": str(place.partition), "offset": str(place.offset)}
     if place.record != place.offset:
         params["record"] = str(place.record)
@@ -109,26 +110,26 @@ def write_compare(place: CompareState) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TransactionsState:
-    """Which transactions of one topic are shown, and which of them in detail."""
+    """The transactions of one topic that are shown, and the one shown in detail."""
 
     topic: str
     partition: int | None = None
-    """None: of every partition."""
+    """None: every partition."""
     producer: int | None = None
-    """None: of every producer id."""
+    """None: every producer id."""
     outcomes: tuple[str, ...] = ()
-    """Only these; empty: all."""
+    """The outcomes shown; empty: all."""
     skip: int = 0
-    """So many of the newest are left out."""
+    """Number of newest transactions to skip."""
     chosen: tuple[int, int] | None = None
-    """Partition and first offset of the one shown in detail."""
+    """Partition and first offset of the transaction shown in detail."""
 
 
 def read_transactions(
     params: Mapping[str, str], bounds: Bounds, found: pd.DataFrame
 ) -> tuple[TransactionsState, list[str]]:
-    """The selection of the URL among `found` (`fates.transactions`), and a notice for every value
-    that did not fit."""
+    """Reads the URL's selection among `found` (`fates.transactions`); also returns a notice for
+    every invalid value."""
     notices: list[str] = []
     partition = _number_or_none(params, "partition", notices)
     if partition is not None and partition not in {p.partition for p in bounds.partitions}:
@@ -162,7 +163,7 @@ def read_transactions(
 
 
 def write_transactions(selection: TransactionsState) -> dict[str, str]:
-    """The URL's parameters that read back as this selection."""
+    """Writes the URL parameters that read back as this selection."""
     params = {"topic": selection.topic}
     if selection.partition is not None:
         params["partition"] = str(selection.partition)
@@ -179,24 +180,24 @@ def write_transactions(selection: TransactionsState) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TopicsState:
-    """What of a topic the page Topics shows, and what its record browser looks for."""
+    """The view of a topic on the Topics page, and the search of its record browser."""
 
     topic: str
     view: str = RECORDS
     partition: int = 0
     offset: int | None = None
-    """Where a search begins; None: at `time`, or at the log start."""
+    """The offset where a search begins; None: at `time`, or at the log start."""
     time: str | None = None
-    """In ISO 8601; UTC unless it says otherwise."""
+    """ISO 8601; UTC unless it has a zone."""
     key: str = ""
     value: str = ""
     header: str = ""
-    """Text, or hexadecimal after `0x`, that must occur."""
+    """Required text, or hexadecimal after `0x`."""
     fates: tuple[Fate, ...] = ()
     record: int | None = None
     """The offset shown in detail."""
     level: str = COMMITTED
-    """Of the live tail."""
+    """Isolation level of the live tail."""
 
     @property
     def wanted(self) -> RecordQuery:
@@ -210,7 +211,7 @@ class TopicsState:
 
 
 def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState, list[str]]:
-    """What the URL looks for within these bounds, and a notice for every value that did not fit."""
+    """Reads the URL's search within these bounds; also returns a notice for every invalid value."""
     notices: list[str] = []
     p = _partition(params, bounds, bounds.partitions[0].partition, notices)
     offset = _number_or_none(params, "offset", notices)
@@ -242,7 +243,7 @@ def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState,
 
 
 def write_topics(look: TopicsState) -> dict[str, str]:
-    """The URL's parameters that read back as this."""
+    """Writes the URL parameters that read back as this view."""
     params = {"topic": look.topic, "view": look.view, "partition": str(look.partition)}
     if look.offset is not None:
         params["offset"] = str(look.offset)
@@ -261,8 +262,8 @@ def write_topics(look: TopicsState) -> dict[str, str]:
 
 
 def example_position(report: Report, example: Example) -> tuple[str, int, int, str] | None:
-    """Where an example is to be seen: in the sink, or, for what the sink lacks, in the source.
-    Topic, partition, offset and their words. None for a row of a table: Kafka does not have it."""
+    """Locates an example: in the sink or, for what the sink lacks, in the source. Returns topic,
+    partition, offset and their label. None for a row of a table: Kafka does not have it."""
     if example.offset is not None and not report.of_topic:
         return None
     if example.partition is not None and example.offset is not None:
@@ -280,7 +281,7 @@ def example_position(report: Report, example: Example) -> tuple[str, int, int, s
 
 
 def needle_bytes(text: str) -> bytes:
-    """The bytes that a person means: hexadecimal after `0x`, else the text itself."""
+    """Returns the bytes that a person means: hexadecimal after `0x`, otherwise the text itself."""
     if text[:2].lower() == "0x":
         try:
             return bytes.fromhex(text[2:])
@@ -303,7 +304,7 @@ def _partition(
 
 
 def _time_ms(text: str) -> int | None:
-    """Milliseconds since 1970; None for what is no time."""
+    """Parses a time into milliseconds since 1970; None if it is not a time."""
     try:
         found = datetime.fromisoformat(text.strip())
         return int(
@@ -326,7 +327,7 @@ def _one_of(
 def _chosen(
     params: Mapping[str, str], found: pd.DataFrame, notices: list[str]
 ) -> tuple[int, int] | None:
-    """The transaction that holds the offset that the URL names as `partition/offset`."""
+    """Finds the transaction that holds the offset in the URL, given as `partition/offset`."""
     text = params.get("transaction")
     if text is None:
         return None

@@ -1,8 +1,8 @@
-"""Every text that is computed: plural, joined, or chosen. One word for one idea; a number never
-without what it counts.
+"""Every computed text: plural, joined, or chosen. One word per idea; a number never without what it
+counts.
 
-Texts for `st.markdown` are given in Streamlit's Markdown; whatever came from a topic or a person
-passes `plain` first.
+Texts for `st.markdown` are Streamlit Markdown. Anything from a topic or a person first passes
+through `plain`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from topicproof.validators.report import Report
 
 @dataclass(frozen=True)
 class Word:
-    """How something is said: never by its colour alone."""
+    """How something is labelled: never by its colour alone."""
 
     word: str
     plural: str
     symbol: str
     colour: str
-    """A colour of Streamlit's Markdown; .streamlit/config.toml says which."""
+    """A colour of Streamlit's Markdown, defined in .streamlit/config.toml."""
     meaning: str = ""
 
 
@@ -150,7 +150,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+\-!|$~:&^=])")
 
 
 def plain(text: str) -> str:
-    """Text that Markdown shows as it is: no tag, link, image, formula or directive comes of it."""
+    """Escapes text for Markdown, so it cannot become a tag, link, image, formula or directive."""
     return _SPECIAL.sub(r"\\\1", text).replace("\n", " ")
 
 
@@ -159,12 +159,12 @@ def number(value: int | float | None) -> str:
 
 
 def count(value: int, noun: str, plural: str | None = None) -> str:
-    """`1 record`, `2,000 records`."""
+    """Formats `1 record`, `2,000 records`."""
     return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
 
 
 def moment(when: datetime | None) -> str:
-    """A time of the history, which is UTC without a zone, for a person."""
+    """Formats a time of the history, which is UTC without a zone, for a person."""
     return "–" if when is None else f"{when:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -193,7 +193,7 @@ def fate_label(fate: Fate) -> str:
 
 
 def balance(offsets: int, fates: Mapping[Fate, int]) -> str:
-    """`HW - start = committed + aborted + ...`, each term in its colour, with its symbol and its
+    """Formats `HW - start = committed + aborted + ...`, each term with its colour, symbol and
     word."""
     shown = [fate for fate in FATES if fate is not Fate.UNEXPLAINED or fates[fate]]
     terms = [_term(fates[fate], FATE_WORDS[fate]) for fate in shown]
@@ -205,7 +205,8 @@ def _term(value: int, word: Word) -> str:
 
 
 def report_balance(report: Report) -> str:
-    """The balance as the report has it; without the raw log, what has no record is no finer."""
+    """Formats the balance of the report; without the raw log, offsets without a record are not
+    divided further."""
     known = report.fates
     pairs = [
         (Fate.COMMITTED, known["committed"]),
@@ -228,7 +229,7 @@ def bin_sentence(width: int) -> str:
 
 
 def run_state(run: Run) -> Word:
-    """Where a run stands, in a word."""
+    """Describes the state of a run in a word."""
     if run.alive:
         word = "stopping" if run.stop_requested else str(run.state)
         return Word(word, word, ":material/sync:", "blue", "its process is at work")
@@ -254,7 +255,7 @@ def badge(word: Word, text: str | None = None) -> str:
 
 
 def stages(run: Run) -> str:
-    """The way of a run, with where it is."""
+    """Shows the stages of a run, with the current one."""
     if run.alive and run.state in STAGES:
         at = STAGES.index(run.state)
         names = [
@@ -272,7 +273,7 @@ def stages(run: Run) -> str:
 
 
 def progress_text(progress: Progress, alive: bool) -> str:
-    """The line on the progress bar."""
+    """Formats the line on the progress bar."""
     if not progress.stage:
         return "Waiting for the first look at its topics"
     total = progress.total
@@ -293,7 +294,7 @@ def progress_text(progress: Progress, alive: bool) -> str:
 
 
 def progress_share(progress: Progress) -> float:
-    """How far the bar is: 0 to 1. A run without an end shows how far it is behind its source."""
+    """Returns the progress from 0 to 1. A run without an end shows its lag behind its source."""
     if not progress.stage:
         return 0.0
     goal = progress.total if progress.total is not None else progress.filled
@@ -301,7 +302,7 @@ def progress_share(progress: Progress) -> float:
 
 
 def faults_sentence(run: Run) -> str:
-    """Which faults were planned, and how often they fired."""
+    """Describes which faults were planned, and how often they fired."""
     planned: Sequence[str] = run.plan.get("faults", ())
     fired = run.progress.faults
     aborts = run.plan.get("abort_probability", 0)
@@ -314,7 +315,7 @@ def faults_sentence(run: Run) -> str:
 
 
 def plan_sentence(run: Run) -> str:
-    """What a run was asked to do."""
+    """Describes the plan of a run."""
     plan = run.plan
     amount = (
         "until stopped" if plan.get("until_stopped") else count(plan.get("records", 0), "record")
@@ -328,7 +329,8 @@ def plan_sentence(run: Run) -> str:
 
 
 def short_transaction(name: str | None) -> str:
-    """`…-0/17, attempt 1`: enough to tell the transactions of one run apart in a narrow column."""
+    """Formats `…-0/17, attempt 1`: enough to tell the transactions of one run apart in a narrow
+    column."""
     if name is None:
         return ""
     head, slash, tail = name.rpartition("/")
@@ -336,7 +338,7 @@ def short_transaction(name: str | None) -> str:
 
 
 def transactions_balance(outcomes: Mapping[str, int]) -> str:
-    """`12 transactions = 9 committed + 2 aborted + 1 open`, each term in its colour."""
+    """Formats `12 transactions = 9 committed + 2 aborted + 1 open`, each term in its colour."""
     total = sum(outcomes.values())
     terms = [
         _term(outcomes.get(name, 0), word)
@@ -353,7 +355,7 @@ def outcome_label(outcome: str) -> str:
 
 
 def span(milliseconds: int) -> str:
-    """How long something took, from milliseconds to hours."""
+    """Formats a duration, from milliseconds to hours."""
     if abs(milliseconds) < 1_000:
         return f"{milliseconds:,} ms"
     return (
@@ -364,7 +366,7 @@ def span(milliseconds: int) -> str:
 
 
 def data_size(size: int) -> str:
-    """`812 B`, `1.2 MB`: in powers of 1,000."""
+    """Formats `812 B`, `1.2 MB`: in powers of 1,000."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= scale:
             return f"{size / scale:,.1f} {unit}"
@@ -372,7 +374,7 @@ def data_size(size: int) -> str:
 
 
 def open_word(one: OpenTransaction) -> Word:
-    """How an open transaction stands."""
+    """Describes the state of an open transaction."""
     if one.hanging:
         return Word("hanging", "hanging", ":material/lock_clock:", "red")
     if one.stuck:
@@ -383,7 +385,7 @@ def open_word(one: OpenTransaction) -> Word:
 
 
 def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
-    """What somebody can do about an open transaction."""
+    """Advises what to do about an open transaction."""
     if one.hanging:
         return (
             f"No client and no coordinator will end it; an operator can: topicproof abort {topic}"
@@ -418,7 +420,7 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
 
 
 def search_sentence(found: Search) -> str:
-    """How far a search came, and why it ended there."""
+    """Describes how far a search came, and why it ended there."""
     limits = {
         Stop.END: "that is the end of the partition",
         Stop.FOUND: f"it stopped because {count(len(found.rows), 'record')} were found",
@@ -435,7 +437,7 @@ def search_sentence(found: Search) -> str:
 
 
 def not_here(record: Record) -> str:
-    """What the table says where read_committed gets nothing; the whole sentence is `record.why`."""
+    """Formats a short reason why read_committed gets nothing; the full sentence is `record.why`."""
     return {
         Fate.ABORTED: "— not delivered: aborted",
         Fate.PENDING: "— withheld: still pending",
@@ -445,8 +447,8 @@ def not_here(record: Record) -> str:
 
 
 def heard(report: Report) -> set[Witness]:
-    """Whom a report heard: both readings always, the raw log where the balance tells markers,
-    others by its checks."""
+    """Lists the witnesses that a report heard: always both readings, the raw log if the balance
+    counts markers, others according to the checks."""
     both = {Witness.READ_COMMITTED, Witness.READ_UNCOMMITTED}
     raw_log = {Witness.RAW_LOG} if any(one.markers is not None for one in report.balance) else set()
     return both | raw_log | {witness for check in report.checked for witness in check.witnesses}
@@ -457,7 +459,7 @@ def denominator(check: Check | None) -> str:
 
 
 def finding_title(finding: Finding, check: Check | None) -> str:
-    """The head of a section of the verdict: outcome, kind, count and what it was counted in."""
+    """Formats the title of a verdict section: outcome, kind, count and denominator."""
     found = "not judged" if check is None else f"{finding.count:,}{denominator(check)}"
     title = KIND_TITLES.get(finding.kind, finding.kind.replace("_", " ").capitalize())
     return f"{badge(OUTCOME_WORDS[finding.outcome])} **{title}** · {plain(found)}"
@@ -474,7 +476,7 @@ def size(value: bytes | None) -> str:
 
 
 EXPOSED_WORDS = {False: "refused", True: "can reach the next transaction", None: ""}
-"""What becomes of a producer's late requests, by `is_exposed`."""
+"""What happens to a producer's late requests, by `is_exposed`."""
 EXPOSED = (
     "A late request can reach the next transaction of a client that keeps its epoch (KAFKA-17754):"
     " librdkafka, or Java before Kafka 4. It does no harm to a client that takes new epochs itself,"

@@ -1,8 +1,8 @@
-"""What is known of two topics beside their records: what they have lost, and whether they grew
+"""What is known of two topics besides their records: what they have lost, and whether they grew
 during the check.
 
-A verdict rests on premises: the judged range is whole, and it stands still. Whoever takes the
-readings writes down here what they saw of that. The premises themselves are kinds of finding
+A verdict rests on premises: the judged range is complete and does not move. The code that takes the
+readings records its observations here. The premises themselves are kinds of finding
 (validators/expectation.py, PREMISES).
 """
 
@@ -17,9 +17,10 @@ class Removed:
     """Offsets of one partition's judged range that Kafka has removed."""
 
     below: int = 0
-    """Below the log start: retention or DeleteRecords removed them."""
+    """Offsets below the log start: retention or DeleteRecords removed them."""
     inside: int = 0
-    """At or above it, in no batch any more or emptied inside one: compaction removed them."""
+    """Offsets at or above the log start, in no batch any more or in an emptied one: compaction
+    removed them."""
 
     @property
     def offsets(self) -> int:
@@ -41,25 +42,25 @@ class Growth:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What was seen of both topics. Runs know their range and judge when it is over: they are
-    looked at once."""
+    """Observations of both topics. Runs know their range and are judged afterwards, so one look is
+    enough."""
 
     looked: bool = False
-    """Whether anybody looked at all."""
+    """Whether the topics were inspected at all."""
     source_removed: Mapping[int, Removed] = field(default_factory=dict)
-    """By partition; partitions that have lost nothing are left out."""
+    """By partition, without partitions that have lost nothing."""
     sink_removed: Mapping[int, Removed] = field(default_factory=dict)
     growth: tuple[Growth, ...] = ()
     watched: bool = False
-    """Whether the topics were looked at twice, so that no growth means rest."""
+    """Whether the topics were looked at twice; only then does the absence of growth mean rest."""
     source_lso: Mapping[int, int] = field(default_factory=dict)
-    """The source's last stable offsets, by partition. Inputs at and above one are pending: not due
-    yet."""
+    """The source's last stable offsets, by partition. Inputs at and above them are pending, so not
+    due."""
     offsets_after: Mapping[int, int] | None = None
-    """The consumer group's committed offsets, asked after the readings' bounds; None without a
+    """The consumer group's committed offsets, read after the readings' bounds; None without a
     group."""
     due_told: bool = False
-    """Whether it was known before the sink's bounds were taken of which inputs outputs are due."""
+    """Whether it was known, before the sink's bounds were taken, which inputs have due outputs."""
     policies: Mapping[str, str] = field(default_factory=dict)
     """Each topic's `cleanup.policy`, with its retention."""
 

@@ -1,4 +1,4 @@
-"""What a contract says of two topics beyond the guarantee and the number of outputs."""
+"""Contract terms for two topics, beyond the guarantee and the number of outputs."""
 
 from __future__ import annotations
 
@@ -10,40 +10,38 @@ from topicproof.validators.lineage.identity import KEYS, Match
 
 @dataclass(frozen=True)
 class Thresholds:
-    """More than this is a warning: shown beside a verdict, and no part of it. None: no matter how
-    much."""
+    """Limits above which the report warns, beside the verdict. None: no limit."""
 
     pending: int | None = None
     """Offsets at and above the last stable offset."""
     aborted_share: float | None = None
-    """Of the records below the last stable offset."""
+    """Share of the records below the last stable offset."""
 
 
 @dataclass(frozen=True)
 class ContractTerms:
-    """Nothing, unless somebody says more."""
+    """The terms of a contract; the defaults add nothing."""
 
     match: Match = KEYS
-    """What identity by key takes for the key on either side."""
+    """What serves as the key on each side, for identity by key."""
     value: str | None = None
-    """Spark SQL over the source record (validators/expected.py, `record`): what the value of its
-    output must be, as text. For inputs with one output."""
+    """Spark SQL over the source record (validators/expected.py, `record`): the required value of
+    its output, as text. For inputs with one output."""
     offsets: Mapping[int, int] | None = None
     """The consumer group's committed offsets of the source, by partition; they must agree with the
     output."""
     require: tuple[str, ...] | None = None
-    """The kinds that make the verdict; None: the guarantee's own."""
+    """The kinds that make the verdict; None: those of the guarantee."""
     warn: Thresholds = Thresholds()
     retained: bool = False
-    """Whether only what the topics still hold is judged, and what Kafka has removed is nobody's
-    question."""
+    """Whether only what the topics still hold is judged, regardless of what Kafka has removed."""
 
     repeats: bool = False
-    """Whether the guarantee allows outputs to be repeated."""
+    """Whether the guarantee allows repeated outputs."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds that it asks for by saying more."""
+        """The kinds that these terms require."""
         said = (
             ("wrong_value", self.value),
             ("offset_ahead", self.offsets),

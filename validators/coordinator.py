@@ -1,8 +1,7 @@
-"""What the transaction coordinators and the leaders of the partitions answered, as a witness of a
-ledger.
+"""Answers of the transaction coordinators and partition leaders, as a witness of a ledger.
 
-Facts, not frames: there are few of them, they are counted when they come, and a sound topic costs
-no Spark job.
+Facts, not frames: there are few of them, they are counted on arrival, and a sound topic costs no
+Spark job.
 """
 
 from __future__ import annotations
@@ -16,75 +15,76 @@ from pyspark.sql import DataFrame, SparkSession
 from topicproof.validators.evidence import COLUMNS
 
 CLEANUP_MS = 10_000
-"""How often a coordinator looks for transactions beyond their timeout, by default
-(`transaction.abort.timed.out.transaction.cleanup.interval.ms`): one may be that much older."""
+"""Default interval at which a coordinator looks for expired transactions
+(`transaction.abort.timed.out.transaction.cleanup.interval.ms`): a transaction may exceed its
+timeout by this much."""
 STUCK_MS = 10_000
-"""A marker that is on its way for longer than this is stuck, not slow: it is tried again every few
-ms."""
+"""A marker that takes longer than this is stuck, not slow: brokers retry every few ms."""
 PREPARED = ("PrepareCommit", "PrepareAbort")
-"""The outcome is decided and on its way to the partitions as markers. It should take
+"""The outcome is decided, and markers are on their way to the partitions. This should take
 milliseconds."""
 
 TWO_PHASE_TIMEOUT_MS = 2**31 - 1
-"""The timeout of a transaction that takes part in a two-phase commit (KIP-939): its coordinator
-never aborts it. Brokers give it to no other, and do not tell whether it is prepared."""
+"""The timeout of a transaction in a two-phase commit (KIP-939): its coordinator never aborts it.
+Brokers give this timeout to no other transaction, and do not tell whether it is prepared."""
 
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """One transaction that one partition holds open."""
+    """A transaction that one partition holds open."""
 
     partition: int
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    """Of the last marker that its producer has here; -1: none yet."""
+    """Epoch in the producer's last marker here; -1: no marker yet."""
     start_offset: int
     """Its first record here; read_committed readers stop at the smallest of these."""
     transactional_id: str | None
     """None when no coordinator knows the producer."""
     state: str | None
-    """The coordinator's word: Ongoing, PrepareCommit, PrepareAbort; None when it does not know the
-    producer. Of a hanging one it may be anything: it is said of another transaction of the same
-    producer."""
+    """The coordinator's state: Ongoing, PrepareCommit, PrepareAbort; None if it does not know the
+    producer. For a hanging transaction it may be anything, as it describes another transaction of
+    the same producer."""
     age_ms: int
-    """Since it began, by the coordinator's record; for a hanging one, since its producer last wrote
-    here."""
+    """Time since it began, by the coordinator's record; for a hanging transaction, since its
+    producer last wrote here."""
     timeout_ms: int | None
-    """After this long its coordinator aborts it; None for a hanging one, which nothing aborts."""
+    """Its coordinator aborts it after this time; None for a hanging transaction, which nothing
+    aborts."""
     records: int
     """Its own data records here."""
     withheld: int
-    """Data records from its first one on: its own, and those of others that wait behind it."""
+    """Data records from its first one on: its own, and those of others that wait for it."""
     hanging: bool
     decided_ms: int | None = None
-    """How long ago its coordinator decided how it ends; None: it has not, or its log was not
-    read."""
+    """Time since its coordinator decided the outcome; None: undecided, or the coordinator's log was
+    not read."""
 
     @property
     def name(self) -> str:
-        """Its transactional id, or what is known instead."""
+        """Its transactional id, or what else is known of it."""
         return self.transactional_id or f"producer {self.producer_id}"
 
     @property
     def overdue(self) -> bool:
-        """Its coordinator should have aborted it by now."""
+        """Whether its coordinator should have aborted it by now."""
         return self.timeout_ms is not None and self.age_ms > self.timeout_ms + CLEANUP_MS
 
     @property
     def two_phase(self) -> bool:
-        """Another system decides how it ends, and may count it as committed already."""
+        """Whether another system decides its outcome, and may already consider it committed."""
         return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
 
     @property
     def stuck(self) -> bool:
-        """It was decided, but after all this time its marker is not here."""
+        """Whether it was decided, but its marker is still missing after all this time."""
         late = self.overdue if self.decided_ms is None else self.decided_ms > STUCK_MS
         return not self.hanging and self.state in PREPARED and late
 
     @property
     def why(self) -> str:
-        """One sentence for a person."""
+        """A sentence for a person."""
         records = "1 record" if self.withheld == 1 else f"{self.withheld:,} records"
         effect = (
             f"withholds {records} of partition {self.partition} from offset"
@@ -120,8 +120,8 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class UnstableOffset:
-    """A group's offset that a transaction wants to move and has not: whoever takes the partition
-    over must wait."""
+    """A group's offset that an unfinished transaction is about to move: the next owner of the
+    partition must wait."""
 
     group: str
     topic: str
@@ -132,12 +132,12 @@ class UnstableOffset:
 
     @property
     def stuck(self) -> bool:
-        """Nothing that ends by itself holds it."""
+        """Whether no holder will end by itself."""
         return all(each.hanging or each.overdue for each in self.holders)
 
     @property
     def why(self) -> str:
-        """One sentence for a person."""
+        """A sentence for a person."""
         names = " or ".join(each.name for each in self.holders)
         age = f"{max(each.age_ms for each in self.holders) / 1000:.1f} s"
         said = "which should have ended by now" if self.stuck else "which is under way"
@@ -150,23 +150,22 @@ class UnstableOffset:
 
 @dataclass(frozen=True)
 class Coordinator:
-    """Asked once, beside the readings."""
+    """The answers, taken once, beside the readings."""
 
     partitions: int
-    """Of the sink: the leader of each was asked for its producers."""
+    """Sink partitions: the leader of each was asked for its producers."""
     open: tuple[OpenTransaction, ...]
-    """On the sink."""
+    """Open transactions on the sink."""
     offsets: int
-    """Offsets that groups have on the source: each was asked for with the wish that it be
-    stable."""
+    """Offsets of groups on the source; each was requested as a stable offset."""
     unstable: tuple[UnstableOffset, ...]
 
 
 class Row(NamedTuple):
-    """A row of evidence that is about a transaction, not about a record."""
+    """A row of evidence about a transaction rather than a record."""
 
     partition: int | None
-    """None for a place that is not in the sink."""
+    """None for a place outside the sink."""
     offset: int | None
     transaction: str
     explained_by: str | None
@@ -175,11 +174,12 @@ class Row(NamedTuple):
 
 
 def row(each: OpenTransaction, why: str, explained_by: str | None = None) -> Row:
-    """A row at the transaction's place in the sink; the more it withholds, the worse it is."""
+    """Returns a row at the transaction's place in the sink; the more it withholds, the worse it
+    is."""
     return Row(each.partition, each.start_offset, each.name, explained_by, each.withheld, why)
 
 
 def told(spark: SparkSession, rows: Iterable[Row]) -> DataFrame | None:
-    """The rows as evidence, None if there is none."""
+    """Returns the rows as evidence; None if there are none."""
     found = [(one.partition, one.offset, None, None, None, None, *one[2:]) for one in rows]
     return spark.createDataFrame(found, COLUMNS) if found else None

@@ -1,4 +1,4 @@
-"""The shape that every validator's rows have, and the words its counts are said in."""
+"""The columns of every validator's rows, and the wording of their counts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ COLUMNS = (
 )
 """One row of evidence.
 
-`partition`, `offset`: where it shows in the sink; null where the sink holds nothing (a gap).
-`transaction`: `<transactional id>/<sequence>/<attempt>`, if the record says so.
+`partition`, `offset`: its place in the sink; null if the sink holds nothing (a gap).
+`transaction`: `<transactional id>/<sequence>/<attempt>`, if the record names it.
 `explained_by`: the kind, or the circumstance, that caused this row; null for a primary row.
-`badness`: the higher, the earlier it is shown; comparable within one kind only.
+`badness`: rows with higher values come first; comparable within one kind only.
 `why`: one sentence for a person."""
 
 
 def evidence(
     rows: DataFrame, badness: Column, why: Column, explained_by: Column | None = None
 ) -> DataFrame:
-    """`rows` of the ledger's sink as rows of evidence."""
+    """Turns `rows` of the ledger's sink into rows of evidence."""
     given = rows.withColumns(
         {
             "transaction": _transaction(),
@@ -43,7 +43,7 @@ def evidence(
 
 
 def of_log(rows: DataFrame) -> DataFrame:
-    """Rows of the raw log, which know neither lineage nor headers, with nulls in their place."""
+    """Adds nulls for lineage and headers to rows of the raw log, which have neither."""
     types = {
         "source_topic": "string",
         "source_partition": "int",
@@ -57,8 +57,7 @@ def of_log(rows: DataFrame) -> DataFrame:
 
 
 def of_source(rows: DataFrame, topic: str) -> DataFrame:
-    """Rows of the source, of which the sink holds no record, with nulls for what that would
-    tell."""
+    """Adds nulls for the sink's columns to rows of the source without a record in the sink."""
     types = {
         "partition": "int",
         "offset": "long",
@@ -71,7 +70,7 @@ def of_source(rows: DataFrame, topic: str) -> DataFrame:
 
 
 def together(frames: Sequence[DataFrame]) -> DataFrame | None:
-    """Rows of evidence in one frame; None if there is no frame."""
+    """Joins rows of evidence into one frame; None if there is none."""
     return reduce(lambda some, more: some.unionByName(more), frames) if frames else None
 
 
@@ -96,9 +95,9 @@ def removed(
     policies: Mapping[str, str],
     accepted: bool,
 ) -> DataFrame | None:
-    """One row of evidence for each partition that has lost records. `policies`: each topic's
-    `cleanup.policy`. `accepted`: the contract judges only what is still there, so that nothing
-    depends on it."""
+    """Returns one row of evidence for each partition that has lost records. `policies`: each
+    topic's `cleanup.policy`. `accepted`: the contract judges only what is still there, so nothing
+    depends on the loss."""
     rows = []
     for one in bounds.partitions:
         gone = lost.get(one.partition, Removed())
@@ -119,7 +118,7 @@ def removed(
 
 
 def records(count: str, kind: str = "") -> Column:
-    """`1 record`, `20 aborted records`, of the count in a column."""
+    """Formats a count column as `1 record`, `20 aborted records`."""
     noun = f"{kind} record".strip()
     return F.format_string(f"%d {noun}%s", count, F.when(F.col(count) == 1, "").otherwise("s"))
 

@@ -1,12 +1,12 @@
-"""Found is not wrong: which kinds break which guarantee, and how outcomes are merged.
+"""Found is not wrong: decides which kinds break which guarantee, and how outcomes are merged.
 
-A row is judged by its cause: a primary row by its own kind, an explained one by what explains it.
-So an order row that a duplicate explains breaks exactly_once, as the duplicate does, and does not
-break at_least_once.
+A row is judged by its cause: a primary row by its own kind, an explained row by the kind that
+explains it. So an order row that a duplicate explains breaks exactly_once but not at_least_once,
+like the duplicate itself.
 
-A kind counts for the verdict in one of three ways. A required one must hold: unheard or empty, it
-is UNKNOWN, and so is the verdict. A contradiction counts only where it is found: it can break
-exactly_once and never be missed. An advisory one never counts: it is looked for and shown.
+A kind counts for the verdict in one of three ways. A required kind must hold: unheard or empty, it
+makes the verdict UNKNOWN. A contradiction counts only if it is found: it can break exactly_once,
+but its absence never matters. An advisory kind never counts; it is looked for and shown.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from topicproof.validators.finding import Guarantee, Outcome
 
 RANGE = "range"
-"""Explains rows outside the judged range: not looked at, so neither right nor wrong."""
+"""Explains rows outside the judged range: not examined, so neither right nor wrong."""
 PENDING = "pending"
 """Explains rows that an open transaction may still settle: unknown."""
 MOVEMENT = "movement"
-"""Explains rows of topics that grew during the check, where nothing tells what was due: unknown."""
+"""Explains rows of topics that grew during the check, if nothing tells what was due: unknown."""
 UNTOLD = "no_offset"
-"""Explains rows of a source partition of which the group has committed no offset: unknown."""
+"""Explains rows of a source partition without a committed offset of the group: unknown."""
 
 PROMISES: Mapping[Guarantee, str] = {
     Guarantee.EXACTLY_ONCE: "exactly once",
@@ -47,7 +47,7 @@ EXEMPT: Mapping[Guarantee, Mapping[str, str]] = {
         "offset_ahead": "at most once commits the offset before the output",
     },
 }
-"""Kinds that a guarantee allows, each with the reason. They are looked for, and shown, and break
+"""Kinds that a guarantee allows, with the reason. They are looked for and shown, and break
 nothing."""
 
 REQUIRED: Mapping[Guarantee, tuple[str, ...]] = {
@@ -55,7 +55,7 @@ REQUIRED: Mapping[Guarantee, tuple[str, ...]] = {
     Guarantee.AT_LEAST_ONCE: ("gap", "order", "phantom"),
     Guarantee.AT_MOST_ONCE: ("duplicate", "order", "phantom"),
 }
-"""The kinds that make the verdict unless a contract names others."""
+"""The kinds that make the verdict, unless a contract names others."""
 
 CONTRADICTIONS: Mapping[Guarantee, tuple[str, ...]] = {
     Guarantee.EXACTLY_ONCE: (
@@ -72,14 +72,13 @@ CONTRADICTIONS: Mapping[Guarantee, tuple[str, ...]] = {
         "precommitted_read",
         "poll_skip",
     ),
-    # Whatever is repeated or lost: what was aborted in the source is nobody's input.
+    # Even if records are repeated or lost, a record aborted in the source is never an input.
     Guarantee.AT_LEAST_ONCE: ("aborted_input",),
     Guarantee.AT_MOST_ONCE: ("aborted_input",),
 }
 """Kinds in which witnesses contradict one another, or the log contradicts itself. A primary row
-breaks the guarantee. An unheard witness or nothing to look at leaves the verdict to the others:
-topics without a transaction are judged too.
-"""
+breaks the guarantee. If a witness was not heard, or there is nothing to examine, the other kinds
+decide: topics without a transaction are judged too."""
 
 _MATCHED = (
     "duplicate",
@@ -96,14 +95,14 @@ _MATCHED = (
 
 @dataclass(frozen=True)
 class Premise:
-    """What other kinds rest on. Where it is broken, they never hold."""
+    """A condition that other kinds rest on. If it is broken, they never hold."""
 
     kinds: tuple[str, ...]
-    """Those that rest on it."""
+    """The kinds that rest on it."""
     remedy: str
-    """What to do, in one sentence."""
+    """The remedy, in one sentence."""
     asked: str = ""
-    """Where it is asked; empty: always."""
+    """The condition for asking it; empty: always."""
 
 
 PREMISES: Mapping[str, Premise] = {
@@ -143,16 +142,16 @@ PREMISES: Mapping[str, Premise] = {
         " there.",
     ),
 }
-"""What is asked before any kind is judged. A broken premise is UNKNOWN, and so is every row of
-another kind that it explains. What is a violation all the same stays one."""
+"""Conditions that are checked before any kind is judged. A broken premise is UNKNOWN, and so is
+every row of another kind that it explains. What is a violation regardless remains one."""
 
 BY_CONTRACT: Mapping[str, str] = {
     "wrong_value": "no contract says what the values must be",
     "offset_ahead": "no contract names a consumer group",
     "offset_behind": "no contract names a consumer group",
 }
-"""Kinds that are required where a contract asks for them, each with why it is else not looked
-for."""
+"""Kinds that are required if a contract asks for them, each with the reason why it is otherwise not
+looked for."""
 
 ADVISORY: Mapping[str, str] = {
     "intruder": "who else may write to a topic is for its owner to say",
@@ -173,12 +172,12 @@ ADVISORY: Mapping[str, str] = {
     "movement": "topics that move are judged on a cut, and the rest is not judged yet",
     "source_pending": "no output is due of an input that is pending",
 }
-"""Kinds that break no guarantee, each with the reason. They are looked for, and shown, and do not
+"""Kinds that break no guarantee, with the reason. They are looked for and shown, but do not
 count."""
 
 COVERAGE = ("movement", "source_pending")
-"""Kinds that tell what a verdict leaves out. They are always looked for, also where a contract
-names its kinds."""
+"""Kinds that show what a verdict leaves out. They are always looked for, even if a contract names
+its kinds."""
 
 NORMAL = frozenset(
     {
@@ -197,19 +196,19 @@ EXIT_CODES: Mapping[Outcome, int] = {Outcome.HOLDS: 0, Outcome.VIOLATED: 1, Outc
 
 
 def merge(outcomes: Iterable[Outcome]) -> Outcome:
-    """The worst of them; of none, UNKNOWN: who asked nothing knows nothing."""
+    """Returns the worst outcome; UNKNOWN if there is none: without questions nothing is known."""
     found = set(outcomes)
     return next((outcome for outcome in WORST_FIRST if outcome in found), Outcome.UNKNOWN)
 
 
 def looked_for(kind: str, guarantee: Guarantee) -> bool:
-    """Whether a kind that is not required is looked for all the same, and shown."""
+    """Whether a kind is looked for and shown although it is not required."""
     known = (EXEMPT[guarantee], ADVISORY, CONTRADICTIONS[Guarantee.EXACTLY_ONCE])
     return any(kind in kinds for kinds in known)
 
 
 def judge_rows(kind: str, causes: Mapping[str | None, int], guarantee: Guarantee) -> Outcome:
-    """The outcome of a kind whose rows have these causes (None: primary) under a guarantee."""
+    """Judges a kind whose rows have these causes (None: primary), under a guarantee."""
     return merge(
         [_judge_cause(cause or kind, kind, guarantee) for cause, count in causes.items() if count]
         or [Outcome.HOLDS]
@@ -217,7 +216,8 @@ def judge_rows(kind: str, causes: Mapping[str | None, int], guarantee: Guarantee
 
 
 def reason_not_required(kind: str, guarantee: Guarantee, chosen: bool) -> str:
-    """Why a kind does not count for the verdict. `chosen`: the contract named the kinds itself."""
+    """Explains why a kind does not count for the verdict. `chosen`: the contract named the kinds
+    itself."""
     if kind in EXEMPT[guarantee]:
         return f"Not required: {EXEMPT[guarantee][kind]}."
     if chosen:

@@ -1,14 +1,14 @@
-"""How many outputs an input must have, and so which outputs the sink must hold.
+"""How many outputs an input must have, and thus which outputs the sink must hold.
 
 - `one_to_one`: each input has exactly one, of index 0.
-- `one_to_many`: each input has as many as its count says, with indices 0 to count - 1. A count of 0
-  is a filtered input.
-- `zero_or_one` with a count: as `one_to_many` with 0 or 1.
+- `one_to_many`: each input has as many as its count states, with indices 0 to count - 1. A count of
+  0 is a filtered input.
+- `zero_or_one` with a count: like `one_to_many` with 0 or 1.
 - `zero_or_one` without a count: an input without a record in the sink was filtered out or lost.
-  Nothing in the topics tells which, so such inputs are not judged. An output that was produced and
-  never committed is missing all the same: the pipeline did make it. A second output is too many.
+  Nothing in the topics tells which, so such inputs are not judged. An output that was produced but
+  never committed still counts as missing: the pipeline did make it. A second output is too many.
 
-A count that is null, negative or beyond `COUNT_MAX` is a doubt: then nothing is judged.
+A count that is null, negative or above `COUNT_MAX` is a doubt: then nothing is judged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from topicproof.validators.finding import Bounds
 from topicproof.validators.offsets import between
 
 COUNT_MAX = 1_000_000
-"""An input with more outputs than this is a slip of the expression."""
+"""Maximum outputs of an input; a higher count is a mistake in the expression."""
 
 
 class Expect(StrEnum):
@@ -36,7 +36,7 @@ class Expect(StrEnum):
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected of each input. Raises ValueError for a count that does not go with the
+    """The outputs expected of each input. Raises ValueError for a count that does not fit the
     kind."""
 
     kind: Expect = Expect.ONE_TO_ONE
@@ -52,12 +52,12 @@ class Expected:
 
     @property
     def most(self) -> int | None:
-        """How many outputs any input may have; None for any number."""
+        """Maximum outputs of any input; None for no limit."""
         return None if self.kind is Expect.ONE_TO_MANY else 1
 
     def counts(self, source: DataFrame, bounds: Bounds) -> DataFrame | None:
-        """By input within the bounds: source_partition, source_offset, expected (null where no
-        valid count is known). None where every input has the same."""
+        """Returns the counts by input within the bounds: source_partition, source_offset, expected
+        (null if no valid count is known). None if every input has the same count."""
         if self.count is None:
             return None
         inputs = source.where(between("partition", "offset", bounds, "lso"))
@@ -81,15 +81,15 @@ ONE_TO_ONE = Expected()
 
 
 def record(reading: DataFrame, topic: str) -> DataFrame:
-    """A reading as expressions see it: topic, partition, offset, timestamp, headers, and key and
-    value as text, byte by byte what they are, so that `cast(value as bigint)` and
-    `get_json_object(value, '$.id')` can be written."""
+    """Prepares a reading for expressions: topic, partition, offset, timestamp, headers, and key and
+    value as text, byte by byte. So `cast(value as bigint)` and `get_json_object(value, '$.id')`
+    work."""
     texts = {name: F.col(name).cast("string") for name in ("key", "value")}
     return reading.withColumns({**texts, "topic": F.lit(topic)})
 
 
 def outputs_of(counts: DataFrame) -> DataFrame:
-    """One row per output: source_partition, source_offset, output_index."""
+    """Returns one row per output: source_partition, source_offset, output_index."""
     counted = counts.where(F.col("expected") > 0)
     index = F.explode(F.sequence(F.lit(0), F.col("expected") - 1)).alias("output_index")
     return counted.select("source_partition", "source_offset", index)

@@ -1,5 +1,4 @@
-"""What is said: the frozen vocabulary of the judging side. DataFrames measure; these dataclasses
-speak.
+"""The fixed vocabulary of judging. DataFrames measure; these dataclasses report.
 
 Everything here round-trips to JSON through `report.py` and knows neither Spark nor Kafka.
 """
@@ -15,7 +14,7 @@ EXAMPLES_MAX = 20
 
 
 class Outcome(StrEnum):
-    """The three answers a check can give, and their order when merged: VIOLATED, UNKNOWN, HOLDS."""
+    """The three results of a check, and their precedence when merged: VIOLATED, UNKNOWN, HOLDS."""
 
     HOLDS = "HOLDS"
     VIOLATED = "VIOLATED"
@@ -23,7 +22,7 @@ class Outcome(StrEnum):
 
 
 class Fate(StrEnum):
-    """What became of an offset within the bounds. Closed set; every offset has exactly one."""
+    """What became of an offset within the bounds. A closed set; every offset has exactly one."""
 
     COMMITTED = "COMMITTED"
     """Visible at both levels: its transaction committed, or it never was in one."""
@@ -31,13 +30,13 @@ class Fate(StrEnum):
     """Visible to read_uncommitted only, below the last stable offset: its transaction was
     aborted."""
     PENDING = "PENDING"
-    """At or above the last stable offset: of an open transaction, or stuck behind one."""
+    """At or above the last stable offset: of an open transaction, or held back by one."""
     MARKER = "MARKER"
     """A commit or abort marker, seen in the raw log; no consumer receives it."""
     GONE = "GONE"
-    """The batch headers prove that nothing is there any more: compacted or deleted."""
+    """The batch headers prove that nothing is left there: compacted or deleted."""
     NO_RECORD = "NO_RECORD"
-    """In neither reading, and the raw log was not heard: a marker or gone, no finer."""
+    """In neither reading, and the raw log was not heard: a marker or gone, undecided."""
     UNEXPLAINED = "UNEXPLAINED"
     """None of the above. Must be 0: otherwise the readings or the broker cannot be trusted."""
 
@@ -51,13 +50,13 @@ class Witness(StrEnum):
     COORDINATOR = "coordinator"
     JOURNAL = "journal"
     SOURCE_LOG = "source_log"
-    """The source's own raw log: which of its records were aborted."""
+    """The source's own raw log: shows which of its records were aborted."""
     READER = "reader"
     """A read_committed reader that polled the sink while it was written (validators/polled.py)."""
 
 
 class Guarantee(StrEnum):
-    """What a run promised."""
+    """The promise of a run."""
 
     AT_MOST_ONCE = "at_most_once"
     AT_LEAST_ONCE = "at_least_once"
@@ -65,21 +64,22 @@ class Guarantee(StrEnum):
 
 
 class Order(StrEnum):
-    """Within what the outputs of a source partition stand in the order of their inputs, in each
+    """The scope in which a source partition's outputs follow the order of their inputs, in each
     sink partition."""
 
     PER_SOURCE_PARTITION = "per_source_partition"
-    """All of them: one writer at a time takes the source partition's inputs in turn."""
+    """All outputs: one writer at a time processes the source partition's inputs in turn."""
     NONE = "none"
     """Nothing is promised."""
     PER_KEY = "per_key"
-    """Those of one key: a shuffle hands a source partition's inputs to several writers, each key to
-    one of them."""
+    """Outputs of one key: a shuffle distributes a source partition's inputs over several writers,
+    each key to one of them."""
 
 
 @dataclass(frozen=True)
 class PartitionBounds:
-    """One partition's range, taken once before any reading. `end`s are exclusive, in offsets."""
+    """One partition's range, taken once before any reading. `lso` and `hw` are exclusive, in
+    offsets."""
 
     partition: int
     start: int
@@ -101,21 +101,21 @@ class Part:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A topic's ranges at one moment; or those of several topics as one, whose partitions are
-    numbered through."""
+    """The partition ranges of a topic at one moment; or those of several topics as one, with
+    partitions numbered consecutively."""
 
     topic: str
     partitions: tuple[PartitionBounds, ...]
     parts: tuple[Part, ...] = ()
-    """Where there are several topics."""
+    """The topics, if there are several."""
 
     @property
     def offsets(self) -> int:
-        """How many offsets lie in the bounds: the left side of the balance."""
+        """Number of offsets in the bounds: the left side of the balance."""
         return sum(p.hw - p.start for p in self.partitions)
 
     def place(self, partition: int) -> tuple[str, int]:
-        """The topic and the partition in it that `partition` is."""
+        """Returns the topic of `partition`, and its number there."""
         for part in reversed(self.parts):
             if partition >= part.first:
                 return part.topic, partition - part.first
@@ -124,7 +124,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Origin:
-    """The cluster and the topics that a verdict is about, by the ids that Kafka gave them."""
+    """The cluster and topics that a verdict is about, with the ids that Kafka assigned."""
 
     cluster: str | None
     topics: Mapping[str, str | None]
@@ -136,8 +136,8 @@ class Balance:
     """Where one partition's offsets went. `offsets` is HW - start and the sum of the fates below
     it.
 
-    Without the raw log `markers`, `gone` and `never_transactional` are None, and `no_record` is
-    what has no record; with it, `no_record` is None.
+    Without the raw log, `markers`, `gone` and `never_transactional` are None, and `no_record`
+    counts offsets without a record. With it, `no_record` is None.
     """
 
     partition: int
@@ -151,23 +151,24 @@ class Balance:
     unexplained: int
     """Must be 0. Negative when more was seen than there are offsets."""
     never_transactional: int | None
-    """Those of `committed` that were in no transaction."""
+    """Committed records that were in no transaction."""
 
 
 @dataclass(frozen=True)
 class Transactions:
-    """How many transactions ended how; None where no witness tells."""
+    """Transactions by outcome; None if no witness tells."""
 
     committed: int | None
     aborted: int | None
     open: int | None
     told_by: str | None
-    """`headers`: each counts once. `raw_log`: it counts once a partition it wrote to."""
+    """`headers`: each transaction counts once. `raw_log`: it counts once per partition it wrote
+    to."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One place where a finding shows. `lineage` is `topic/partition/offset/index` of the input."""
+    """A place where a finding shows. `lineage` is `topic/partition/offset/index` of the input."""
 
     partition: int | None
     """Sink partition; None where the sink holds no record (a gap)."""
@@ -180,8 +181,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one validator found. Found is not the same as wrong: `outcome` is judged by the
-    expectation."""
+    """The result of one validator. Found is not wrong: the expectation determines `outcome`."""
 
     kind: str
     outcome: Outcome
@@ -198,11 +198,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A question that was asked, and its denominator."""
+    """A question that was asked, with its denominator."""
 
     kind: str
     records: int
-    """How many records, pairs or transactions it looked at. 0 can never hold."""
+    """Number of records, pairs or transactions examined. 0 can never hold."""
     unit: str
     """What `records` counts: records, inputs, pairs, aborted records."""
     witnesses: tuple[Witness, ...]

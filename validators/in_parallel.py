@@ -1,4 +1,4 @@
-"""Independent questions to Spark, asked at the same time."""
+"""Runs independent Spark queries at the same time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from typing import Any
 
 
 def in_parallel(*questions: Callable[[], Any]) -> list[Any]:
-    """The answers to independent questions, in their order. Small jobs leave cores idle."""
+    """Returns the results of independent queries, in their order. Small jobs leave cores idle."""
     with ThreadPoolExecutor(len(questions)) as pool:
         return [answer.result() for answer in [pool.submit(question) for question in questions]]

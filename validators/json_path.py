@@ -24,22 +24,23 @@ _REFUSED = (
 )
 
 _MARK = "\ufdd0"
-"""A code point that Unicode keeps for use inside a program. It says that a text was a number."""
+"""A noncharacter, which Unicode reserves for use inside a program. It marks a text that was a
+number."""
 _INEXACT = r"[0-9][.eE]|-0|[0-9]{18}"
-"""What a document holds if one of its numbers could come out otherwise than it was written."""
+"""Matches a document if one of its numbers might not come out as it was written."""
 _NUMBER = (
-    # what comes before a number, with every text that is not a number
+    # everything before a number, including texts that are not numbers
     r'\G((?:[^"0-9\-]|"(?:[^"\\]|\\.)*+")*+)'
     r"(-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+)"
     r"(?=\s*+(?:[,\]}]|\z))"
 )
-"""Java's possessive quantifiers: time grows with the document's length, and the stack does not."""
+"""Possessive quantifiers of Java: time grows with the document's length, and the stack does not."""
 
 
 def parse_path(text: str) -> tuple[str | int, ...]:
-    """The steps of `$.name`, `$['name']` and `$[0]`, and of paths made of these. `\\'` and `\\\\`
-    in brackets stand for `'` and `\\`. Raises ValueError with one clause that says what is
-    wrong."""
+    """Parses the steps of `$.name`, `$['name']` and `$[0]`, and of paths made of these. In
+    brackets, `\\'` and `\\\\` stand for `'` and `\\`. Raises ValueError with one clause that says
+    what is wrong."""
     if not text.startswith("$"):
         raise ValueError(f"the path {text!r} does not begin with $, as $.id does")
     if text == "$":
@@ -70,7 +71,7 @@ def _why(text: str, at: int) -> str:
 
 
 def spell_path(steps: tuple[str | int, ...]) -> str:
-    """The text that `parse_path` reads as these steps."""
+    """Formats the steps as a path that `parse_path` parses back."""
     return "$" + "".join(map(_spelled, steps))
 
 
@@ -83,7 +84,7 @@ def _spelled(step: str | int) -> str:
 
 
 def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
-    """The text of the element at `path` of the JSON document that a text column holds, exactly as
+    """Extracts the text of the element at `path` from JSON documents in a text column, exactly as
     written.
 
     - Number: its own characters, such as `1.10`, `1e5`, `-0`, 30 digits or 1,200 digits.
@@ -102,15 +103,14 @@ def exact_text(column: Column, path: tuple[str | int, ...]) -> Column:
     """
     marked = F.regexp_replace(column, F.lit(_NUMBER), F.lit(f'$1"{_MARK}$2"'))
     document = F.when(column.rlike(_INEXACT), marked).otherwise(column)
-    # Spark stops reading where a document ends. Within another one, text that follows it is an
-    # error.
+    # Spark stops parsing where a document ends. Inside another document, trailing text is an error.
     whole = F.try_parse_json(F.concat(F.lit('{"d":'), document, F.lit("}")))
     found = F.try_variant_get(whole, "$.d" + "".join(map(_step_of_spark, path)), "string")
     return F.regexp_replace(found, F.lit(f'"?{_MARK}(-?[0-9][-+.0-9eE]*+)"?'), F.lit("$1"))
 
 
 def _step_of_spark(step: str | int) -> str:
-    """Spark's paths know no escapes, and either kind of quotes."""
+    """Formats a step. Spark's paths know no escapes, but either kind of quotes."""
     if isinstance(step, int):
         return f"[{step}]"
     return f'["{step}"]' if "'" in step else f"['{step}']"

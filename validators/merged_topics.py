@@ -1,8 +1,9 @@
-"""Several topics judged as one: their partitions are numbered through, in the order of the topics.
+"""Several topics judged as one: their partitions are numbered consecutively, in the order of the
+topics.
 
-A stage may write to several sinks, dead letters included, and read several sources. Which output
-went where is then one question over all of them: no validator needs to know that there is more than
-one topic.
+A stage may write to several sinks, including dead letters, and read several sources. Checking all
+outputs then becomes one question over all topics: no validator needs to know that there are
+several.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from topicproof.validators.finding import Bounds, Part
 
 
 def join(bounds: Sequence[Bounds]) -> Bounds:
-    """One topic's bounds as they are; those of several as one."""
+    """Joins the bounds of several topics into one; returns those of a single topic unchanged."""
     if len(bounds) == 1:
         return bounds[0]
     parts: list[Part] = []
@@ -34,7 +35,7 @@ def join(bounds: Sequence[Bounds]) -> Bounds:
 
 
 def split(bounds: Bounds) -> list[tuple[Bounds, int]]:
-    """The topics' own bounds again, each with the number of its first partition."""
+    """Returns each topic's own bounds, with the number of its first partition."""
     if not bounds.parts:
         return [(bounds, 0)]
     found = []
@@ -51,8 +52,7 @@ def split(bounds: Bounds) -> list[tuple[Bounds, int]]:
 
 
 def with_numbered_input(records: DataFrame, bounds: Bounds) -> DataFrame:
-    """Records with source_topic and source_partition -> the same, with those of the joined source
-    instead."""
+    """Replaces source_topic and source_partition by those of the joined source."""
     for part in bounds.parts:
         ours = F.col("source_topic") == part.topic
         records = records.withColumn(

@@ -1,8 +1,8 @@
 """Offsets in columns: a partition's bounds without a join, and sets of offsets as words of 64 bits.
 
-A set holds one row for 64 offsets, so that a topic of millions of records is compared, counted and
-looked up in tables of thousands of rows, exactly: a word's bits are its offsets, and a word with
-more records than bits has a repeated one.
+A set holds one row per 64 offsets. So topics of millions of records are compared, counted and
+looked up in tables of thousands of rows. This is exact: a word's bits are its offsets, and a word
+with more records than bits has a repeated one.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from topicproof.validators.finding import Bounds
 WORD = 64
 
 BROADCAST_OFFSETS_MAX = 64_000_000
-"""A set over up to this many offsets (a million words) is sent to every task instead of shuffling
-the records."""
+"""A set over up to this many offsets (a million words) is broadcast to every task, which avoids
+shuffling the records."""
 
 
 def bound(partition: str, bounds: Bounds, name: str) -> Column:
-    """The `start`, `lso` or `hw` of the row's partition. Null where the bounds lack the
+    """Returns the `start`, `lso` or `hw` of the row's partition; null if the bounds lack the
     partition."""
     return by_partition(partition, {one.partition: getattr(one, name) for one in bounds.partitions})
 
 
 def by_partition(partition: str, known: Mapping[int, int]) -> Column:
-    """The number known of the row's partition, as an array look-up: no join. Null where nothing is
+    """Looks up a number by the row's partition in an array, without a join; null if none is
     known."""
-    # One literal text, not one a partition: plans stay small on wide topics. Offsets are never
-    # negative.
+    # One literal text instead of one per partition keeps plans small on wide topics. Offsets are
+    # never negative.
     numbers = ",".join(str(known.get(number, -1)) for number in range(max(known, default=0) + 1))
     return F.nullif(
         F.get(F.split(F.lit(numbers), ",").cast("array<bigint>"), F.col(partition)), F.lit(-1)
@@ -47,42 +47,42 @@ def between(partition: str, offset: str, bounds: Bounds, end: str) -> Column:
 
 
 def word(offset: str) -> Column:
-    """The row of a set that an offset belongs to."""
+    """Returns the row of a set that an offset belongs to."""
     return F.shiftright(offset, 6)
 
 
 def bit(offset: str) -> Column:
-    """The offset's own bit in its word."""
+    """Returns the offset's own bit in its word."""
     return F.call_function("shiftleft", F.lit(1).cast("long"), (F.col(offset) % WORD).cast("int"))
 
 
 def bits(offset: str, condition: Column | None = None) -> Column:
-    """Aggregate: the set of the offsets (for which `condition` holds) of one word; 0 for none."""
+    """Aggregates one word's set of the offsets for which `condition` holds; 0 for none."""
     return F.coalesce(
         F.bit_or(bit(offset) if condition is None else F.when(condition, bit(offset))), F.lit(0)
     )
 
 
 def holds(word_bits: str, offset: str) -> Column:
-    """Whether the set holds the offset; False where there is no such word."""
+    """Whether the set holds the offset; False if there is no such word."""
     return F.coalesce(F.col(word_bits).bitwiseAND(bit(offset)) != 0, F.lit(False))
 
 
 def minus(left: Column, right: Column) -> Column:
-    """The bits of `left` that `right` lacks; a missing word is empty."""
+    """Returns the bits of `left` that `right` lacks; a missing word is empty."""
     return F.coalesce(left, F.lit(0)).bitwiseAND(F.bitwise_not(F.coalesce(right, F.lit(0))))
 
 
 def members(word_column: str, word_bits: Column) -> Column:
-    """The offsets of a word, one row each."""
+    """Returns the offsets of a word, one row each."""
     places = F.sequence(F.lit(0), F.lit(WORD - 1))
     held = F.filter(places, lambda place: F.getbit(word_bits, place) == 1)
     return F.explode(F.transform(held, lambda place: F.col(word_column) * WORD + place))
 
 
 def look_up(frame: DataFrame, words: DataFrame, keys: list[str], offsets: int) -> DataFrame:
-    """`frame` left-joined with a set on `keys`. `offsets`: how many the set may span, which bounds
-    its size."""
+    """Left-joins `frame` with a set on `keys`. `offsets`: the most offsets that the set can span,
+    which bounds its size."""
     return frame.join(
         F.broadcast(words) if offsets <= BROADCAST_OFFSETS_MAX else words, keys, "left"
     )

@@ -1,9 +1,8 @@
 """What a read_committed reader polled from the sink while it was being written: a witness with a
 memory.
 
-A run of it is a row: offsets that follow one another, received in one poll. Its polls are counted
-in each session, which begins where the reader was told to begin; each partition has a row of no
-offsets there.
+A row is a run of consecutive offsets that one poll received. Polls are numbered within a session,
+which begins at the reader's start position. There, each partition has a row without offsets.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ class Polled:
 
     runs: DataFrame
     records: int
-    """How many records it received, in all sessions."""
+    """Number of records received, in all sessions."""
 
 
 def records(polled: Polled, bounds: Bounds) -> DataFrame:
-    """Every record received within the bounds, one row each: the columns of its run, and offset."""
+    """Returns every record received within the bounds, one row each: the columns of its run, and
+    offset."""
     start, hw = bound("partition", bounds, "start"), bound("partition", bounds, "hw")
     first, last = F.greatest("first_offset", start), F.least("last_offset", hw - 1)
     return polled.runs.where(first <= last).withColumn("offset", F.explode(F.sequence(first, last)))

@@ -1,8 +1,8 @@
-"""A topic's records at one isolation level, within bounds that were taken before.
+"""A topic's records at one isolation level, within bounds taken beforehand.
 
 The read_committed reading ends at the last stable offset, the read_uncommitted one at the high
-watermark: asked for more, a read_committed read of Spark blocks until the open transaction ends and
-then returns another moment's records. This file alone names Spark's Kafka source.
+watermark. Asked for more, Spark's read_committed read blocks until the open transaction ends, and
+then returns the records of another moment. Only this file names Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ COLUMNS = (
 """A reading's columns. `headers` is null for a record without headers."""
 
 FEW_OFFSETS_MAX = 100_000
-"""Up to so many offsets, of source and sink together, Spark's own work is what takes the time."""
+"""Up to this many offsets, of source and sink together, Spark's own overhead dominates."""
 
 
 def read(
     spark: SparkSession, options: Mapping[str, str], bounds: Bounds, level: Witness
 ) -> DataFrame:
-    """The records of `bounds` that are visible at `level`, as `COLUMNS`; lazily, and once per use.
+    """Returns the records of `bounds` that are visible at `level`, as `COLUMNS`. Lazy: every use
+    reads again.
 
-    `options` are the options of Spark's Kafka source without topic and offsets; the isolation level
-    is said here. Raises ValueError for a level that is not a reading.
+    `options` are the options of Spark's Kafka source without topic, offsets and isolation level.
+    Raises ValueError for a level that is not a reading.
     """
     if not bounds.parts:
         return _read(spark, options, bounds, level)
@@ -55,7 +56,7 @@ def _read(
     }
     if not starts:
         return spark.createDataFrame([], COLUMNS)
-    # Only partitions that hold something are assigned: an empty range is not worth a consumer.
+    # Only non-empty partitions are assigned: an empty range is not worth a consumer.
     records = (
         spark.read.format("kafka")
         .options(**options)
@@ -75,7 +76,7 @@ def _read(
 
 
 def end_of(bounds: PartitionBounds, level: Witness) -> int:
-    """The exclusive end of a reading of this partition."""
+    """Returns the exclusive end of a reading of this partition."""
     match level:
         case Witness.READ_COMMITTED:
             return bounds.lso
@@ -86,7 +87,7 @@ def end_of(bounds: PartitionBounds, level: Witness) -> int:
 
 
 def union(*readings: DataFrame | None) -> DataFrame | None:
-    """The readings that there are, as one; None if there is none."""
+    """Joins the given readings into one; None if there are none."""
     there = [one for one in readings if one is not None]
     return reduce(DataFrame.unionByName, there) if there else None
 
@@ -94,38 +95,38 @@ def union(*readings: DataFrame | None) -> DataFrame | None:
 ARROW_TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
 
 CHECKS = {"parquet.page.size.row.check.min": "1", "parquet.block.size.row.check.min": "1"}
-"""Parquet looks how much it holds in memory when it has 100 rows, and from then on when they are
-likely to be too many: of 10 MB each, 100 end the server (PARQUET-99, PARQUET-2242). It looks at the
-first one."""
+"""Parquet first checks its memory use after 100 rows, and later when it expects too many. With
+records of 10 MB, 100 rows exhaust the server's memory (PARQUET-99, PARQUET-2242). These settings
+make it check from the first row."""
 
 
 def keep(frame: DataFrame, url: str, offsets: int, columns: str | None = None) -> DataFrame:
-    """Write `frame` as Parquet under `url` and give back what was written: computed once, and
-    evidence from then on.
+    """Writes `frame` as Parquet under `url` and returns what was written: computed once, then
+    evidence.
 
-    `offsets`: what the frame tells of, as in `gathered`. What an interrupted judging left there is
-    replaced. `columns`: the frame's, in Spark's words, if they are known; else Spark is asked,
-    which analyses the frame once more.
+    `offsets`: the number of offsets that the frame covers, as in `gathered`. Leftovers of an
+    interrupted run are replaced. `columns`: the frame's columns as a Spark schema string, if known;
+    otherwise Spark analyses the frame again.
     """
     gathered(frame, offsets).write.mode("overwrite").options(**CHECKS).parquet(url)
-    # The schema is known, so that Spark need not open the files to find it out.
+    # With a known schema, Spark need not open the files to find it.
     return gathered(frame.sparkSession.read.schema(columns or frame.schema).parquet(url), offsets)
 
 
 def gathered(frame: DataFrame, offsets: int) -> DataFrame:
-    """`frame` in one partition where it tells of few offsets: Spark then shuffles nothing, which
-    for so few records takes longer than everything else."""
+    """Moves `frame` into one partition if it covers few offsets. Then Spark shuffles nothing; for
+    so few records a shuffle takes longer than everything else."""
     return frame.coalesce(1) if offsets <= FEW_OFFSETS_MAX else frame
 
 
 def column_names(columns: str) -> list[str]:
-    """The names in a schema in Spark's words, such as `"partition int, count long"`."""
+    """Returns the names in a Spark schema string, such as `"partition int, count long"`."""
     return [one.split()[0] for one in columns.split(", ")]
 
 
 def frame_of(spark: SparkSession, rows: pa.Table | pd.DataFrame | None, columns: str) -> DataFrame:
-    """A frame with these columns, in Spark's words, of a table that has them; of None, an empty
-    one."""
+    """Creates a frame with these columns (a Spark schema string) from a table; an empty one from
+    None."""
     names = [one.split() for one in columns.split(", ")]
     if rows is None or len(rows) == 0:
         return spark.createDataFrame([], columns)

@@ -1,8 +1,8 @@
-"""From a ledger to a verdict: the only place that collects.
+"""Turns a ledger into a verdict: the only place that collects.
 
-Every validator runs under guard: one that crashes makes its own kind UNKNOWN, never the report. All
-rows found stay in the evidence; the report carries their counts and at most `EXAMPLES_MAX` examples
-a kind, worst first.
+Every validator runs under guard: a crash makes its own kind UNKNOWN, but never breaks the report.
+All rows found stay in the evidence; the report holds their counts and at most `EXAMPLES_MAX`
+examples per kind, worst first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Report:
-    """A verdict and all that it rests on. `to_json` and `from_json` are each other's inverse."""
+    """A verdict and its basis. `to_json` and `from_json` are inverses."""
 
     verdict: Outcome
     guarantee: Guarantee
@@ -77,21 +77,21 @@ class Report:
     findings: tuple[Finding, ...]
     checked: tuple[Check, ...]
     not_checked: tuple[NotChecked, ...]
-    """What did not count for the verdict, each with the reason; `findings` shows those that were
+    """Kinds that did not count for the verdict, with the reason; `findings` shows those that were
     looked for."""
     doubts: tuple[str, ...]
-    """Why the readings cannot be trusted; not empty only with the verdict UNKNOWN."""
+    """Reasons not to trust the readings; not empty only with the verdict UNKNOWN."""
     not_processed: int
-    """Inputs beyond the judged range, which the run has not come to."""
+    """Inputs beyond the judged range, which the run has not reached."""
     run: str | None
     took_s: float
     versions: Mapping[str, str]
     warnings: tuple[str, ...] = ()
-    """What lies beyond the thresholds of the contract, a sentence each; no part of the verdict."""
+    """Values beyond the contract's thresholds, a sentence each; no part of the verdict."""
     origin: Origin | None = None
-    """None in reports of earlier versions, and of readings that did not come from Kafka."""
+    """None in reports of earlier versions, and if the readings did not come from Kafka."""
     notes: tuple[str, ...] = ()
-    """What a reader must know of the readings, a sentence each; no part of the verdict."""
+    """What readers must know about the readings, a sentence each; no part of the verdict."""
 
     @property
     def exit_code(self) -> int:
@@ -99,8 +99,8 @@ class Report:
 
     @property
     def aside(self) -> tuple[Finding, ...]:
-        """Findings that need no place of their own: they do not count, and there is nothing wrong
-        or nothing at all."""
+        """Findings that need no section of their own: they do not count, and show nothing wrong or
+        nothing at all."""
         uncounted = {one.kind for one in self.not_checked}
         return tuple(
             one
@@ -114,7 +114,7 @@ class Report:
 
     @property
     def fates(self) -> dict[str, int | None]:
-        """The balance of the whole topic. A sum is None where no partition knows its term."""
+        """The balance of the whole topic. A sum is None if no partition knows its term."""
         names = (
             "committed",
             "aborted",
@@ -125,12 +125,12 @@ class Report:
             "never_transactional",
         )
         fates = {name: _total(getattr(one, name) for one in self.balance) for name in names}
-        # Too many here and too few there must not cancel out.
+        # An excess here and a lack there must not cancel out.
         return {**fates, "unexplained": sum(abs(one.unexplained) for one in self.balance)}
 
     @property
     def of_topic(self) -> bool:
-        """Whether the sink is a topic: a table has no log in which markers could be counted."""
+        """Whether the sink is a topic: a table has no log with markers."""
         return self.fates["markers"] is not None
 
     def to_json(self) -> str:
@@ -156,7 +156,7 @@ class Report:
                 "not_processed": self.not_processed,
                 "took_s": self.took_s,
                 "versions": dict(self.versions),
-                # A report without these is the same text as in earlier versions.
+                # Without these, a report is the same text as in earlier versions.
                 **({} if self.origin is None else {"origin": asdict(self.origin)}),
                 **({"notes": self.notes} if self.notes else {}),
             },
@@ -166,7 +166,7 @@ class Report:
 
     @staticmethod
     def from_json(text: str) -> Report:
-        """Raises ValueError for another schema than `SCHEMA`."""
+        """Parses a report. Raises ValueError for any schema but `SCHEMA`."""
         given: dict[str, Any] = json.loads(text)
         if given["schema"] != SCHEMA:
             raise ValueError(
@@ -200,7 +200,7 @@ class Report:
 
 
 def exit_code(verdict: Outcome) -> int:
-    """HOLDS 0, VIOLATED 1, UNKNOWN 3: what could not be judged is never a pass."""
+    """HOLDS 0, VIOLATED 1, UNKNOWN 3: an unjudged question is never a pass."""
     return EXIT_CODES[verdict]
 
 
@@ -213,16 +213,16 @@ def judge(
     versions: Mapping[str, str] | None = None,
     validators: Sequence[Validator] = VALIDATORS,
 ) -> Report:
-    """The verdict on a ledger under a guarantee.
+    """Judges a ledger under a guarantee.
 
-    `require` names the kinds that make the verdict, and no other is looked for; else they are the
-    guarantee's own, joined by what the contract asks for and by every contradiction that is found
-    (validators/expectation.py). `not_processed` is how many inputs lie beyond the judged range.
-    Raises ValueError for a required kind that does not exist, and for an empty `require`;
-    ReadingsNeeded where a ledger of folded readings does not tell enough.
+    `require` names the kinds that make the verdict; then no other kind is looked for. Otherwise
+    they are the guarantee's own, the ones that the contract asks for, and every contradiction found
+    (validators/expectation.py). `not_processed` is the number of inputs beyond the judged range.
+    Raises ValueError for a required kind that does not exist, and for an empty `require`. Raises
+    ReadingsNeeded if a ledger of folded readings is not enough.
 
-    Pending offsets never hold: until their transactions end, a missing record may still come and a
-    repeated one may still be committed. What is already violated stays violated.
+    Pending offsets never hold: until their transactions end, a missing record may still arrive and
+    a repeated one may still be committed. Existing violations remain.
     """
     began = time.monotonic()
     required = _required(guarantee, require, ledger, validators)
@@ -323,7 +323,7 @@ def _required(
 
 
 def _asked(premise: str, ledger: Ledger) -> bool:
-    """Whether a premise is one of this verdict's at all."""
+    """Whether a premise applies to this verdict at all."""
     match premise:
         case "identity_missing" | "identity_repeated":
             return ledger.by_key
@@ -336,7 +336,7 @@ def _asked(premise: str, ledger: Ledger) -> bool:
 
 
 def _said(kind: str, ledger: Ledger) -> bool:
-    """Whether a kind that only a contract asks for is asked for; true of all others."""
+    """Whether a contract-only kind is required by the contract; true of all other kinds."""
     return kind not in BY_CONTRACT or kind in ledger.agreed.kinds
 
 
@@ -345,14 +345,14 @@ def _ordered(ledger: Ledger) -> bool:
 
 
 def _unheard(validator: Validator, ledger: Ledger) -> str | None:
-    """Why this validator cannot be asked, if a witness is missing."""
+    """Explains why this validator cannot run, if a witness is missing."""
     missing = [" or ".join(group) for group in validator.WITNESSES if not set(group) & ledger.heard]
     return f"Not judged: no witness was heard ({', '.join(missing)})." if missing else None
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What a validator's rows say; `error` instead of them when it crashed."""
+    """A validator's rows, or `error` if it crashed."""
 
     causes: Mapping[str | None, int]
     examples: tuple[Example, ...] = ()
@@ -360,8 +360,8 @@ class _Found:
 
 
 def _find(validators: Sequence[Validator], ledger: Ledger) -> dict[str, _Found]:
-    """All kinds in one go; when that fails, each by itself, so that one broken validator spoils no
-    other."""
+    """Finds all kinds in one go. If that fails, runs each by itself, so that one broken validator
+    does not affect the others."""
     if not validators:
         return {}
     try:
@@ -383,7 +383,7 @@ def _collect(validators: Sequence[Validator], ledger: Ledger, url: str) -> dict[
     found = together([rows.select(F.lit(name).alias("kind"), "*") for name, rows in every])
     if found is None:
         return {one.NAME: _Found({}) for one in validators}
-    # Where nothing is odd and nothing is missing, at most the transactions have rows.
+    # If nothing is odd and nothing is missing, only transactions can have rows.
     few = ledger.sound and ledger.at_inputs >= ledger.outputs_count
     offsets = 0 if few else ledger.sink_bounds.offsets + ledger.source_bounds.offsets
     rows = keep(found, url, offsets, f"kind string, {COLUMNS}")
@@ -460,8 +460,8 @@ def _judge_kind(
 def _verdict(ledger: Ledger, counting: Iterable[Finding]) -> Outcome:
     if ledger.doubts:
         return Outcome.UNKNOWN
-    # What is pending in a topic that moves is not judged yet; what is due and pending is UNKNOWN by
-    # itself.
+    # In a moving topic, pending offsets are not judged yet; what is due and pending is UNKNOWN
+    # anyway.
     pending = [Outcome.UNKNOWN] if ledger.pending and not ledger.circumstances.moving else []
     return merge([*(finding.outcome for finding in counting), *pending])
 
@@ -474,7 +474,7 @@ def _why(
     findings: Sequence[Finding],
     not_processed: int,
 ) -> str:
-    """The verdict in one sentence."""
+    """Formulates the verdict in one sentence."""
     if ledger.doubts:
         return f"The readings cannot be trusted: {ledger.doubts[0]}"
     rest = (
@@ -495,7 +495,7 @@ def _why(
             for finding in bad
             if finding not in broken and finding.explained_by not in PREMISES
         ]
-        # What had nothing to look at, because a premise is broken, says nothing more.
+        # Kinds that had nothing to examine, because a premise is broken, add nothing.
         told = [finding for finding in others if finding.count or not broken]
         reasons = [f"{finding.kind}: {_clause(finding)}" for finding in (*broken, *told)]
         if ledger.pending and not ledger.circumstances.moving:
@@ -511,7 +511,7 @@ def _why(
 def _praise(
     ledger: Ledger, guarantee: Guarantee, counting: Sequence[Finding], findings: Sequence[Finding]
 ) -> str:
-    """What holds, claiming no more than was required."""
+    """Formulates what holds, claiming no more than was required."""
     kinds = {finding.kind for finding in counting}
     primary = {finding.kind: finding.primary for finding in findings}
     inputs = ledger.inputs_count
@@ -558,7 +558,7 @@ def _praise(
 
 
 def _warnings(ledger: Ledger) -> tuple[str, ...]:
-    """What lies beyond the contract's thresholds."""
+    """Lists what exceeds the contract's thresholds."""
     warn, said = ledger.agreed.warn, []
     if warn.pending is not None and ledger.pending > warn.pending:
         said.append(
@@ -580,7 +580,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _clause(finding: Finding) -> str:
-    """The finding's first sentence, to be joined with others."""
+    """Returns the finding's first sentence, for joining with others."""
     return finding.why.split(". ")[0].rstrip(".")
 
 

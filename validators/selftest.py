@@ -1,14 +1,14 @@
-"""Does the chain catch what it claims to? A duplicate, a gap, a swap and a torn transaction,
-injected into copies.
+"""Does the chain catch what it claims to? Injects a duplicate, a gap, a swap and a torn transaction
+into copies.
 
-Injected is only what four records say, and how many records one transaction claims to have. No
-offset, batch or marker is touched, so that the raw log fits the copies as it fits the readings. Of
-four neighbours in one transaction the first is written over the second (a duplicate, and a gap),
-and the last two change places (an inversion). For identity by key only records are taken whose key
-is nobody else's.
+Only the content of four records changes, and the number of records that one transaction claims. No
+offset, batch or marker is touched, so the raw log fits the copies as well as the readings. Of four
+neighbours in one transaction, the first is written over the second (a duplicate, and a gap), and
+the last two change places (an inversion). For identity by key, only records with a unique key are
+used.
 
-What a question does not ask cannot be caught: where keys alone keep the order, two neighbours may
-be exchanged; and where nothing tells filtered inputs from lost ones, an output that was never
+What a question does not ask cannot be caught. If only keys keep the order, two neighbours may be
+exchanged. If nothing distinguishes filtered inputs from lost ones, an output that was never
 produced is no gap.
 """
 
@@ -33,27 +33,27 @@ NEIGHBOURS = 4
 
 @dataclass(frozen=True)
 class Injection:
-    """Where something is made wrong."""
+    """The place of an injection."""
 
     partition: int
     offsets: tuple[int, int, int, int]
     """The first is written over the second; the third and the fourth change places."""
     kinds: tuple[str, ...]
-    """What must be caught."""
+    """The kinds that must be caught."""
     torn: str | None
-    """`<transactional id>/<sequence>/<attempt>/<task>/<total>` of a whole transaction; None without
-    such headers."""
+    """`<transactional id>/<sequence>/<attempt>/<task>/<total>` of a complete transaction; None
+    without such headers."""
 
     @property
     def sources(self) -> dict[int, int]:
-        """By offset, the offset whose content it gets."""
+        """Maps an offset to the offset whose content it gets."""
         first, second, third, fourth = self.offsets
         return {second: first, third: fourth, fourth: third}
 
 
 @dataclass(frozen=True)
 class Caught:
-    """What became of one injection. One is right: more or fewer is a fault of the chain."""
+    """The result of one injection. One finding is right: more or fewer is a fault of the chain."""
 
     kind: str
     found: int
@@ -62,8 +62,8 @@ class Caught:
 def choose(
     sink: DataFrame, expected: Expected = ONE_TO_ONE, order: Order = Order.PER_SOURCE_PARTITION
 ) -> Injection | None:
-    """Where to inject into the readings of a ledger's `sink`; None when no transaction holds four
-    neighbours."""
+    """Chooses where to inject into the readings of a ledger's `sink`; None if no transaction holds
+    four neighbours."""
     rows = sink.where(
         (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
     )
@@ -104,7 +104,7 @@ def choose(
 
 
 def inject(reading: DataFrame, injection: Injection) -> DataFrame:
-    """A reading with the injections: the same columns and offsets."""
+    """Adds the injections to a reading: same columns, same offsets."""
     columns = reading.columns
     here = F.col("partition") == injection.partition
     given = reading.where(here & F.col("offset").isin(*injection.sources.values())).select(
@@ -133,7 +133,7 @@ CONTENT = ("key", "value", "headers")
 
 
 def _claiming_more(name: str) -> Column:
-    """The headers, in which one transaction claims one record more than it has."""
+    """Changes the headers of one transaction to claim one record too many."""
     identity, _, total = name.rpartition("/")
     claims = F.lit(f"{identity}/{int(total) + 1}".encode())
 
@@ -147,8 +147,7 @@ def _claiming_more(name: str) -> Column:
 
 
 def compare(before: Report, after: Report, injection: Injection) -> tuple[Caught, ...]:
-    """What the reports on the readings and on the copies differ by, of the kinds that both looked
-    for."""
+    """Compares the reports on the readings and on the copies, for kinds that both looked for."""
     found = []
     for kind in injection.kinds:
         asked = [
@@ -157,8 +156,8 @@ def compare(before: Report, after: Report, injection: Injection) -> tuple[Caught
         ]
         if asked[0] is None or asked[1] is None:
             continue
-        # A gap may be explained by the torn transaction, and this one by the start of the log: they
-        # are found.
+        # Explained gaps count: the torn transaction may explain a gap, and the start of the log may
+        # explain the torn transaction.
         by = "primary" if kind in ("duplicate", "order") else "count"
         found.append(Caught(kind, getattr(asked[1], by) - getattr(asked[0], by)))
     return tuple(found)

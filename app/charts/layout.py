@@ -1,4 +1,4 @@
-"""What the charts share: colours, sizes, and the pointer at what is shown beside a chart.
+"""Shared by the charts: colours, sizes, and the pointer at the item shown beside a chart.
 
 Colours follow Okabe and Ito. A word, symbol or pattern accompanies each colour. Charts take frames
 and return Plotly figures; they know neither Streamlit nor Kafka.
@@ -25,18 +25,18 @@ RIGHT_PX = 8
 
 @dataclass(frozen=True)
 class Pointer:
-    """Where on a chart something is."""
+    """A position on a chart."""
 
     top_px: float
     left_px: int
-    """Of the plot within the figure; `right_px` is left free on the other side."""
+    """Left margin of the plot within the figure; `right_px` is the right margin."""
     right_px: int
     share: float
-    """Of the plot's width."""
+    """Horizontal position, as a share of the plot's width."""
     size_px: int
 
     def html(self) -> str:
-        """A diamond there, over the chart that follows."""
+        """Draws a diamond there, over the chart that follows."""
         left = (
             f"calc({self.left_px}px + (100% - {self.left_px + self.right_px}px) * {self.share:.6f})"
         )
@@ -50,12 +50,12 @@ class Pointer:
 
 
 def names_px(names: Sequence[str]) -> int:
-    """What the longest of the names beside an axis takes."""
+    """Returns the width of the longest name beside an axis."""
     return 18 + round(6.2 * max(len(name) for name in names))
 
 
 def colour_steps(colours: Sequence[str]) -> list[tuple[float, str]]:
-    """A colour scale with hard steps: each colour has the same share."""
+    """Returns a colour scale with hard steps: each colour has the same share."""
     share = 1 / len(colours)
     return [
         pair

@@ -17,24 +17,24 @@ CELL_COLOURS: Mapping[str, str] = {
     "refused": "#D0D5DA",
     "surprise": "#D55E00",
 }
-"""Of a cell of the matrix; its words and its symbol say the same."""
+"""Background of a cell; its words and symbol say the same."""
 CELL_INK: Mapping[str, str] = {"exact": "#FFFFFF"}
-"""Of the text on it, where that is not dark."""
+"""Text colour of a cell, if not dark."""
 CELL_PX = 27
 HEADS_DEGREES = 30
 POINTED_SHARE = 0.1
-"""How far into a cell of the matrix its pointer stands: before what the cell says."""
+"""Horizontal position of the pointer within a cell: before the cell's text."""
 
 
 def _heads_px(names: Sequence[str]) -> int:
-    """What the longest of the slanting names above an axis takes."""
+    """Returns the height of the longest slanting name above an axis."""
     return 24 + round(names_px(names) * math.sin(math.radians(HEADS_DEGREES)))
 
 
 def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
-    """Faults as rows, guarantees as columns. `frame` has one row a cell: fault, guarantee, kind (of
-    CELL_COLOURS), label and hover; its order is that of the rows. Each cell's `customdata` is
-    guarantee and fault."""
+    """Draws faults as rows, guarantees as columns. `frame` has one row per cell: fault, guarantee,
+    kind (of CELL_COLOURS), label and hover; its order is that of the rows. Each cell's `customdata`
+    is guarantee and fault."""
     faults = list(dict.fromkeys(frame["fault"]))
     codes = {kind: code for code, kind in enumerate(CELL_COLOURS)}
     z = np.full((len(faults), len(guarantees)), np.nan)
@@ -58,8 +58,7 @@ def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
     inks = frame["kind"].map(lambda kind: CELL_INK.get(kind, "#111111"))
     for ink in inks.unique():
         own = frame[inks == ink]
-        # Chosen or not, a cell says the same in the same colour; a chart can be told one for all of
-        # a trace only.
+        # A cell keeps its text colour when it is selected. A chart can set that only per trace.
         alike = {"marker": {"opacity": 0}, "textfont": {"color": ink}}
         figure.add_scatter(
             x=own["guarantee"],
@@ -68,7 +67,7 @@ def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
             customdata=own[["guarantee", "fault", "hover"]],
             mode="markers+text",
             textfont={"color": ink, "size": 11},
-            # An invisible point a cell: heat maps cannot be selected.
+            # An invisible point per cell: heat maps cannot be selected.
             marker={"opacity": 0, "size": CELL_PX - 4, "symbol": "square"},
             unselected=alike,
             selected=alike,
@@ -107,7 +106,7 @@ def matrix_figure(frame: pd.DataFrame, guarantees: Sequence[str]) -> go.Figure:
 def matrix_pointer(
     frame: pd.DataFrame, guarantees: Sequence[str], chosen: tuple[str, str]
 ) -> Pointer | None:
-    """Where the matrix has a cell, by guarantee and fault; None where it has none."""
+    """Returns the position of a cell, by guarantee and fault; None if there is no such cell."""
     faults = list(dict.fromkeys(frame["fault"]))
     if chosen[0] not in guarantees or chosen[1] not in faults:
         return None

@@ -1,4 +1,4 @@
-"""The strip: the fate of every offset of a topic, one row for each partition."""
+"""The strip: the fate of every offset of a topic, one row per partition."""
 
 from __future__ import annotations
 
@@ -15,38 +15,40 @@ from topicproof.backend.kafka.log.fates import FATES, Bins
 from topicproof.validators.finding import Bounds, Fate
 
 NOTHING = "rgba(128,128,128,0.08)"
-"""Where a partition has no offset at all."""
+"""Colour of a stretch without offsets."""
 STRIP_CELLS_MAX = 6_000
-"""Cells of the whole strip."""
+"""Maximum cells of the whole strip."""
 STRIP_POINTS_MAX = 1_000
-"""Points that can be hovered and clicked. A browser draws each by itself, a thousand in a fifth of
-a second; where there are more cells, neighbours share one."""
+"""Maximum points that can be hovered and clicked. A browser draws each separately, a thousand in a
+fifth of a second. If there are more cells, neighbours share a point."""
 STRIP_COLUMNS_MAX = 480
 STRIP_COLUMNS_MIN = 100
 STRIP_PARTITIONS_MAX = 48
 LABELLED_SHARE = 0.02
-"""A stretch of one fate gets its symbol when it is at least this much of the strip."""
+"""A stretch of one fate shows its symbol if it takes up at least this share of the strip."""
 LABELLED = (Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
 ROWS_PX: Mapping[float, int] = {4: 32, 8: 26, 16: 18, float("inf"): 12}
-"""Up to so many partitions, a row of the strip is so high."""
+"""Row height in the strip, by the largest number of partitions it applies to."""
 TICKS_MAX = 12
 _TOP_PX, _AXIS_PX = 4, 30
-"""Above and below the rows."""
+"""Space above and below the rows."""
 _ROWS_PX_MIN = 62
 
 
 def strip_columns(partitions: int) -> int:
-    """How many bins a strip of so many partitions has."""
+    """Returns the number of bins for this many partitions."""
     return max(STRIP_COLUMNS_MIN, min(STRIP_COLUMNS_MAX, STRIP_CELLS_MAX // max(1, partitions)))
 
 
 def strip_figure(found: Bins, bounds: Bounds) -> go.Figure:
-    """Every partition as a row of cells coloured by fate, on one axis of offsets, with the LSO
-    where it holds records back. What can be clicked has partition, first and end offset as its
+    """Draws every partition as a row of cells coloured by fate, on one axis of offsets, with the
+    LSO if it holds records back. Clickable points have partition, first and end offset as their
     `customdata`.
 
-    The pointer at what the tables show is not in it, but laid over it (`pointer`): a browser draws
-    a whole figure anew, for most of a second, when any of it has changed."""
+    The pointer at the item in the tables is not part of the figure, but laid over it
+    (`strip_pointer`). On any change, a browser redraws the whole figure, which takes most of a
+    second.
+    """
     rows = [f"p{number}" for number in found.partitions]
     row_px = _row_px(found)
     first, end = int(found.edges[0]), int(found.edges[-1])
@@ -69,7 +71,7 @@ def strip_figure(found: Bins, bounds: Bounds) -> go.Figure:
     figure.add_scatter(**_symbols(found, rows, centres))
     withheld = [p for p in bounds.partitions if p.lso < p.hw]
     for colour, width in (("#FFFFFF", 7), ("#111111", 3)):
-        # Dark on light, so that it is seen on either theme.
+        # Dark on light, so it is visible on either theme.
         figure.add_scatter(
             x=[p.lso - 0.5 for p in withheld],
             y=[f"p{p.partition}" for p in withheld],
@@ -112,7 +114,7 @@ def strip_figure(found: Bins, bounds: Bounds) -> go.Figure:
 
 
 def strip_pointer(found: Bins, partition: int, offset: int) -> Pointer:
-    """Where the strip of `found` has the offset."""
+    """Returns the position of the offset on the strip of `found`."""
     first, end = int(found.edges[0]), int(found.edges[-1])
     row = list(found.partitions).index(partition)
     return Pointer(
@@ -125,7 +127,7 @@ def strip_pointer(found: Bins, partition: int, offset: int) -> Pointer:
 
 
 def strip_with_pointer(figure: go.Figure, partition: int, offset: int) -> go.Figure:
-    """The strip with the pointer in it, to be kept."""
+    """Adds the pointer to the strip, for export."""
     pointed = go.Figure(figure)
     pointed.add_scatter(
         x=[offset],
@@ -152,20 +154,20 @@ def _rows_px(found: Bins) -> int:
 
 
 def _left_px(found: Bins) -> int:
-    """Room for the longest name of a row."""
+    """Returns the space for the longest row name."""
     return 12 + 8 * max(len(f"p{number}") for number in found.partitions)
 
 
 def _points(found: Bins, rows: Sequence[str], row_px: int) -> dict[str, Any]:
-    """Invisible points over the cells: Plotly's heat maps can neither be selected nor say what is
-    in them."""
+    """Returns invisible points over the cells: Plotly's heat maps can be neither selected nor
+    queried."""
     shared = max(1, -(-found.worst.size // STRIP_POINTS_MAX))
     begins = np.arange(0, found.worst.shape[1], shared)
     counts = np.add.reduceat(found.counts, begins, axis=1)
     edges = np.append(found.edges[begins], found.edges[-1])
     row, column = np.nonzero(counts.any(axis=2))
     places = [np.array(found.partitions)[row], edges[column], edges[column + 1]]
-    # Plotly looks at every element of a list, and takes an array of objects as it is.
+    # Plotly inspects every element of a list, but takes an array of objects as it is.
     return {
         "x": (edges[column] + edges[column + 1] - 1) / 2,
         "y": np.array(rows, dtype=object)[row],
@@ -185,7 +187,7 @@ def _counts(counts: Any) -> str:
 
 
 def _symbols(found: Bins, rows: Sequence[str], centres: Any) -> dict[str, Any]:
-    """The fate's symbol in the middle of every stretch that has room for it."""
+    """Places each fate's symbol in the middle of every stretch with room for it."""
     shortest = max(1, int(len(centres) * LABELLED_SHARE))
     places = [
         (float((centres[first] + centres[end - 1]) / 2), rows[row], FATE_WORDS[FATES[code]].symbol)
@@ -204,7 +206,7 @@ def _symbols(found: Bins, rows: Sequence[str], centres: Any) -> dict[str, Any]:
 
 
 def _stretches(codes: Any) -> Iterator[tuple[int, int, int]]:
-    """Runs of equal codes: first, end, code."""
+    """Yields runs of equal codes: first, end, code."""
     changes = np.flatnonzero(np.diff(codes)) + 1
     edges = [0, *changes.tolist(), len(codes)]
     for first, end in pairwise(edges):

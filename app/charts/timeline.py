@@ -20,39 +20,38 @@ OUTCOME_FATES: Mapping[str, Fate] = {
     UNEXPLAINED: Fate.UNEXPLAINED,
 }
 OUTCOME_PATTERNS: Mapping[str, str] = {COMMITTED: "", ABORTED: "x", OPEN: "/", UNEXPLAINED: "."}
-"""An outcome is told by its pattern as well as by its colour."""
+"""Pattern of an outcome, in addition to its colour."""
 LANE_PX = 17
 _LEGEND_PX, _DATES_PX = 34, 44
-"""Above and below the lanes of the timeline."""
+"""Space above and below the lanes of the timeline."""
 _SHORTEST_BAR = 1 / 200
-"""Of the timeline's length: some four pixels of a usual window. A browser tells clicks by whole
-pixels."""
+"""Shortest bar as a share of the timeline: about four pixels of a usual window. A browser resolves
+clicks to whole pixels."""
 
 
 def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
-    """Transactions as bars over time, one trace an outcome. `rows` are those of
+    """Draws transactions as bars over time, one trace per outcome. `rows` are those of
     `fates.transactions` with `lane` and `duration_ms`; each bar's `customdata` begins with
-    partition and first offset. The pointer at the chosen one is laid over it
+    partition and first offset. The pointer at the chosen bar is laid over it
     (`timeline_pointer`)."""
     figure = go.Figure()
     low, high = _period(rows)
     for outcome, word in TRANSACTION_WORDS.items():
-        # In the order of time: of two that began together, the later one is not hidden by the
-        # earlier.
+        # In order of time: if two began together, the later one is not hidden by the earlier.
         own = rows[rows["outcome"] == outcome].sort_values("first_timestamp")
         if own.empty and outcome == UNEXPLAINED:
             continue
         colour, pattern = FATE_COLOURS[OUTCOME_FATES[outcome]], OUTCOME_PATTERNS[outcome]
         figure.add_bar(
             y=own["lane"],
-            # What is too short for the axis is still wide enough to be seen and hit; the pointer
-            # over it tells how long it took.
+            # A bar too short for the axis stays wide enough to see and click; its tooltip shows the
+            # true duration.
             x=own["duration_ms"].clip(lower=(high - low) * _SHORTEST_BAR),
             base=_moments(own["first_timestamp"]),
             orientation="h",
             name=f"{word.symbol} {word.word} ({len(own):,})",
-            # As objects: of numbers alone a browser makes arrays that come back from a click as
-            # something else.
+            # As objects: a browser turns plain numbers into arrays that a click returns as a
+            # different type.
             customdata=own[
                 ["partition", "first_offset", "records", "duration_ms", "producer_id"]
             ].to_numpy(object),
@@ -80,7 +79,7 @@ def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
         margin={"l": names_px(lanes), "r": RIGHT_PX, "t": _LEGEND_PX, "b": _DATES_PX},
         legend={
             "orientation": "h",
-            # Within the figure's own margin: beside the plot it would push that down.
+            # Within the figure's own margin: beside the plot, the legend would push the plot down.
             "yref": "container",
             "y": 0.995,
             "yanchor": "top",
@@ -114,8 +113,8 @@ def timeline_figure(rows: pd.DataFrame, lanes: Sequence[str]) -> go.Figure:
 def timeline_pointer(
     rows: pd.DataFrame, lanes: Sequence[str], chosen: tuple[int, int]
 ) -> Pointer | None:
-    """Where the timeline has the beginning of a transaction, by partition and first offset; None
-    where it is not on it."""
+    """Returns the position of a transaction's start, by partition and first offset; None if it is
+    not on the timeline."""
     here = rows[(rows["partition"] == chosen[0]) & (rows["first_offset"] == chosen[1])]
     if here.empty or _moments(here["first_timestamp"]).isna().any():
         return None
@@ -131,12 +130,12 @@ def timeline_pointer(
 
 
 def _moments(ms: pd.Series[Any]) -> pd.Series[Any]:
-    """Timestamps, which may be anything, as moments; NaT for what is none."""
+    """Converts timestamps, which may have any value, to moments; NaT for invalid ones."""
     return pd.to_datetime(ms, unit="ms", errors="coerce")
 
 
 def _period(rows: pd.DataFrame) -> tuple[int, int]:
-    """From when to when the timeline goes, in ms, with some room on both sides."""
+    """Returns the period of the timeline, in ms, with some room on both sides."""
     known = rows[
         _moments(rows["first_timestamp"]).notna()
         & _moments(rows["first_timestamp"] + rows["duration_ms"]).notna()

@@ -15,16 +15,15 @@ VERDICT_MARKS: Mapping[str, tuple[str, str]] = {
     Outcome.VIOLATED: ("#D55E00", "x"),
     Outcome.UNKNOWN: ("#E69F00", "diamond"),
 }
-"""Colour and symbol of a verdict."""
+"""Colour and symbol of each verdict."""
 TREND_PX = 300
 _TITLE_WIDE = "0,000,000"
-"""What the axis of the trend has room for, beside its title, where its figures are no longer than
-that."""
+"""Narrowest label to reserve space for on the trend's axis, so that its title always fits."""
 
 
 def trend_figure(frame: pd.DataFrame, measure: str) -> go.Figure:
-    """One figure of many reports (run, started, verdict, figure) over time, each marked by its
-    verdict."""
+    """Draws one figure of many reports (run, started, verdict, figure) over time, each marked by
+    its verdict."""
     figure = go.Figure()
     figure.add_scatter(
         x=frame["started"],
@@ -49,8 +48,8 @@ def trend_figure(frame: pd.DataFrame, measure: str) -> go.Figure:
             )
     figure.update_layout(
         height=TREND_PX,
-        # Fixed: a browser lays a chart out again and again until it has found the room that its
-        # labels take.
+        # Fixed: otherwise a browser lays out the chart repeatedly until it has found room for the
+        # labels.
         margin={
             "l": names_px([_TITLE_WIDE, f"{frame['figure'].max():,.0f}"]),
             "r": 8,

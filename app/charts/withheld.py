@@ -1,4 +1,5 @@
-"""Per partition of a live sink: what is stable and what an open transaction withholds."""
+"""Per partition of a live sink: the stable offsets, and those that an open transaction
+withholds."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from topicproof.validators.finding import Fate, PartitionBounds
 
 
 def withheld_figure(sink: Sequence[PartitionBounds]) -> go.Figure:
-    """Per partition of a live sink: what is stable (start to LSO) and what is withheld (LSO to
-    HW)."""
+    """Draws, per partition of a live sink, the stable offsets (start to LSO) and the withheld ones
+    (LSO to HW)."""
     rows = [f"p{one.partition}" for one in sink]
     stable = [one.lso - one.start for one in sink]
     above = [one.hw - one.lso for one in sink]

@@ -1,5 +1,5 @@
-"""Compare: one topic, read_uncommitted beside read_committed, on one axis of offsets; the URL says
-what is shown."""
+"""Compare: one topic, read_uncommitted beside read_committed, on one axis of offsets. The URL
+determines what is shown."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ from topicproof.validators.lineage.headers import parse_lineage
 TABLE_PX = 560
 ROW_PX = 28
 HEAD_PX = 71
-SHORT_BYTES = 16  # Key and value stand side by side when both are at most this long.
+SHORT_BYTES = 16  # Key and value are side by side if neither is longer than this.
 LEVEL_NAMES = {BOTH: "both", UNCOMMITTED: "uncommitted", COMMITTED: "committed"}
 
 settings = session.settings()
 
 
 def go(place: CompareState) -> None:
-    """Look there from now on."""
+    """Moves the page to this place."""
     st.query_params.from_dict(write_compare(place))
 
 
 def body(kafka: Services, seen: Snapshot, live: bool) -> None:
-    """All that depends on the topic's snapshot."""
+    """Draws everything that depends on the topic's snapshot."""
     facts_slot = st.container()
     if not seen.bounds.offsets:
         facts(kafka, seen, facts_slot)
@@ -64,8 +64,8 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     )
     for notice in notices:
         st.warning(notice, icon=":material/info:")
-    # Before all else: the browser fetches what draws it, and draws it, while the rest is being
-    # made.
+    # First of all: the browser loads the drawing code and draws the strip while the rest is
+    # computed.
     strip = overview(seen, place, live)
     facts(kafka, seen, facts_slot)
     controls(seen, place)
@@ -85,7 +85,7 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
 
 
 def facts(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> None:
-    """The balance, in one line and in numbers."""
+    """Shows the balance, in one line and in numbers."""
     with slot.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"### {wording.balance(seen.bounds.offsets, seen.fates)}")
         with st.popover("In numbers", icon=":material/table:", width="content"):
@@ -103,7 +103,7 @@ def facts(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> None:
 
 
 def overview(seen: Snapshot, place: CompareState, live: bool) -> export.Chart:
-    """The strip: every partition on one axis of offsets. Gives the chart, to be kept."""
+    """Draws the strip: every partition on one axis of offsets. Returns the chart, for export."""
     bounds = around(seen.bounds, place.partition)
     found = fates.bins(seen.ranges, bounds, strip_columns(len(bounds.partitions)))
     width = int(found.edges[1] - found.edges[0])
@@ -113,8 +113,8 @@ def overview(seen: Snapshot, place: CompareState, live: bool) -> export.Chart:
         if points and "customdata" in points[0]:
             st.session_state["strip_cell"] = (place.topic, *list(points[0]["customdata"])[:3])
         topic_then, *cell = st.session_state.get("strip_cell", ("",))
-        # To click the same cell again deselects it: it is gone to again, as one may have gone
-        # elsewhere meanwhile.
+        # Clicking the same cell again deselects it. Go there anyway, because the page may have
+        # moved elsewhere meanwhile.
         if topic_then == place.topic:
             partition, first, end = (int(part) for part in cell)
             offset = worst_place(seen.ranges, partition, first, end)
@@ -137,7 +137,7 @@ def overview(seen: Snapshot, place: CompareState, live: bool) -> export.Chart:
 
 
 def around(bounds: Bounds, partition: int) -> Bounds:
-    """As many partitions as a strip can show, the chosen one among them."""
+    """Returns as many partitions as a strip can show, including the chosen one."""
     numbers = [p.partition for p in bounds.partitions]
     first = max(0, min(numbers.index(partition) - STRIP_PARTITIONS_MAX // 2, len(numbers)))
     first = max(0, min(first, len(numbers) - STRIP_PARTITIONS_MAX))
@@ -145,7 +145,7 @@ def around(bounds: Bounds, partition: int) -> Bounds:
 
 
 def controls(seen: Snapshot, place: CompareState) -> None:
-    """Where to look, at which level, at which fates."""
+    """Asks for the place, the level and the fates."""
     state = st.session_state
     state["partition"], state["offset"] = place.partition, place.offset
     state["level"], state["fate"] = place.level, list(place.fates)
@@ -205,7 +205,7 @@ def controls(seen: Snapshot, place: CompareState) -> None:
 
 
 def jumps(seen: Snapshot, place: CompareState) -> None:
-    """The next stretch of each fate that the topic has, and the neighbouring windows."""
+    """Offers the next stretch of each fate in the topic, and the neighbouring windows."""
     p = seen.partition(place.partition)
     with st.container(horizontal=True, gap="small"):
         for fate in FATES_NEXT:
@@ -239,7 +239,7 @@ def jumps(seen: Snapshot, place: CompareState) -> None:
 
 
 def listing(place: CompareState, records: Sequence[Record], strip: export.Chart) -> None:
-    """Both levels, offset by offset."""
+    """Lists both levels, offset by offset."""
     shown = [one for one in records if not place.fates or one.fate in place.fates]
     if not records:
         st.info("This partition is empty.")
@@ -253,7 +253,7 @@ def listing(place: CompareState, records: Sequence[Record], strip: export.Chart)
         )
         return
 
-    # A choice belongs to what was on the screen: rows of another window are other records.
+    # A selection belongs to what was on the screen: the rows of another window are other records.
     key = f"records {place.partition} {first} {place.level} {' '.join(place.fates)}"
 
     def chosen() -> None:
@@ -285,7 +285,7 @@ def listing(place: CompareState, records: Sequence[Record], strip: export.Chart)
 
 
 def detail(kafka: Services, seen: Snapshot, place: CompareState, record: Record) -> None:
-    """One offset: why a read_committed consumer gets it or not, and all that is in it."""
+    """Shows one offset: its content, and why a read_committed consumer gets it or not."""
     word = wording.FATE_WORDS[record.fate]
     with st.container(border=True):
         st.markdown(f"#### Offset {record.offset:,} {wording.badge(word)}")

@@ -1,5 +1,5 @@
-"""Demos: five stories of one click each, told while they happen. `?story=NAME&runs=ID,ID` opens one
-again."""
+"""Demos: five stories, one click each, told while they happen. `?story=NAME&runs=ID,ID` reopens
+one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ settings = session.settings()
 
 
 def start(told: Story) -> None:
-    """Start the story's runs and open it."""
+    """Starts the story's runs and opens it."""
     with session.said(), st.status("Starting…") as status:
         runs = [
             start_run(
@@ -33,7 +33,7 @@ def start(told: Story) -> None:
 
 
 def card(told: Story, opened: bool) -> None:
-    """A story that can be started: its button, and the question it answers."""
+    """Shows a story that can be started: its button, and the question it answers."""
     with st.container(gap="xxsmall"):
         pressed = st.button(
             told.title,
@@ -49,7 +49,7 @@ def card(told: Story, opened: bool) -> None:
 
 
 def look(told: Story, ids: list[str]) -> None:
-    """The story as far as it has come."""
+    """Shows the story so far."""
     with session.said():
         runs = [session.history(settings).get(one) for one in ids]
     *past, now = stories.steps(told, runs)
@@ -67,8 +67,8 @@ def look(told: Story, ids: list[str]) -> None:
 
 
 def scene(title: str, run: Run) -> None:
-    """One run of the story: what moves while it goes on, and the last word and the ways on when it
-    has ended."""
+    """Shows one run of the story: live figures while it runs, the conclusion and links when it has
+    ended."""
     st.markdown(f"#### {title[0].upper()}{title[1:]}")
     if run.alive:
         live.bar(run)
@@ -88,7 +88,7 @@ def scene(title: str, run: Run) -> None:
 
 
 def tally(run: Run) -> None:
-    """What the journal of the run counts."""
+    """Shows the counts of the run's journal."""
     seen = run.progress
     said = [
         f"**{seen.committed:,}** committed",
@@ -96,7 +96,7 @@ def tally(run: Run) -> None:
         *([f"**{seen.fenced:,}** fenced"] if seen.fenced else []),
     ]
     fired = f" · **{wording.count(seen.faults, 'fault')}** fired" if seen.faults else ""
-    # Without transactions a portion is what is written between two committed offsets.
+    # Without transactions, a portion is what is written between two committed offsets.
     noun = "Transactions" if run.plan.get("guarantee") == "exactly_once" else "Portions"
     killed = any(fault.startswith("crash") for fault in run.plan.get("faults", ()))
     silent = ". A killed worker declares nothing." if killed else ""
@@ -104,7 +104,8 @@ def tally(run: Run) -> None:
 
 
 def opened() -> tuple[Story, list[str]] | None:
-    """The story of the URL and its runs; None, with a notice, where they are not in the history."""
+    """Returns the story in the URL and its runs; None, with a notice, if they are not in the
+    history."""
     told = stories.story(st.query_params.get("story"))
     ids = [one for one in st.query_params.get("runs", "").split(",") if one]
     if told is None or len(ids) != len(told.parts):

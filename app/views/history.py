@@ -1,8 +1,7 @@
-"""History: every run and check, how each stands, two of them side by side, and one pipeline over
-time.
+"""History: every run and check with its standing, a comparison of two, and one pipeline over time.
 
 `?scenario=`, `?guarantee=`, `?verdict=`, `?topic=` filter; `?before=` and `?after=` compare; `?of=`
-and `?measure=` say what the trend shows.
+and `?measure=` select the trend.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ def page() -> None:
 
 
 def filtered(runs: Sequence[Run]) -> list[Run]:
-    """The runs that the filters leave; what the URL asks for and does not exist is said, and left
-    out."""
+    """Returns the runs that pass the filters. Unknown filter values of the URL are reported and
+    ignored."""
     facets = {
         "scenario": [trend.scenario(run) for run in runs],
         "guarantee": [str(run.plan.get("guarantee", "")) for run in runs],
@@ -109,7 +108,7 @@ def listed(runs: Sequence[Run], standings: Mapping[str, Standing]) -> None:
 
 
 def over_time(runs: Sequence[Run]) -> None:
-    """One scenario or one pair of topics over time."""
+    """Shows one scenario or one pair of topics over time."""
     st.header("Over time", anchor=False)
     subjects: dict[str, int] = {}
     for run in runs:
@@ -139,7 +138,7 @@ def over_time(runs: Sequence[Run]) -> None:
 
 
 def side_by_side(runs: Sequence[Run]) -> None:
-    """Two reports."""
+    """Compares two reports side by side."""
     st.header("Two side by side", anchor=False)
     if len(runs) < 2:
         st.caption("That takes two verdicts.")
@@ -207,7 +206,7 @@ def tables(found: Comparison) -> None:
             ),
             one.word,
         )
-        # What changed comes first.
+        # Changes come first.
         for one in sorted(
             found.kinds, key=lambda one: (one.word == "the same", one.word.startswith("only"))
         )
@@ -224,7 +223,7 @@ def _figure(value: float | None, sign: str = "") -> str:
 
 
 def _choice(label: str, key: str, options: Sequence[str], default: str | None = None) -> str:
-    """A select box that the URL knows. A value of the URL that does not exist falls back to the
+    """Shows a select box bound to the URL. An unknown value in the URL falls back to the
     default."""
     wanted = st.query_params.get(key)
     chosen = wanted if wanted is not None and wanted in options else default or options[0]

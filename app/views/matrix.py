@@ -20,7 +20,7 @@ from topicproof.backend.runs.plan import make_plan
 
 POLL_S = 3.0
 GOES_ON_S = 60.0
-"""A matrix whose last cell is younger than this may be going on."""
+"""A matrix may still be running if its last cell is younger than this."""
 ROW_PX = 28
 TABLE_PX = 560
 COLUMNS = {
@@ -37,14 +37,14 @@ COLUMNS = {
         ("run", 190),
     )
 } | {"took, s": st.column_config.NumberColumn(format="%.1f", width=70)}
-"""Streamlit measures a table when it first sees it, which may be when a matrix that grows has a
-single cell."""
+"""Fixed widths: Streamlit measures a table when it first sees it, which may be when a growing
+matrix has a single cell."""
 
 settings = session.settings()
 
 
 def body() -> None:
-    """The last result of every cell."""
+    """Shows the last result of every cell."""
     with session.said():
         results = cells.ordered(read_results(settings))
     if not results:
@@ -69,7 +69,7 @@ def body() -> None:
 
 
 def chosen_of_url(results: Sequence[Result]) -> Result | None:
-    """The cell that the URL names; a notice where there is no such cell."""
+    """Returns the cell in the URL; shows a notice if there is no such cell."""
     guarantee, fault = (st.query_params.get(name) for name in ("guarantee", "fault"))
     if guarantee is None and fault is None:
         return None
@@ -82,7 +82,7 @@ def chosen_of_url(results: Sequence[Result]) -> Result | None:
 
 
 def go(guarantee: str, fault: str) -> None:
-    """Look at that cell from now on."""
+    """Moves the page to that cell."""
     st.query_params.from_dict({"guarantee": guarantee, "fault": fault})
 
 
@@ -122,7 +122,7 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
 
 
 def detail(cell: Result) -> None:
-    """One cell, and the way to its run."""
+    """Shows one cell, with a link to its run."""
     kind = cells.kind(cell)
     with st.container(border=True, gap="small"):
         colour = {
@@ -162,7 +162,7 @@ def detail(cell: Result) -> None:
 
 
 def listing(results: Sequence[Result]) -> None:
-    """The same cells as the chart's."""
+    """Lists the cells of the chart."""
     table = cells.table(results)
 
     def picked() -> None:
@@ -199,7 +199,7 @@ def empty() -> None:
 
 
 def commands() -> None:
-    """How to run it, and a click for its smallest form."""
+    """Shows the commands to run it, and a button for its smallest form."""
     st.markdown(
         "The whole matrix takes a while, so it is started from the command line, and shown here as"
         " it grows:"
@@ -219,8 +219,7 @@ def commands() -> None:
 
 
 def going() -> bool:
-    """Whether new cells may come: one was written a moment ago, or the small matrix was started a
-    moment ago."""
+    """Whether new cells may come: a cell was written, or the small matrix started, a moment ago."""
     path = settings.home / RESULTS
     written = path.stat().st_mtime if path.exists() else 0.0
     started: float = st.session_state.get("matrix_started", 0.0)

@@ -1,5 +1,4 @@
-"""Run: choose what is run, start it, watch it live, stop it, resume it. `?run=ID` reopens exactly
-this run."""
+"""Run: configure a run, start it, watch it live, stop it, resume it. `?run=ID` reopens this run."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ settings = session.settings()
 
 
 def form() -> None:
-    """Everything a plan needs; one click starts it."""
+    """Shows the form with everything a plan needs; one click starts it."""
     with st.form("plan", border=True):
         st.markdown("##### Start a run")
         scenario = st.selectbox(
@@ -156,7 +155,7 @@ def form() -> None:
 
 
 def begin(fields: dict[str, Any]) -> None:
-    """Start the run as a process of its own and open it."""
+    """Starts the run in its own process and opens it."""
     with session.said(), st.status("Starting a process for the run…") as status:
         run_id = start_run(
             settings, make_plan(fields), lambda line: status.update(label=wording.plain(line))
@@ -170,8 +169,8 @@ def open_run(run_id: str) -> None:
 
 
 def state(run_id: str) -> None:
-    """Where a run stands. While it goes on, this part of the page looks again every second, so it
-    is kept light."""
+    """Shows the state of a run. During the run this fragment is redrawn every second, so it is kept
+    light."""
     with session.said():
         run = session.history(settings).get(run_id)
     head(run)
@@ -187,7 +186,7 @@ def state(run_id: str) -> None:
 
 
 def ended(run_id: str) -> None:
-    """Draws nothing, so that it can look often: when the run has ended, the page is drawn anew."""
+    """Draws nothing, so it can check often: when the run has ended, it reruns the page."""
     with session.said():
         run = session.history(settings).get(run_id)
     if not run.alive:
@@ -195,8 +194,8 @@ def ended(run_id: str) -> None:
 
 
 def details(run_id: str) -> None:
-    """Its figures, its sink and what it said: drawn anew less often, because drawing takes the time
-    the run needs."""
+    """Shows figures, sink and process output. Redrawn less often, because drawing takes time from
+    the run."""
     with session.said():
         run = session.history(settings).get(run_id)
     if run.kind == "run":
@@ -250,7 +249,7 @@ def resume(run: Run) -> None:
 
 
 def recent(found: list[Run]) -> None:
-    """The newest runs; a click opens one."""
+    """Lists the newest runs; a click opens one."""
     st.markdown("##### Recent runs")
     if not found:
         st.info(
@@ -299,7 +298,7 @@ def page() -> None:
     left, right = st.columns([1, 1.8], gap="large")
     with session.said():
         found = [run for run in session.runs(settings) if run.kind == "run"]
-    # First what somebody waits for.
+    # First what the user waits for.
     with right:
         shown = None
         try:

@@ -1,5 +1,4 @@
-"""Topics: a cluster's topics, what one of them is made of, who reads it, and a browser of its
-records."""
+"""Topics: a cluster's topics, the contents of one, its readers, and a browser of its records."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ settings = session.settings()
 
 
 def body(kafka: Services, seen: Snapshot, _live: bool) -> None:
-    """The chosen view of the topic; the others are not asked for."""
+    """Shows the chosen view of the topic; the others are not queried."""
     st.markdown(f"### {wording.balance(seen.bounds.offsets, seen.fates)}")
     look, notices = read_topics(st.query_params, seen.bounds)
     choose_view(look)
@@ -74,7 +73,7 @@ def choose_view(look: TopicsState) -> None:
 
 
 def partitions(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
-    """Bounds and fates of every partition, and where it lies."""
+    """Shows bounds, fates and replicas of every partition."""
     with session.said():
         placements, _found = session.topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
     table = tables.balance_table(seen.bounds, seen.counts)
@@ -99,7 +98,7 @@ def partitions(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
 
 
 def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
-    """Who reads the topic, and what is really left to read."""
+    """Shows the topic's consumer groups, and what each really has left to read."""
     with session.said():
         lags = session.lags(
             kafka.bootstrap, seen.bounds.topic, seen.taken_at, settings.client, seen
@@ -149,7 +148,7 @@ def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
 
 
 def configuration(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
-    """The topic's settings, those that somebody set first."""
+    """Shows the topic's settings, those changed from the default first."""
     with session.said():
         _placements, found = session.topic_view(kafka.bootstrap, seen.bounds.topic, settings.client)
     table = pd.DataFrame(
@@ -173,7 +172,7 @@ def configuration(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
 
 
 def cluster(kafka: Services, _seen: Snapshot, _look: TopicsState) -> None:
-    """Brokers, and every topic."""
+    """Shows brokers, and every topic."""
     with session.said():
         found = session.cluster_view(kafka.bootstrap, settings.client)
     leader = "not told" if found.controller is None else f"node {found.controller}"

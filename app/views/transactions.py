@@ -1,5 +1,5 @@
-"""Transactions: when each began and how it ended, by producer and partition; what is open and what
-that withholds."""
+"""Transactions: when each began and how it ended, by producer and partition; which are open, and
+what they withhold."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ settings = session.settings()
 
 
 def go(selection: TransactionsState) -> None:
-    """Show that from now on."""
+    """Moves the page to this selection."""
     st.query_params.from_dict(write_transactions(selection))
 
 
 def body(kafka: Services, seen: Snapshot, live: bool) -> None:
-    """All that depends on the topic's snapshot."""
+    """Draws everything that depends on the topic's snapshot."""
     found = seen.transactions
     facts(seen)
     if topic.empty(seen):
@@ -70,8 +70,8 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     chart_slot, detail_slot = st.container(), st.container()
     chosen = selection.chosen
     if chosen is not None:
-        # Who has clicked waits for this, and neither for the coordinators nor for the chart to be
-        # drawn again.
+        # A user who has clicked waits for this, but not for the coordinators or for the chart to be
+        # redrawn.
         with detail_slot:
             row, told_slot = detail(seen, chosen)
         told = standing(kafka, seen, open_slot)
@@ -87,7 +87,7 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
 
 
 def facts(seen: Snapshot) -> None:
-    """How many there are of each outcome, and how much of the topic was aborted."""
+    """Shows the number of each outcome, and how much of the topic was aborted."""
     found = seen.transactions
     counts = {
         str(outcome): int(number) for outcome, number in found["outcome"].value_counts().items()
@@ -120,7 +120,7 @@ def facts(seen: Snapshot) -> None:
 
 
 def standing(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> Coordination:
-    """Says in the slot what is open now. Gives what the coordinators told."""
+    """Shows in the slot what is open now. Returns the coordinators' answers."""
     with slot:
         told = session.coordination(settings, kafka, seen)
         what_is_open(kafka, seen, told)
@@ -128,7 +128,7 @@ def standing(kafka: Services, seen: Snapshot, slot: DeltaGenerator) -> Coordinat
 
 
 def what_is_open(kafka: Services, seen: Snapshot, told: Coordination) -> None:
-    """Hanging transactions first, then the oldest."""
+    """Shows hanging transactions first, then the oldest."""
     if told.not_heard is not None:
         st.warning(
             wording.plain(told.not_heard),
@@ -150,7 +150,7 @@ def what_is_open(kafka: Services, seen: Snapshot, told: Coordination) -> None:
 
 
 def open_one(kafka: Services, seen: Snapshot, one: OpenTransaction) -> None:
-    """One open transaction: how old of how much, what it withholds, what to do."""
+    """Shows one open transaction: its age and limit, what it withholds, what to do."""
     word = wording.open_word(one)
     with st.container(border=True, gap="xxsmall"):
         left, right = st.columns([3.2, 1], vertical_alignment="center")
@@ -161,7 +161,7 @@ def open_one(kafka: Services, seen: Snapshot, one: OpenTransaction) -> None:
 
 
 def controls(seen: Snapshot, selection: TransactionsState) -> None:
-    """Which transactions."""
+    """Asks which transactions to show."""
     state = st.session_state
     found = seen.transactions
     state["partition_of"], state["producer_of"] = selection.partition, selection.producer
@@ -216,7 +216,7 @@ def timeline(
     skip: int,
     live: bool,
 ) -> Figure:
-    """When each was under way. Gives the chart."""
+    """Draws the period of each transaction. Returns the chart."""
     drawn = shown.assign(lane=transactions.lanes(shown))
     lanes = transactions.lane_order(shown, drawn["lane"])
     drawn = drawn[drawn["lane"].isin(lanes)]
@@ -229,7 +229,7 @@ def timeline(
                 *list(points[0]["customdata"])[:2],
             )
         topic_then, *bar = st.session_state.get("timeline_bar", ("",))
-        # To click the same bar again deselects it: it is shown again, as another one may have been
+        # Clicking the same bar again deselects it. Show it anyway, because another may have been
         # chosen meanwhile.
         if topic_then == seen.bounds.topic:
             partition, first = (int(part) for part in bar)
@@ -286,8 +286,8 @@ def timeline(
 
 
 def detail(seen: Snapshot, chosen: tuple[int, int]) -> tuple[dict[Any, Any], DeltaGenerator]:
-    """One transaction: where, how it ended, and the ways to its records. Gives its row, and where
-    `explain` goes."""
+    """Shows one transaction: its place, its outcome, and links to its records. Returns its row, and
+    the slot for `explain`."""
     found = seen.transactions
     of = (found["partition"] == chosen[0]) & (found["first_offset"] == chosen[1])
     row: dict[Any, Any] = transactions.timed(found[of], int(time.time() * 1000)).to_dict("records")[
@@ -323,7 +323,7 @@ def explain(
     chosen: tuple[int, int],
     row: dict[Any, Any],
 ) -> None:
-    """Why it ended so, and who wrote it."""
+    """Explains why it ended so, and what wrote it."""
     opened = next((one for one in told.opened if (one.partition, one.start_offset) == chosen), None)
     reason = transactions.why(row["outcome"], opened, told.reasons.get(chosen))
     if reason:
@@ -359,12 +359,13 @@ def listing(
     told: Coordination,
     figure: Figure,
 ) -> None:
-    """The same transactions as the timeline's, the latest first."""
+    """Lists the transactions of the timeline, the latest first."""
     places: Sequence[tuple[int, int]] = [
         (int(one), int(first))
         for one, first in zip(shown["partition"], shown["first_offset"], strict=True)
     ]
-    # A choice belongs to what was on the screen: the rows of another list are other transactions.
+    # A selection belongs to what was on the screen: the rows of another list are other
+    # transactions.
     key = f"transactions {hash(tuple(places))}"
 
     def chosen() -> None:
@@ -411,7 +412,7 @@ def listing(
 
 
 def producers(told: Coordination) -> None:
-    """Who wrote here, as far as the leaders remember."""
+    """Lists the producers that wrote here, as far as the leaders remember."""
     if told.producers.empty:
         return
     with st.expander(

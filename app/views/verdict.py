@@ -1,5 +1,5 @@
-"""Verdict: what was found, out of how much, on whose word, and what was not looked at. `?run=ID`
-says whose."""
+"""Verdict: what was found, out of how much, by which witnesses, and what was not examined.
+`?run=ID` selects the run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def page() -> None:
         )
         return
     if run.verdict is not None and run.verdict != report.verdict:
-        # What is shown may be well, and the run is as good as its worst stage.
+        # The report shown may hold, but the run is only as good as its worst stage.
         st.warning(
             wording.plain(run.why or ""),
             title=f"The verdict of the run as a whole is {run.verdict}",
@@ -100,8 +100,8 @@ def choose(run: Run, runs: Sequence[Run]) -> None:
 
 
 def choose_stage(run: Run) -> str | None:
-    """Of a run of several stages, the one whose verdict is shown (`&stage=NAME`); None: the verdict
-    end to end."""
+    """Asks which stage's verdict to show for a run of several stages (`&stage=NAME`); None: the
+    verdict end to end."""
     verdicts = run.facts.verdicts
     if not verdicts:
         return None
@@ -138,7 +138,7 @@ def choose_stage(run: Run) -> str | None:
 
 
 def without(run: Run) -> None:
-    """A run that has no report."""
+    """Shows a run that has no report."""
     if run.error:
         st.error(
             wording.plain(run.error),
@@ -167,7 +167,7 @@ def without(run: Run) -> None:
 
 
 def outcome(run: Run, report: Report) -> None:
-    """The verdict in one sentence: colour, icon and word."""
+    """Shows the verdict in one sentence: colour, icon and word."""
     show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}[
         report.verdict
     ]
@@ -244,7 +244,7 @@ def witnesses(run: Run, report: Report) -> None:
 
 
 def section(report: Report, finding: Finding) -> None:
-    """One kind of finding."""
+    """Shows one kind of finding."""
     head(report, finding)
     if not finding.examples:
         return
@@ -269,7 +269,7 @@ def head(report: Report, finding: Finding) -> None:
 
 
 def uncounted(report: Report, aside: Sequence[Finding]) -> None:
-    """Kinds that do not count and show nothing wrong, folded away."""
+    """Shows kinds that do not count and show nothing wrong, folded away."""
     if not aside:
         return
     held = sum(finding.outcome is Outcome.HOLDS for finding in aside)
@@ -292,7 +292,7 @@ def basis(check: Check | None) -> str:
 
 
 def place(report: Report, example: Example) -> None:
-    """An example, and the way to it."""
+    """Shows an example, with a link to its place."""
     left, right = st.columns([1, 3], vertical_alignment="center")
     target = example_position(report, example)
     if target is None:
@@ -314,7 +314,8 @@ def place(report: Report, example: Example) -> None:
 
 
 def rest(run: Run, report: Report, text: str) -> None:
-    """What did not count and why, the exact ranges, the versions, and the report to take along."""
+    """Shows what did not count and why, the exact ranges, the versions, and the report to
+    download."""
     with st.container(border=True):
         if report.not_checked:
             st.markdown(f"**Not counted for the verdict: {len(report.not_checked)}**")

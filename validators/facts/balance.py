@@ -1,10 +1,10 @@
-"""What the raw log says, and the balance: where every offset of the bounds went.
+"""The balance: batch headers and readings account for every offset of the bounds.
 
-Each term has a source of its own: records from the readings, markers from the control batches, gone
-offsets from the batch headers, pending ones from the last stable offset. What is left is
-unexplained, and must be 0. The one exception is a compacted batch that straddles the start of the
-bounds: its header counts the records of both sides, so that the reading decides within what the
-header allows.
+Each term has its own source: records from the readings, markers from the control batches, gone
+offsets from the batch headers, pending offsets from the last stable offset. The remainder is
+unexplained and must be 0. The one exception is a compacted batch that straddles the start of the
+bounds. Its header counts the records on both sides, so the reading decides, within the limits of
+the header.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from topicproof.validators.finding import Balance, Bounds, PartitionBounds
 
 
 class Straddle(NamedTuple):
-    """A sparse batch that begins below the bounds: how many of its offsets inside may be gone, by
-    its header."""
+    """A sparse batch that begins below the bounds. Its header limits how many of its offsets inside
+    the bounds may be gone."""
 
     last: int
     width: int
@@ -30,29 +30,28 @@ class Straddle(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """What the batch headers of one partition say of the offsets from `start` to below the last
-    stable offset."""
+    """Counts from one partition's batch headers, from `start` up to the last stable offset."""
 
     covered: int
-    """Offsets that lie in some batch."""
+    """Offsets that lie in a batch."""
     markers: int
     emptied: int
-    """Offsets inside batches that hold nothing any more, without those of a straddling batch."""
+    """Offsets inside batches that no longer hold anything, except in a straddling batch."""
     straddle: Straddle | None
     batches: int
-    """Data batches; `sequenced` are those of producers that number their records, `plain` are in no
-    transaction."""
+    """Data batches. `sequenced` counts those of producers that number their records; `plain` counts
+    those in no transaction."""
     sequenced: int
     plain: int
     holes: int
-    """The odd ones (`FACT_COLUMNS` of validators/facts/log_facts.py)."""
+    """Batches with the anomalies in `FACT_COLUMNS` (validators/facts/log_facts.py)."""
     stale: int
     second_ends: int
     interleaved: int
 
 
 class Records(NamedTuple):
-    """What the readings say of one partition."""
+    """Counts from one partition's readings."""
 
     committed: int
     aborted: int
@@ -62,7 +61,7 @@ class Records(NamedTuple):
 
 
 def count_headers(facts: LogFacts, bounds: Bounds) -> dict[int, Headers]:
-    """By partition; one without any batch below its last stable offset is not among them."""
+    """Counts by partition, without partitions that have no batch below their last stable offset."""
     found = {}
     partitions = facts.batches["partition"].to_numpy()
     for one in bounds.partitions:
@@ -76,7 +75,7 @@ def count_headers(facts: LogFacts, bounds: Bounds) -> dict[int, Headers]:
 
 
 def _headers(own: pd.DataFrame, bounds: PartitionBounds) -> Headers:
-    """Of the batches of one partition that reach into the bounds."""
+    """Counts the batches of one partition that reach into the bounds."""
     base, last, count = (
         own[name].to_numpy(np.int64) for name in ("base_offset", "last_offset", "count")
     )
@@ -110,7 +109,7 @@ def _straddle(base: int, last: int, count: int, start: int) -> Straddle:
 
 
 def balance_of(bounds: PartitionBounds, records: Records, headers: Headers | None) -> Balance:
-    """One partition's balance with the raw log heard. `headers` is None when it has no batch."""
+    """Computes one partition's balance with the raw log. `headers` is None if it has no batch."""
     headers = headers or Headers(0, 0, 0, None, 0, 0, 0, 0, 0, 0, 0)
     gone = bounds.lso - bounds.start - headers.covered + headers.emptied
     if headers.straddle:
@@ -131,9 +130,10 @@ def balance_of(bounds: PartitionBounds, records: Records, headers: Headers | Non
 
 
 def balance_unheard(bounds: PartitionBounds, records: Records) -> Balance:
-    """One partition's balance without the raw log: nobody said what has no record.
+    """Computes one partition's balance without the raw log: nothing explains offsets without a
+    record.
 
-    What is left can then only betray too many records, never too few.
+    So the remainder can only reveal too many records, never too few.
     """
     rest = _rest(bounds, records)
     return Balance(

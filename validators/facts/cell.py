@@ -1,5 +1,5 @@
-"""How many records of a sink partition have their inputs in a source partition, and what became of
-them."""
+"""Counts and fates of the records in one sink partition whose inputs are in one source
+partition."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class Cell(NamedTuple):
-    """Counts of one sink partition and one source partition. `source_partition` is None for records
-    without input."""
+    """Counts for one sink partition and one source partition. `source_partition` is None for
+    records without an input."""
 
     partition: int
     source_partition: int | None
@@ -16,25 +16,24 @@ class Cell(NamedTuple):
     aborted: int = 0
     pending: int = 0
     never_transactional: int = 0
-    """Committed records that were in no transaction, by the raw log."""
+    """Committed records that were in no transaction, according to the raw log."""
     heard: int = 0
-    """Committed records whose transaction's outcome the raw log or the journal tells."""
+    """Committed records with a known transaction outcome, from the raw log or the journal."""
     unstable: int = 0
-    """Committed records whose transaction the raw log says was aborted."""
+    """Committed records whose transaction was aborted, according to the raw log."""
     last_source_offset: int | None = None
-    """Of its committed records, the highest."""
+    """The highest source offset of its committed records."""
     straddling: int = 0
     """Records in a sparse batch that straddles the start of the bounds."""
     endless: int = 0
-    """Committed records of a transaction that no marker ends."""
+    """Committed records whose transaction has no marker."""
     of_aborted: int = 0
     """Committed records whose input was aborted."""
     at_inputs: int = 0
-    """Committed records that are an expected output of an input of the judged range."""
+    """Committed records that are an expected output of an input in the judged range."""
     of_source: int = 0
-    """Committed and pending records that name an input of the source, whether or not it is
-    there."""
+    """Committed and pending records that name an input of the source, even if it does not exist."""
     unidentified: int = 0
-    """Committed and pending records without an identity, where records are matched by key."""
+    """Committed and pending records without an identity, if records are matched by key."""
     revoked: int = 0
-    """Committed records of a transaction that the raw log or the journal says was aborted."""
+    """Committed records whose transaction was aborted, according to the raw log or the journal."""

@@ -1,9 +1,8 @@
-"""Transactions as the records' own headers name them, beside those that the raw log shows.
+"""Transactions named by the records' own headers, compared with those in the raw log.
 
-A name is (transactional id, sequence, attempt, task): the task's random token keeps a replay apart
-from what it replays. Where all is well, the records of one name in one partition are exactly one
-transaction of the raw log. What is not so is looked at record by record (`attributed`), and only
-then.
+A name is (transactional id, sequence, attempt, task). The random token of the task distinguishes a
+replay from the original. In a sound log, the records of one name in one partition are exactly one
+transaction of the raw log. Only deviations are examined record by record (`attributed`).
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ _FIRST = ("offset", "source_topic", "source_partition", "source_offset", "output
 
 
 class TransactionalId(NamedTuple):
-    """What the headers of one transactional id say, and what they were found to be."""
+    """Counts from the headers of one transactional id, and how they compare with the raw log and
+    the journal."""
 
     transactional_id: str
     records: int
     committed: int
-    """Transactions; one with a committed record is committed, else with a pending one open, else
-    aborted."""
+    """Transactions. One with a committed record is committed; otherwise one with a pending record
+    is open; all others are aborted."""
     aborted: int
     open: int
     strangers: int
@@ -36,28 +36,28 @@ class TransactionalId(NamedTuple):
     split: int
     """Transactions that the raw log commits in one partition and aborts in another."""
     misdeclared: int
-    """Groups whose marker says another outcome than the journal."""
+    """Groups whose marker contradicts the journal."""
     torn: int
-    """Transactions, by the raw log, with some committed records, none pending, and fewer than their
-    headers say."""
+    """Transactions in the raw log with some committed records, none pending, and fewer committed
+    records than their headers claim."""
     unknown: int
-    """Transactions of the raw log of which the journal does not know the outcome."""
+    """Transactions in the raw log whose outcome the journal does not know."""
     changed: bool
-    """More than one producer id or epoch wrote for it."""
+    """Whether more than one producer id or epoch wrote for it."""
     source_partition: int | None
-    """The one that its committed records stem from; null when there is none, or more than one."""
+    """The source partition of its committed records; null if there is none or more than one."""
     first_input: int | None
     last_input: int | None
 
 
 def named(sink: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> DataFrame:
-    """One row per name and sink partition, in the place of its first record.
+    """Returns one row per name and sink partition, located at its first record.
 
-    partition, `_FIRST` and `NAME`; last_offset, records; total (records of the whole transaction,
-    by its headers); committed, aborted, pending (records by fate); stable and unstable (records by
-    the marker of the raw log); declared, reason (the journal's); first_source, last_source (source
-    partitions), first_input, last_input (of the committed records); producer_id and producer_epoch
-    of the transaction of the raw log that is exactly this, null when there is none.
+    partition, `_FIRST` and `NAME`; last_offset, records; total (records of the whole transaction
+    according to its headers); committed, aborted, pending (records by fate); stable and unstable
+    (records by the raw log's marker); declared, reason (from the journal); first_source,
+    last_source (source partitions), first_input, last_input (of the committed records); producer_id
+    and producer_epoch of the raw log transaction that matches exactly, null if there is none.
     """
     fate, committed = F.col("fate"), F.col("fate") == Fate.COMMITTED.value
     groups = (
@@ -98,15 +98,15 @@ def named(sink: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> DataFrame:
 
 
 def count_ids(groups: DataFrame) -> tuple[TransactionalId, ...]:
-    """The transactional ids of `named`, by name. There are few: each costs the coordinator
+    """Summarises `named` by transactional id. There are few of them: each costs the coordinator
     memory."""
     alien = F.col("producer_id").isNull()
     told = (F.col("stable") > 0) & (F.col("declared") == Fate.ABORTED.value)
     told |= (F.col("unstable") > 0) & (F.col("declared") == Fate.COMMITTED.value)
     identity = F.struct("producer_id", "producer_epoch")
     whole = {side: F.max(F.when(~alien, F.col(side))) > 0 for side in ("stable", "unstable")}
-    # The guarantees without transactions write the same headers, and promise nothing of what a
-    # crash cuts off.
+    # The guarantees without transactions write the same headers, but promise nothing for a batch
+    # that a crash cuts short.
     transactional = F.sum(F.col("stable") + F.col("unstable")) > 0
     names = groups.groupBy(*NAME).agg(
         F.sum("records").alias("records"),
@@ -156,14 +156,14 @@ def _inputs() -> list[Column]:
 
 
 def attributed(sink: DataFrame, raw_log: RawLog, bounds: Bounds) -> DataFrame:
-    """The names within each transaction of the raw log, record by record: one row per transaction,
-    partition and name.
+    """Returns the names within each transaction of the raw log, record by record: one row per
+    transaction, partition and name.
 
     partition, producer_id, began (where the transaction's data begins) and `NAME`, with `_FIRST` of
-    the first of these records; records; names (how many share the transaction); ids (how many
-    transactional ids its producer id wrote headers of: a producer has one, so with more the records
-    were copied from another log); first_began (where the first transaction that holds this name in
-    this partition begins).
+    its first record; records; names (how many share the transaction); ids (distinct transactional
+    ids in headers written by the producer id: a producer has one, so more mean that the records
+    were copied from another log); first_began (where the first transaction with this name in this
+    partition begins).
     """
     places = spans(raw_log, bounds).where("transactional")
     places = places.select(

@@ -1,4 +1,4 @@
-"""The outcomes of transactions, as a run's journal declares them."""
+"""Transaction outcomes declared in a run's journal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from topicproof.validators.finding import Fate
 
 Outcomes = Mapping[tuple[str, int, int, str], tuple[str | None, str | None]]
-"""What the journal declares and its reason, by the name of a transaction."""
+"""Declared outcome and reason, by transaction name."""
 
 
 def outcomes_of(entries: Iterable[tuple[str, int, int, str, str, str]]) -> Outcomes:
-    """Of a journal's entries: transactional id, sequence, attempt, task, outcome, reason. One that
-    says two things of a transaction says nothing."""
+    """Maps transactions to outcomes. Each entry is: transactional id, sequence, attempt, task,
+    outcome, reason. Contradictory entries for a transaction leave its outcome None."""
     said: dict[tuple[str, int, int, str], tuple[set[str], str]] = {}
     for transactional_id, sequence, attempt, task, outcome, reason in entries:
         outcomes, why = said.get(key := (transactional_id, sequence, attempt, task), (set(), ""))

@@ -1,12 +1,12 @@
-"""Facts that follow from the batch headers of a raw log, without a look at any record.
+"""Facts derived from a raw log's batch headers alone, without looking at any record.
 
-This module alone knows which batch belongs to which transaction, which marker ends it, and what is
-odd about a batch. Pages, fates, the balance, the kinds and the proof all ask it.
+Only this module knows which batch belongs to which transaction, which marker ends a transaction,
+and which batches are odd. Pages, fates, the balance, the kinds and the proof all rely on it.
 
-The rule of a transaction: per partition and producer id, in offset order, data since the previous
-marker belongs to the next marker. Epochs are never compared between data and markers, because the
+Transactions follow one rule. Per partition and producer id, in offset order, data since the
+previous marker belongs to the next marker. Epochs are never compared between data and markers: the
 markers of Java clients, fences and timeouts carry the data's epoch + 1 (KIP-890). A control batch
-whose kind was lost by compaction ends no transaction.
+whose type was lost in compaction ends no transaction.
 """
 
 from __future__ import annotations
@@ -26,35 +26,37 @@ BATCH_COLUMNS = (
     " int, base_sequence int, transactional boolean, control string, first_timestamp long,"
     " max_timestamp long, size int, compression string, leader_epoch int"
 )
-"""The raw log's batches, one row each. `control` is null, 'COMMIT', 'ABORT', or 'OTHER' for a
-control batch whose kind was lost; timestamps are in ms."""
+"""The raw log's batches, one row each. `control` is null for data, 'COMMIT', 'ABORT', or 'OTHER' if
+the type of a control batch was lost. Timestamps are in ms."""
 
 FACT_COLUMNS = (
     "began long, outcome string, expected long, epoch_before int, hole boolean, stale boolean,"
     " second_end boolean, interleaved boolean"
 )
-"""Facts of a batch. `began` and `outcome` are those of its transaction, null without one: the first
-offset of its data, and how it ended.
+"""Facts of a batch. `began` and `outcome` describe its transaction: the first offset of its data
+and how it ended. Both are null outside a transaction.
 
-`hole`: its sequence is not the `expected` one, which follows from the producer's batch before it in
-the same epoch (KIP-98), although no offset between them is gone. `stale`: a batch before it has a
-higher epoch, `epoch_before`. `second_end`: a COMMIT marker right behind the ABORT marker of its
-producer's data. `interleaved`: it continues a transaction, behind a batch of another one."""
+`hole`: the sequence is not the `expected` one after the producer's previous batch in the same
+epoch (KIP-98), although no offset between the two is gone. `stale`: an earlier batch has a higher
+epoch, `epoch_before`. `second_end`: a COMMIT marker directly after the ABORT marker of its
+producer's data. `interleaved`: it continues a transaction after a batch of another one.
+"""
 
 COMMITTED, ABORTED, OPEN, UNEXPLAINED = "COMMITTED", "ABORTED", "OPEN", "UNEXPLAINED"
-"""A transaction's outcomes. UNEXPLAINED: no marker, but below the last stable offset."""
+"""Outcomes of a transaction. UNEXPLAINED: no marker, although it lies below the last stable
+offset."""
 
 TRANSACTION_COLUMNS = (
     "partition int, producer_id long, producer_epoch int, first_offset long, last_offset long,"
     " records long, bytes long, first_timestamp long, last_timestamp long, outcome string,"
     " marker_offset long, marker_timestamp long, marker_epoch int"
 )
-"""Transactions, one row for each partition where one has data. Offsets, records and bytes (as
-stored) are those of its data; `producer_epoch` is the data's last; timestamps are in ms."""
+"""Transactions, one row per partition with data. Offsets, records and bytes (as stored) describe
+the data; `producer_epoch` is that of the last data batch; timestamps are in ms."""
 
 SEQUENCES = 2**31
-"""Sequences of a producer in one epoch and partition run from 0 to the largest int32, then start
-at 0 again (KIP-98)."""
+"""A producer's sequence numbers in one epoch and partition run from 0 to the largest int32, then
+wrap to 0 (KIP-98)."""
 
 _ENDS = {"COMMIT": COMMITTED, "ABORT": ABORTED}
 _NO_TRANSACTION = -1
@@ -68,14 +70,14 @@ class LogFacts:
     """The facts of one log."""
 
     batches: pd.DataFrame
-    """`BATCH_COLUMNS` and `FACT_COLUMNS`, by partition and offset, and `transaction`: the row in
-    `transactions`, or -1."""
+    """`BATCH_COLUMNS`, `FACT_COLUMNS` and `transaction` (the row in `transactions`, or -1), by
+    partition and offset."""
     transactions: pd.DataFrame
     """`TRANSACTION_COLUMNS`, by partition and first offset."""
 
 
 def log_facts(batches: pa.Table, bounds: Bounds) -> LogFacts:
-    """The facts of `batches` (`BATCH_COLUMNS`), read within `bounds`."""
+    """Derives the facts of `batches` (`BATCH_COLUMNS`) that were read within `bounds`."""
     rows, found = attributed(batches, bounds)
     of = rows["transaction"].where(rows["transaction"] >= 0)
     outcome = of.map(found["outcome"]).astype(object)
@@ -84,8 +86,8 @@ def log_facts(batches: pa.Table, bounds: Bounds) -> LogFacts:
 
 
 def attributed(batches: pa.Table, bounds: Bounds) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The batches by partition and offset, each with the row of its `transaction` (-1: none), and
-    the transactions (`TRANSACTION_COLUMNS`)."""
+    """Returns the batches by partition and offset, each with the row of its `transaction` (-1:
+    none), and the transactions (`TRANSACTION_COLUMNS`)."""
     rows: pd.DataFrame = batches.to_pandas()
     rows = rows.sort_values(["partition", "base_offset"], kind="stable", ignore_index=True)
     rows["transaction"] = np.int64(_NO_TRANSACTION)
@@ -109,13 +111,13 @@ def attributed(batches: pa.Table, bounds: Bounds) -> tuple[pd.DataFrame, pd.Data
 
 
 def lso_of(partitions: pd.Series[int], bounds: Bounds) -> Ints:
-    """The last stable offset of each row's partition."""
+    """Returns the last stable offset of each row's partition."""
     of = {one.partition: one.lso for one in bounds.partitions}
     return np.asarray(partitions.map(of), np.int64)
 
 
 def _transactions(fold: pd.DataFrame, data: Flags, ends: Flags, has_data: Flags) -> pd.DataFrame:
-    """The transactions that have data, indexed by their number in the fold."""
+    """Builds the transactions that have data, indexed by their number in `fold`."""
     own = fold[data].groupby("number")
     marker = fold[ends].set_index("number")
     marker = marker[has_data[marker.index]]
@@ -140,14 +142,15 @@ def _transactions(fold: pd.DataFrame, data: Flags, ends: Flags, has_data: Flags)
 
 
 def _marks(rows: pd.DataFrame) -> dict[str, Any]:
-    """What is odd about each batch. `rows` are by partition and offset."""
+    """Finds what is odd about each batch. `rows` are ordered by partition and offset."""
     partition, producer, epoch, base, last = (
         rows[name].to_numpy(np.int64)
         for name in ("partition", "producer_id", "producer_epoch", "base_offset", "last_offset")
     )
     data = rows["control"].isna().to_numpy(bool)
     writes = data & rows["transactional"].to_numpy(bool)
-    # Offsets in no batch, counted from the first batch on: equal counts mean that none are between.
+    # Offsets in no batch, accumulated from the first batch: equal counts mean that no gap lies
+    # between.
     gone = np.zeros(len(rows), np.int64)
     gone[1:] = np.where(partition[1:] == partition[:-1], base[1:] - last[:-1] - 1, 0)
     gone = np.cumsum(gone)
@@ -192,27 +195,28 @@ def _marks(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _same(*keys: pd.Series[Any]) -> Flags:
-    """Which rows have the keys of the row before them; the first has not."""
+    """Marks rows with the same keys as the previous row; never the first row."""
     same = np.zeros(len(keys[0]), bool)
     same[1:] = np.all([key.to_numpy()[1:] == key.to_numpy()[:-1] for key in keys], axis=0)
     return same
 
 
 def _begins(first: Flags) -> Ints:
-    """For each row the first row of its group. `first` marks those."""
+    """Returns each row's first row of its group. `first` marks the first rows."""
     return np.asarray(np.maximum.accumulate(np.where(first, np.arange(first.size), 0)), np.int64)
 
 
 def _before(wanted: Flags, begins: Ints) -> Ints:
-    """For each row the last wanted one before it in its group; -1 for none."""
+    """Returns, for each row, the last wanted row before it in its group; -1 if there is none."""
     newest = np.full(wanted.size, -1, np.int64)
     newest[1:] = np.maximum.accumulate(np.where(wanted, np.arange(wanted.size), -1))[:-1]
     return np.asarray(np.where(newest >= begins, newest, -1), np.int64)
 
 
 def _highest_before(epochs: Ints, data: Flags, begins: Ints) -> Ints:
-    """For each row the highest epoch of the data before it in its group; at most -1 for none."""
-    # Epochs are 16 bits wide, so the group and the epoch fit into one number that only grows.
+    """Returns, for each row, the highest epoch of earlier data in its group; at most -1 if there is
+    none."""
+    # Epochs are 16 bits wide, so group and epoch fit into one number that only grows.
     step = 2**17
     keys = np.where(data, epochs + 1, 0) + begins * step
     highest = np.zeros(epochs.size, np.int64)

@@ -1,4 +1,4 @@
-"""The raw log as frames of Spark, each batch with its facts (validators/facts/log_facts.py)."""
+"""The raw log as Spark frames, each batch with its facts (validators/facts/log_facts.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from topicproof.validators.readings import frame_of, gathered
 
 @dataclass(frozen=True)
 class RawLog:
-    """The raw log, as the ledger asks it."""
+    """The raw log in the form that the ledger queries."""
 
     table: pa.Table
     """`BATCH_COLUMNS`."""
@@ -34,8 +34,8 @@ class RawLog:
 
 
 def raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int) -> RawLog:
-    """The raw log of `batches` (`BATCH_COLUMNS`, read within `bounds`), as frames of Spark.
-    `offsets`: how many are judged, source and sink together."""
+    """Turns `batches` (`BATCH_COLUMNS`, read within `bounds`) into Spark frames. `offsets`: the
+    number of judged offsets, source and sink together."""
     facts = log_facts(batches, bounds)
     return RawLog(
         batches,
@@ -46,8 +46,8 @@ def raw_log(spark: SparkSession, batches: pa.Table, bounds: Bounds, offsets: int
 
 
 def settled(bounds: Bounds) -> Column:
-    """Whether a batch of `RawLog.batches` reaches into the offsets from `start` to below the last
-    stable offset."""
+    """Whether a batch of `RawLog.batches` overlaps the offsets from `start` up to the last stable
+    offset."""
     below = F.greatest("base_offset", bound("partition", bounds, "start"))
     return below <= F.least("last_offset", bound("partition", bounds, "lso") - 1)
 
@@ -59,9 +59,9 @@ def inside(bounds: Bounds) -> Column:
 
 
 def spans(log: RawLog, bounds: Bounds) -> DataFrame:
-    """The data batches from the start of the bounds on: partition, producer_id, at, last_offset,
-    transactional, outcome and began; the last two are null outside of a transaction. `at` and
-    `began` lie within the bounds."""
+    """Returns the data batches from the start of the bounds on: partition, producer_id, at,
+    last_offset, transactional, outcome and began. The last two are null outside a transaction. `at`
+    and `began` lie within the bounds."""
     start = bound("partition", bounds, "start")
     return (
         log.batches.where(F.col("control").isNull() & (F.col("last_offset") >= start))
@@ -79,8 +79,8 @@ def spans(log: RawLog, bounds: Bounds) -> DataFrame:
 
 
 def words_of_batches(log: RawLog, bounds: Bounds) -> DataFrame:
-    """Sets of offsets, by partition and word: `covered` by a data batch, `transactional`, `stable`
-    and `unstable` (of a transaction that the markers committed, aborted)."""
+    """Returns sets of offsets by partition and word: `covered` by a data batch, `transactional`,
+    `stable` (in a committed transaction) and `unstable` (in an aborted one)."""
     offsets = F.explode(F.sequence("at", "last_offset")).alias("offset")
     every = spans(log, bounds).select("partition", offsets, "transactional", "outcome")
     return every.groupBy("partition", word("offset").alias("word")).agg(

@@ -1,8 +1,8 @@
-"""Pieces whose lineage is packed (validators/folded/offset_runs.py): cut into what the packs
-say, once all of these are known.
+"""Pieces with packed lineage (validators/folded/offset_runs.py), cut to match the packs once all
+packs are known.
 
-Which offsets are of which pack say the batches' headers (validators/lineage/packs.py), so that of
-the records themselves only the sets of their offsets are looked at.
+Batch headers determine which pack an offset belongs to (validators/lineage/packs.py). Of the
+records themselves, only the sets of their offsets are needed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from topicproof.validators.lineage.packs import HEADS, lay, parse_pack
 from topicproof.validators.offsets import WORD
 
 PIECES_AT_ONCE = 16_384
-"""So many are looked at bit by bit, which takes about 100 MB."""
+"""Pieces that are expanded bit by bit at a time; they take about 100 MB."""
 
 Ints = npt.NDArray[np.int64]
 
 
 def with_lineage(pieces: pa.Table, batches: pa.Table) -> pa.Table | None:
-    """The same records in pieces that all have lineage and a transaction's name, by the raw log's
-    batches. None where some are of no pack that can be read, or of one that speaks of second
-    outputs, which nothing is proved of."""
+    """Cuts the records into pieces that all have lineage and a transaction name, using the raw
+    log's batches. None if some records belong to no readable pack, or to a pack with second
+    outputs: the proof does not cover those."""
     without = np.asarray(pieces["origin"].is_null(), bool)
     heads = _heads(pieces)
     if not heads.num_rows:
@@ -56,7 +56,7 @@ def with_lineage(pieces: pa.Table, batches: pa.Table) -> pa.Table | None:
 
 
 def _heads(pieces: pa.Table) -> pa.Table:
-    """The first records of packs, each of which begins a piece."""
+    """Returns the first records of packs, each of which begins a piece."""
     found = pieces.filter(pieces["packed"].is_valid())
     offsets = np.asarray(found["word"], np.int64) * WORD + first_of(
         np.asarray(found["bits"], np.int64)
@@ -72,7 +72,7 @@ def _heads(pieces: pa.Table) -> pa.Table:
 
 
 class _Packs:
-    """Those of one partition."""
+    """The packs of one partition."""
 
     def __init__(self, heads: pa.Table, segments: pa.Table, partition: int) -> None:
         heads, segments = (
@@ -90,7 +90,7 @@ class _Packs:
         self.packed, self.names = heads["packed"].to_pylist(), heads["transaction"].to_pylist()
 
     def cut(self, pieces: pa.Table, without: npt.NDArray[np.bool_]) -> list[pa.Table] | None:
-        """Of these pieces, those `without` lineage in pieces that have it."""
+        """Cuts the pieces `without` lineage into pieces that have lineage."""
         names_of = "partition", "word", "bits", "counted", "content", "transaction", "ordered"
         partition, word, bits, counted, content, transaction, ordered = (
             np.asarray(pieces[name], np.int64) for name in names_of
@@ -101,8 +101,8 @@ class _Packs:
             return None if without.any() else []
         segment = np.searchsorted(self.first, offset, "right") - 1
         inside = (segment >= 0) & (offset <= self.last[segment])
-        # One that has lineage of its own, and is of a pack, has it twice. One that was read twice
-        # is no piece.
+        # A record with its own lineage inside a pack would have it twice. A record that was read
+        # twice fits no piece.
         if (inside != without[row]).any() or (
             np.bitwise_count(bits.view(np.uint64)) != counted
         ).any():
@@ -126,12 +126,11 @@ class _Packs:
         sources = [format_lineage(Lineage(pack.topic, pack.partition, 0, 0)) for pack in packs]
         origins, source = np.unique(np.array(sources, object), return_inverse=True)
         origin = source[of]
-        # Two packs of one transaction have one name.
+        # Two packs of one transaction share a name.
         texts, same = np.unique(np.array(names, object), return_inverse=True)
         begins = begins_of(row, origin, at >> 6, same[of])
         rises = all_of(np.append(True, at[1:] > at[:-1]), begins)
-        # What is in a piece's content cannot be told apart: it stays with the first one that is cut
-        # from it.
+        # A piece's content hash cannot be split, so the first piece cut from it keeps the hash.
         whole = np.append(True, row[begins][1:] != row[begins][:-1])
         columns = (
             *(

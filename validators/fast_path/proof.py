@@ -1,13 +1,13 @@
-"""The short way: what a ledger counts, where it can be proved that nothing is odd.
+"""The fast path: counts a ledger by proving that nothing is odd.
 
-Most topics are as they should be. Then Spark need only fold each reading once, to words of 64
-offsets (validators/folded/offset_runs.py); fates, transactions, order and repeats are arithmetic
-on the bits of these words, beside the raw log and the journal. So a proof can be repeated from the
-folded readings alone, which hold no key and no value.
+Most topics are as they should be. Then Spark need only fold each reading once into words of 64
+offsets (validators/folded/offset_runs.py). Fates, transactions, order and repeats become arithmetic
+on the bits of these words, together with the raw log and the journal. So the proof can be repeated
+from the folded readings alone, which hold no keys and no values.
 
-Whatever is odd, if only by a bit, ends the proof: None, and the long way
-(validators/ledger/build.py) looks at each record and says what it is. So nothing that is found ever
-rests on this file; tests/validators/test_sound.py compares what both ways count.
+Any deviation, even by one bit, ends the proof with None. The slow path (validators/ledger/build.py)
+then examines each record and names the anomaly. So no finding ever rests on this file;
+tests/validators/test_sound.py compares the counts of both paths.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ NAMED_COLUMNS = (
     " long, last_input long, offset long, source_topic string, source_partition int, source_offset"
     " long, output_index int, producer_id long, producer_epoch long"
 )
-"""As validators/facts/header_transactions.py has them."""
+"""The same columns as in validators/facts/header_transactions.py."""
 
 
 class Proof(NamedTuple):
-    """What the ledger counts of a sink in which nothing is odd: no doubt, no repeat, each line in
-    order, each record of a transaction that has ended, and the output of an input of the judged
-    range."""
+    """The ledger's counts for a sink in which nothing is odd: no doubts, no repeats, every line in
+    order. Every record belongs to a transaction that has ended, and is an output of an input in the
+    judged range."""
 
     cells: tuple[Cell, ...]
     headers: dict[int, Headers]
@@ -61,11 +61,11 @@ class Proof(NamedTuple):
     ends: dict[str, int]
     inputs: int
     produced: int
-    """Inputs with an output, whatever became of it."""
+    """Inputs with an output, whatever its fate."""
     headed: int
     """Inputs with a header."""
     named: pd.DataFrame
-    """With `NAMED_COLUMNS`."""
+    """Transactions with `NAMED_COLUMNS`."""
 
 
 def prove(
@@ -76,7 +76,7 @@ def prove(
     source_bounds: Bounds,
     declared: Outcomes | None,
 ) -> Proof | None:
-    """None unless nothing is odd. `batches`: the sink's raw log."""
+    """Proves that nothing is odd, or returns None. `batches` is the sink's raw log."""
     table = with_lineage(folded.pieces, batches)
     pieces = None if table is None else as_pieces(table)
     seen, inputs = whole_words(folded.seen), whole_words(folded.inputs)
@@ -124,7 +124,7 @@ def prove(
 
 
 class _Spread(NamedTuple):
-    """By piece: its first and last offset, and the source offsets of these."""
+    """Each piece's first and last offset, with the source offsets of both."""
 
     first: Ints
     last: Ints
@@ -133,7 +133,7 @@ class _Spread(NamedTuple):
 
 
 def whole_words(words: Words) -> Words:
-    """The same, in one row for each word."""
+    """Merges the rows of each word into one."""
     begins = _begins(words.partition, words.word)
     if begins.size == words.word.size:
         return words
@@ -146,7 +146,7 @@ def whole_words(words: Words) -> Words:
 
 
 def _once(words: Words | Pieces) -> bool:
-    """Whether each offset was read once; the rows may be parts of words."""
+    """Whether each offset was read once; rows may be parts of words."""
     if not np.array_equal(np.bitwise_count(words.bits.view(np.uint64)), words.counted):
         return False
     begins = _begins(words.partition, words.word)
@@ -157,7 +157,8 @@ def _once(words: Words | Pieces) -> bool:
 
 
 def _begins(*keys: Ints) -> Ints:
-    """Where another one begins in rows that are sorted by these keys."""
+    """Returns the rows where any key differs from the previous row; the rows are sorted by these
+    keys."""
     if not keys[0].size:
         return np.empty(0, np.int64)
     changes = np.any([key[1:] != key[:-1] for key in keys], axis=0)
@@ -165,18 +166,18 @@ def _begins(*keys: Ints) -> Ints:
 
 
 def _spread(pieces: Pieces) -> _Spread:
-    """Of pieces that stand in order."""
+    """Returns the spread of ordered pieces."""
     return _Spread(*_ends(pieces.word, pieces.bits), *_ends(pieces.source_word, pieces.source_bits))
 
 
 def _ends(word: Ints, bits: Ints) -> tuple[Ints, Ints]:
-    """The first and the last offset of each word."""
+    """Returns the first and last offset of each word."""
     return word * WORD + first_of(bits), word * WORD + last_of(bits)
 
 
 def _origins(pieces: Pieces, source: Bounds) -> Ints | None:
-    """The source partition of each piece; None where one has another source, or another output than
-    the first."""
+    """Returns the source partition of each piece; None if a piece has another source, or an output
+    other than the first."""
     first = {part.topic: part.first for part in source.parts} or {source.topic: 0}
     found = []
     for origin in pieces.origins:
@@ -188,8 +189,7 @@ def _origins(pieces: Pieces, source: Bounds) -> Ints | None:
 
 
 def _seen_as_told(pieces: Pieces, seen: Words, stable: Flags) -> bool:
-    """Whether read_committed saw what the log says is committed, and nothing else, with the same
-    content."""
+    """Whether read_committed saw exactly what the log says is committed, with the same content."""
     told = pieces.bits[stable], pieces.partition[stable], pieces.word[stable]
     begins = _begins(told[1], told[2])
     if not np.array_equal(told[1][begins], seen.partition) or not np.array_equal(
@@ -230,7 +230,7 @@ def _at_inputs(pieces: Pieces, places: Ints, inputs: Words) -> bool:
 
 
 def _inputs_of(pieces: Pieces, places: Ints, which: Flags) -> int:
-    """Of how many inputs these pieces are."""
+    """Counts the distinct inputs of these pieces."""
     source, words, held = places[which], pieces.source_word[which], pieces.source_bits[which]
     if not source.size:
         return 0
@@ -242,7 +242,7 @@ def _inputs_of(pieces: Pieces, places: Ints, which: Flags) -> int:
 def _in_order(
     partition: Ints, source: Ints, first: Ints, last: Ints, first_input: Ints, last_input: Ints
 ) -> bool:
-    """Whether the pieces of each line stand one behind the other, as their inputs do."""
+    """Whether the pieces of each line follow one another in the order of their inputs."""
     order = np.lexsort((first, source, partition))
     line = (partition[order][1:] == partition[order][:-1]) & (
         source[order][1:] == source[order][:-1]
@@ -286,8 +286,8 @@ def _cells(pieces: Pieces, spread: _Spread, places: Ints, stable: Flags) -> tupl
 
 
 def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: RegularLog) -> pd.DataFrame | None:
-    """One row per transaction of the log: its name and where it lies. None unless each has one
-    name, which is that of no other in its partition, and all of its records are there."""
+    """Returns one row per transaction of the log, with its name and position. None unless each has
+    exactly one name, unique in its partition, and all of its records."""
     rows = pd.DataFrame(
         {
             "number": pieces.transaction,
@@ -327,8 +327,8 @@ def _groups(pieces: Pieces, spread: _Spread, places: Ints, log: RegularLog) -> p
 def _named(
     groups: pd.DataFrame, names: list[Transaction], declared: Outcomes | None, topic: str
 ) -> pd.DataFrame | None:
-    """With `NAMED_COLUMNS`. None where the headers of a transaction contradict one another, the
-    markers or the journal, or some of what was committed is missing."""
+    """Returns transactions with `NAMED_COLUMNS`. None if a transaction's headers contradict each
+    other, the markers or the journal, or if committed records are missing."""
     keys = [(one.transactional_id, one.sequence, one.attempt, one.task) for one in names]
     if len(set(keys)) != len(keys):
         return None

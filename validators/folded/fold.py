@@ -1,6 +1,6 @@
-"""The readings of a pair of topics, each folded in one pass to bitmaps of 64 offsets.
+"""The readings of a pair of topics, each folded in one pass into bitmaps of 64 offsets.
 
-A folded reading holds no key and no value. Captures, evidence and the fast path use it.
+A folded reading holds no keys and no values. Captures, evidence and the fast path use it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from topicproof.validators.in_parallel import in_parallel
 
 
 class Folded(NamedTuple):
-    """The readings, folded."""
+    """The folded readings."""
 
     seen: Words
     """What read_committed saw of the sink."""
     pieces: pa.Table
-    """With `PIECES`: what read_uncommitted saw of it."""
+    """What read_uncommitted saw of the sink, as `PIECES`."""
     inputs: Words
 
 
@@ -35,8 +35,8 @@ def fold(
     content: Column,
     offsets: int,
 ) -> Folded:
-    """Each reading is read once. `content` is a hash of a record's content; `offsets`: how many, of
-    source and sink together."""
+    """Folds the readings, reading each once. `content` is a hash of a record's content; `offsets`
+    is the number of offsets, source and sink together."""
     seen, pieces, inputs = in_parallel(
         lambda: words_of(committed, content, offsets),
         lambda: folded_pieces(uncommitted, content, offsets, spans_of(log)),

@@ -1,10 +1,10 @@
-"""Readings folded to words of 64 offsets: what a proof needs of them, in one row for many records.
+"""Readings folded into words of 64 offsets: one row for many records, with all that a proof needs.
 
-A *piece* is records of one word and one transaction of the log that follow each other, stem from
-one word of one source partition and name one transaction. Of a reading, Spark hands over only what
-is looked at here, column by column; where there are many records its own tasks fold them, each
-record seen once. Where lineage is packed, a piece is first of any source, and is cut when all packs
-are known (validators/fast_path/packed_runs.py).
+A *piece* is a run of records within one word and one transaction of the log. Its records stem from
+one word of one source partition and name one transaction. Spark hands over only the columns that
+are needed. If there are many records, Spark's own tasks fold them, visiting each record once. If
+lineage is packed, a piece may first have any source; it is cut once all packs are known
+(validators/fast_path/packed_runs.py).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from topicproof.validators.offsets import WORD, bits, word
 from topicproof.validators.readings import FEW_OFFSETS_MAX
 
 ORIGINS_MAX = 64
-"""More origins than this in one batch of records are no batch of a pipeline's sink."""
+"""Maximum origins per batch of records; a pipeline's sink never has more."""
 DIGITS_MAX = 18
-"""A source offset of more digits might not fit, and is none."""
+"""Maximum digits of a source offset; a longer number might overflow and is rejected."""
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -46,24 +46,25 @@ PIECES = pa.schema(
         ("packed", pa.binary()),
     ]
 )
-"""`packed`: the header of a pack that the piece's first record has. Without an origin, what is said
-of the source is not known."""
+"""`packed`: the pack header of the piece's first record. Without an `origin`, the source columns
+mean nothing."""
 Spans = Mapping[int, tuple[Ints, Ints]]
-"""Of a raw log, by partition: the first offset of each batch, and the number of its transaction."""
+"""For each partition of a raw log: the first offset of each batch, and the number of its
+transaction."""
 
 
 class Words(NamedTuple):
-    """The offsets of a reading, by partition and word, each row a part of its word."""
+    """The offsets of a reading, by partition and word; each row is part of a word."""
 
     partition: Ints
     word: Ints
     bits: Ints
     counted: Ints
-    """Records: more than bits where an offset was read twice."""
+    """Number of records: more than bits if an offset was read twice."""
     content: Ints
-    """Exclusive or of the hashes of their content."""
+    """XOR of the content hashes."""
     headed: Ints
-    """Records with a header."""
+    """Number of records with a header."""
 
 
 class Pieces(NamedTuple):
@@ -75,24 +76,24 @@ class Pieces(NamedTuple):
     counted: Ints
     content: Ints
     transaction: Ints
-    """The number of the log's; -1 where it has none there."""
+    """Number of the transaction in the log; -1 if the log has none there."""
     source_word: Ints
     source_bits: Ints
     ordered: Ints
-    """1 where the offsets rise from record to record, and so do the source offsets; else 0."""
+    """1 if both offsets and source offsets rise from record to record, otherwise 0."""
     origin: Ints
-    """Which of `origins`."""
+    """Index into `origins`."""
     name: Ints
-    """Which of `names`."""
+    """Index into `names`."""
     origins: list[bytes]
-    """The records' lineage, with 0 for its source offset."""
+    """The records' lineage, with source offset 0."""
     names: list[bytes]
-    """What the header says that names their transaction."""
+    """The header values that name their transaction."""
 
 
 def words_of(reading: DataFrame, content: Column, offsets: int) -> Words:
-    """The words of a reading of so many offsets, in one job. `content`: a hash of a record's."""
-    # Headers that are null are handed over ten times as slowly as everything else.
+    """Folds a reading of `offsets` offsets into words, in one job. `content` hashes a record."""
+    # Handing over null headers takes ten times as long as everything else.
     headed = F.coalesce(F.size("headers") > 0, F.lit(False))
     records = reading.select(
         "partition", "offset", content.alias("content"), headed.alias("headed")
@@ -111,13 +112,13 @@ def words_of(reading: DataFrame, content: Column, offsets: int) -> Words:
 
 
 def as_words(table: pa.Table) -> Words:
-    """Of a table with `WORDS`, in any order."""
+    """Reads a table of `WORDS`, in any order."""
     return Words(*_sorted(table, [np.asarray(table[name], np.int64) for name in WORDS.names]))
 
 
 def folded_pieces(reading: DataFrame, content: Column, offsets: int, spans: Spans) -> pa.Table:
-    """`PIECES` of a reading of so many offsets, in one job. Where lineage is packed, `origin` is
-    null, and the piece within one transaction of `spans`."""
+    """Folds a reading of `offsets` offsets into `PIECES`, in one job. If lineage is packed,
+    `origin` is null, and each piece lies within one transaction of `spans`."""
     lineage, name, packed = (
         last_header(name) for name in (LINEAGE_HEADER, TRANSACTION_HEADER, PACKED_HEADER)
     )
@@ -147,8 +148,8 @@ def folded_pieces(reading: DataFrame, content: Column, offsets: int, spans: Span
 
 
 def as_pieces(table: pa.Table) -> Pieces | None:
-    """Of a table with `PIECES`, in any order. None where a record does not say where it comes from
-    or what transaction it is of."""
+    """Reads a table of `PIECES`, in any order. None if a record does not name its origin or its
+    transaction."""
     if table["origin"].null_count or table["name"].null_count:
         return None
     columns = [np.asarray(table[name], np.int64) for name in PIECES.names[:-3]]
@@ -171,7 +172,7 @@ _WORDS_OF = ("partition", "offset", "content", "headed")
 
 
 def fold_words(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Records, with partition, offset, content and headed, as `WORDS`."""
+    """Folds records (partition, offset, content, headed) into `WORDS`."""
     partition, offset, content, headed = (np.asarray(batch[name], np.int64) for name in _WORDS_OF)
     word = offset >> 6
     begins = begins_of(partition, word)
@@ -194,8 +195,8 @@ def _folder(spans: Spans) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 
 def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
-    """Records, with partition, offset, content, and the headers lineage, name and packed, as
-    `PIECES`; these are null where a record has none."""
+    """Folds records (partition, offset, content and the headers lineage, name and packed) into
+    `PIECES`. A header is null if the record lacks it."""
     partition, offset, content = (
         np.asarray(batch[name], np.int64) for name in ("partition", "offset", "content")
     )
@@ -208,7 +209,7 @@ def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
     head = np.asarray(batch["packed"].is_valid(), np.int64)
     transaction = _transactions(partition, offset, spans)
     word, source_word = offset >> 6, at >> 6
-    # Behind the first record of a pack stand records without a name.
+    # The records after the first one of a pack have no name.
     begins = begins_of(partition, word, transaction, origin, source_word, name, np.cumsum(head))
     rises = np.append(True, (offset[1:] > offset[:-1]) & ((at[1:] > at[:-1]) | (origin[1:] < 0)))
     columns = (
@@ -231,7 +232,7 @@ def fold_pieces(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
 
 
 def _transactions(partition: Ints, offset: Ints, spans: Spans) -> Ints:
-    """The transaction of the log that each record is of; -1 where the log has none."""
+    """Returns each record's transaction in the log; -1 if the log has none."""
     found = np.full(offset.size, -1, np.int64)
     for number in np.unique(partition).tolist():
         base, transaction = spans.get(number, (found[:0], found[:0]))
@@ -242,8 +243,8 @@ def _transactions(partition: Ints, offset: Ints, spans: Spans) -> Ints:
 
 
 def _lineages(texts: pa.BinaryArray) -> tuple[Ints, Ints, list[bytes]]:
-    """Of each text `topic/partition/offset/index`, in which origin it is and the offset; -1 and 0
-    for any other. Most texts of a batch have one origin, so that only their numbers are read."""
+    """Parses texts `topic/partition/offset/index` into origin number and offset; -1 and 0 for any
+    other text. Most texts of a batch share one origin, so only their offsets have to be parsed."""
     origin, at = np.full(len(texts), -1, np.int64), np.zeros(len(texts), np.int64)
     left, origins = np.asarray(texts.is_valid(), bool), list[bytes]()
     while left.any() and len(origins) < ORIGINS_MAX:
@@ -262,8 +263,8 @@ def _lineages(texts: pa.BinaryArray) -> tuple[Ints, Ints, list[bytes]]:
 
 
 def _numbers(texts: pa.BinaryArray, rows: Ints, before: int, behind: int) -> tuple[Ints, Flags]:
-    """The numbers that stand in these texts between so many bytes, and whether each is one, in its
-    own spelling."""
+    """Parses the number in each text, without `before` bytes at the front and `behind` at the end.
+    Also returns whether it is a number in canonical form."""
     _, places, data = texts.buffers()
     offsets = np.frombuffer(places, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(
         np.int64
@@ -285,25 +286,27 @@ def _numbers(texts: pa.BinaryArray, rows: Ints, before: int, behind: int) -> tup
 
 
 def begins_of(*keys: Ints) -> Ints:
-    """Where another one begins in rows, at least one, by these keys."""
+    """Returns the rows where any key differs from the previous row. There must be at least one
+    row."""
     changes = np.any([key[1:] != key[:-1] for key in keys], axis=0)
     return np.concatenate(([0], np.flatnonzero(changes) + 1))
 
 
 def all_of(rises: Flags, begins: Ints) -> Ints:
-    """1 where all rows behind the first one of those that begin here have risen."""
+    """Returns 1 for each group, starting at `begins`, in which every row after the first one
+    rises."""
     rises[begins] = True
     return np.asarray(np.logical_and.reduceat(rises, begins), np.int64)
 
 
 def first_of(words: Ints) -> Ints:
-    """The lowest bit of each word, which has one."""
+    """Returns the lowest bit of each word; no word may be empty."""
     below = (words & -words).view(np.uint64) - np.uint64(1)
     return np.asarray(np.bitwise_count(below), np.int64)
 
 
 def last_of(words: Ints) -> Ints:
-    """The highest bit of each word, which has one."""
+    """Returns the highest bit of each word; no word may be empty."""
     filled = words.view(np.uint64)
     for width in (1, 2, 4, 8, 16, 32):
         filled = filled | (filled >> np.uint64(width))
@@ -311,7 +314,7 @@ def last_of(words: Ints) -> Ints:
 
 
 def members(words: Ints) -> tuple[Ints, Ints]:
-    """The bits of these words: of which word, and which bit."""
+    """Lists the bits in these words: the index of the word, and the bit."""
     flags = np.unpackbits(
         words.astype("<i8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little"
     )
@@ -320,12 +323,12 @@ def members(words: Ints) -> tuple[Ints, Ints]:
 
 
 def widths(begins: Ints, size: int) -> Ints:
-    """How many rows begin with each of these."""
+    """Returns the number of rows in each group that starts at `begins`."""
     return np.diff(np.append(begins, size))
 
 
 def bit_of(offset: Ints) -> Ints:
-    """Each offset's own bit in its word."""
+    """Returns each offset's own bit in its word."""
     return np.left_shift(np.int64(1), offset % WORD)
 
 

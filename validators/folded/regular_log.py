@@ -1,5 +1,5 @@
-"""A raw log in which nothing is odd: every offset in a whole batch, every batch in a transaction
-that has ended."""
+"""A raw log in which nothing is odd: every offset is in a complete batch, and every batch is in a
+transaction that has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKERS = ("COMMIT", "ABORT")
 
 
 class RegularLog(NamedTuple):
-    """Arrays by batch are in the order of partitions and offsets."""
+    """A regular log. Arrays by batch are ordered by partition and offset."""
 
     headers: dict[int, Headers]
     ends: dict[str, int]
@@ -28,14 +28,14 @@ class RegularLog(NamedTuple):
     base: Ints
     """The first offset of each batch."""
     transaction: Ints
-    """The row of `transactions` that each batch belongs to; -1 for a marker."""
+    """The row in `transactions` of each batch; -1 for a marker."""
     transactions: pd.DataFrame
-    """The raw log's, by number: first_offset and last_offset lie within the bounds, `stable` says
-    which committed."""
+    """The raw log's transactions by number. first_offset and last_offset lie within the bounds;
+    `stable` tells whether it committed."""
 
 
 def regular_log(facts: LogFacts, bounds: Bounds) -> RegularLog | None:
-    """None where anything is odd, or pending, or where there is no transaction at all."""
+    """Checks a log. None if anything is odd or pending, or if there is no transaction at all."""
     rows, found = facts.batches, facts.transactions
     if not len(found) or any(one.lso != one.hw for one in bounds.partitions):
         return None
@@ -61,7 +61,7 @@ def regular_log(facts: LogFacts, bounds: Bounds) -> RegularLog | None:
 
 
 def _gapless(rows: pd.DataFrame, bounds: Bounds) -> bool:
-    """Whether the batches follow each other from the start of each partition to its end."""
+    """Whether batches cover each partition from start to end without a gap."""
     partition, base, last = (
         rows[name].to_numpy(np.int64) for name in ("partition", "base_offset", "last_offset")
     )
@@ -81,8 +81,8 @@ def _gapless(rows: pd.DataFrame, bounds: Bounds) -> bool:
 
 
 def _ended(transactions: pd.DataFrame, bounds: Bounds) -> pd.DataFrame | None:
-    """The transactions with what lies of them in the bounds; None where one has not ended, or lies
-    elsewhere."""
+    """Clips the transactions to the bounds; None if one has not ended or does not end within
+    them."""
     places = pd.DataFrame([(one.partition, one.start, one.hw) for one in bounds.partitions])
     found = transactions.merge(
         places.set_axis(["partition", "start", "hw"], axis=1), "left", "partition"

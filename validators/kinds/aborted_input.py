@@ -1,9 +1,9 @@
 """No committed record stems from a record that was aborted in the source.
 
-Catalogue 5. Its lineage, or its key, names a record that read_uncommitted has in the source and
-read_committed has not: whoever processed it read what no transaction ever committed. No guarantee
-allows that. By key it can only be told where no committed input has that key as well
-(validators/lineage/identity.py), and none may have had it that is gone or has no key.
+Catalogue 5. The record's lineage or key names a source record that read_uncommitted sees and
+read_committed does not. So the pipeline read what no transaction ever committed; no guarantee
+allows that. Matching by key can tell this only under two conditions. No committed input may have
+the same key (validators/lineage/identity.py), and no removed or keyless input may have had it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """No record of an aborted transaction is visible to read_committed.
 
-Catalogue 10, Jepsen's and Adya's `G1a`. Two readings can never show it: such a record looks
-committed. It takes the markers of the raw log, or a journal in which the worker wrote down that it
-aborted. Where the journal says so and the marker is COMMIT, the marker is at fault: explained by
-`wrong_attribution`; where there is no marker, by `resurrected`.
+Catalogue 10, Jepsen's and Adya's `G1a`. Two readings can never show this: such a record looks
+committed. It takes the markers of the raw log, or a journal in which the worker recorded the abort.
+If the journal says aborted and the marker is COMMIT, the marker is at fault: explained by
+`wrong_attribution`. If there is no marker: explained by `resurrected`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Committed records whose transaction's outcome was heard from the raw log or the journal."""
+    """Counts committed records whose transaction outcome is known from the raw log or the
+    journal."""
     return sum(cell.heard for cell in ledger.cells)
 
 

@@ -1,8 +1,8 @@
-"""How much of the log is aborted records, and whose.
+"""How much of the log consists of aborted records, and which transactions wrote them.
 
-Catalogue 22. This is information: aborted records are part of every topic whose producers ever
-abort, and take room and reading time until retention removes them. One row per transaction and
-partition, the largest first, with the reason where the journal tells it.
+Catalogue 22. This is information. Producers that ever abort leave aborted records; these take up
+space and reading time until retention removes them. One row per transaction and partition, the
+largest first, with the reason if the journal gives it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The catalogue: every anomaly between a source and a sink that the verifiers of today or this
-project look for.
+"""The catalogue: every anomaly between a source and a sink that today's verifiers or this project
+look for.
 
-One row an anomaly, with the kinds of finding that tell of it here, or what else answers it, and who
-else looks for it. docs/KINDS.md is made from it (`make docs`).
+Each row is an anomaly. It lists the kinds of finding that report it here, or what else covers it,
+and the other tools that look for it. docs/KINDS.md is generated from it (`make docs`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Anomaly:
-    """A row of the catalogue. Of the others, an empty text means that they do not look for it."""
+    """A row of the catalogue. An empty text for another tool means that it does not look for the
+    anomaly."""
 
     number: str
-    """F1 to F6 are faults: made on purpose, and found by what they leave."""
+    """F1 to F6 are faults: injected on purpose, and recognised by their effects."""
     name: str
     definition: str
     kinds: tuple[str, ...] = ()
-    """The kinds that tell of it."""
+    """The kinds that report it."""
     otherwise: str = ""
-    """What answers it where no kind does, or besides; with the reason."""
+    """What covers it if no kind does, or in addition; with the reason."""
     jepsen: str = ""
     apache: str = ""
     """Apache Kafka's own tests and tools."""

@@ -1,4 +1,4 @@
-"""The validators, one module a kind, all of one shape."""
+"""The validators: one module per kind, all with the same interface."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ from topicproof.validators.ledger.ledger import Ledger
 
 
 class Validator(Protocol):
-    """What each of these modules offers."""
+    """The interface of each of these modules."""
 
     NAME: str
-    """The kind, as it is written in code, pages and reports."""
+    """The kind's name in code, pages and reports."""
     QUESTION: str
     UNIT: str
     """What the denominator counts."""
     WITNESSES: tuple[tuple[Witness, ...], ...]
-    """Who must have been heard: of each group, at least one."""
+    """The witnesses that must have been heard: at least one of each group."""
 
     def find(self, ledger: Ledger) -> DataFrame | None:
-        """The rows, with the columns of validators/evidence.py. Lazy: nothing is computed yet. None
-        when the ledger's counts say already that there is nothing to find."""
+        """Returns the rows, with the columns of validators/evidence.py. Lazy: nothing is computed
+        yet. None if the ledger's counts already show that there is nothing to find."""
 
     def covered(self, ledger: Ledger) -> int:
-        """The denominator: how many were looked at. 0 can never hold."""
+        """Returns the denominator: how many were examined. 0 can never hold."""
 
     def says(self, count: int, records: int) -> str:
-        """What was found, as a clause: `3 of 100 ... are ...`."""
+        """Describes the finding as a clause: `3 of 100 ... are ...`."""
 
 
 VALIDATORS: tuple[Validator, ...] = (

@@ -1,14 +1,14 @@
-"""No transaction depends on what it wrote itself.
+"""No transaction depends on its own output.
 
 Catalogue 16, Adya's `G1c`. A transaction reads inputs that other transactions wrote, and writes
-outputs that others read: its lineage names what it read, the headers of the inputs say who wrote
-them. Going from writer to reader never leads back to where it began, because a read_committed
-reader sees what is committed, and who waits for another's commit cannot be waited for by it. A
-transaction that read a record of its own is the shortest of these circles.
+outputs that others read. Its lineage names what it read; the headers of the inputs name their
+writers. Following writers to readers never leads back to the start. A read_committed reader sees
+only what is committed, so two transactions cannot wait for each other's commit. The shortest circle
+is a transaction that reads its own record.
 
-Only a transaction that wrote to the source and to the sink can be in one. Where no transactional id
-did both, there is nothing to follow. The chain of stages between two topics that are not judged
-together is not seen.
+Only a transaction that wrote to both source and sink can be in a circle. If no transactional id
+did, there is nothing to follow. Chains of stages through topics that are not judged together stay
+invisible.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Name = tuple[object, ...]
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per transaction in a circle, at its first record that has an input of another one of
-    the circle."""
+    """Returns one row per transaction in a circle, at its first record with an input from another
+    transaction of the circle."""
     both = {one.transactional_id for one in ledger.ids} & ledger.writers
     if not both or ledger.written is None:
         return None
@@ -76,7 +76,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _circles(edges: Mapping[tuple[Name, Name], object]) -> list[list[Name]]:
-    """The transactions of each circle; one that leads into another is one with it."""
+    """Returns the transactions of each circle; circles that share a transaction are merged."""
     after: dict[Name, set[Name]] = defaultdict(set)
     for writer, reader in edges:
         after[writer].add(reader)

@@ -1,9 +1,9 @@
-"""No output is committed twice: a lineage is found at one committed offset, over all partitions of
+"""No output is committed twice: each lineage occurs at one committed offset, over all partitions of
 the sink.
 
-Catalogue 1, Jepsen's `duplicate`. The rows are the later copies. An output repeated by a record of
-an aborted transaction that read_committed should not have shown is explained by `aborted_read`.
-Matched by key in a source that has lost records, it may be the output of an input that is gone:
+Catalogue 1, Jepsen's `duplicate`. The rows are the later copies. If read_committed wrongly shows a
+record of an aborted transaction, a repeat by that record is explained by `aborted_read`. If records
+are matched by key and the source has lost some, the copy may be the output of a removed input:
 explained by `source_removed`.
 """
 
@@ -43,7 +43,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Committed records that have an input."""
+    """Counts committed records that have an input."""
     return sum(cell.committed for cell in ledger.matched)
 
 

@@ -1,9 +1,9 @@
 """A transaction has one outcome: its markers are all COMMIT or all ABORT.
 
-Catalogue 12. The markers of one transaction stand in every partition that it wrote to. Which of
-them belong together is told by the records' headers: a producer id and epoch alone do not tell one
+Catalogue 12. Every partition that a transaction wrote to has one of its markers. The records'
+headers tell which markers belong together: a producer id and epoch alone do not distinguish one
 transaction from the next (KIP-98). Only groups of records that are exactly one transaction of the
-raw log are compared, so that copied headers split nothing.
+raw log are compared, so copied headers cause no split.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per transaction, at its first aborted record."""
+    """Returns one row per transaction, at its first aborted record."""
     if not any(one.split for one in ledger.ids):
         return None
     one = Window.partitionBy(*header_transactions.NAME)

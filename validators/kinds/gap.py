@@ -1,15 +1,18 @@
-"""Every output that the inputs of the judged range must have is committed (validators/expected.py
-says which).
+"""Every expected output of the inputs in the judged range is committed. validators/expected.py
+defines the expected outputs.
 
-Catalogue 2 and 3, Jepsen's `lost-write` and `unseen`. A hole has committed neighbours behind it;
-the lost tail is what lies beyond the last committed output of its source partition, which a check
-of neighbours can never see. An input whose output is still pending is explained by that: nothing is
-known of it yet. One whose output the raw log commits, or the journal, is explained by the
-contradiction: `reading_mismatch`, `wrong_attribution`. So is one that belongs to a transaction that
-is committed in part: `torn`, and a lost tail below a group's committed offset: `offset_ahead`. A
-sink that has lost records may have had it: `sink_removed`. A record without an identity may be it:
-`identity_missing`, unless more outputs are missing than there are such records. It may also be on
-its way, where the topics move and nothing tells what is due: `movement`.
+Catalogue 2 and 3, Jepsen's `lost-write` and `unseen`. A hole has committed neighbours after it. The
+lost tail lies beyond the last committed output of its source partition, so no check of neighbours
+can see it. A missing output may have an explanation:
+
+- `pending`: its record is pending, so nothing is known yet.
+- `reading_mismatch`, `wrong_attribution`: the raw log or the journal commits it nevertheless.
+- `torn`: its transaction is committed in part.
+- `offset_ahead`: it is in a lost tail below the group's committed offset.
+- `sink_removed`: the sink has lost records, maybe this one.
+- `identity_missing`: a record without an identity may be it, unless more outputs are missing than
+  there are such records.
+- `movement`: the topics move, nothing tells what is due, and it may still arrive.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ _NOT_THIS_ONE = (
 
 def find(ledger: Ledger) -> DataFrame | None:
     if not ledger.repeats_count and ledger.at_inputs == ledger.outputs_count:
-        # As many as there must be, each expected, and none twice: none can be missing.
+        # All expected outputs are there and none occurs twice, so none can be missing.
         return None
     many = ledger.expected.kind is Expect.ONE_TO_MANY
     fate = F.col("fate")
@@ -53,8 +56,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         .groupBy(*keys)
         .agg(
             bits("source_offset", fate == Fate.COMMITTED.value).alias("committed"),
-            # At or above the last stable offset, but the raw log has its ABORT marker already:
-            # nothing will come of it.
+            # At or above the last stable offset, but the raw log already has its ABORT marker, so
+            # the record will never be committed.
             bits("source_offset", (fate == Fate.PENDING.value) & ~known_aborted()).alias("pending"),
             bits("source_offset", (fate == Fate.ABORTED.value) | known_aborted()).alias("aborted"),
             bits("source_offset", is_hidden()).alias("hidden"),
@@ -91,7 +94,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         .when(aborted, " Its output was aborted.")
         .otherwise("")
     )
-    # Where an input has but one output, the input says it all.
+    # If each input has one output, the input alone identifies it.
     index = F.when(F.lit(many), F.col("output_index"))
     rows = of_source(missing, ledger.source_bounds.topic).withColumn("output_index", index)
     cause = (
@@ -111,8 +114,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _of_torn(ledger: Ledger) -> DataFrame:
-    """The inputs that torn transactions have or may have taken up: source_partition, source_offset,
-    torn (true)."""
+    """Returns the inputs that torn transactions processed or may have processed: source_partition,
+    source_offset, torn (true)."""
     rows = torn.parts(ledger).where(
         F.col("cause").isNull() & (F.col("first_source") == F.col("last_source"))
     )

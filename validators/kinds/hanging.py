@@ -1,8 +1,9 @@
-"""No transaction hangs on the sink: what a partition holds open, its coordinator knows of.
+"""No transaction hangs on the sink: the coordinator knows every transaction that a partition holds
+open.
 
-Catalogue 29, Java's algorithm: it starts from the partition's producers and asks the coordinator,
-because the coordinator cannot tell of what it does not know. Nothing ends a hanging transaction but
-an operator.
+Catalogue 29, Java's algorithm. It starts from the partition's producers and then asks the
+coordinator, because the coordinator cannot report what it does not know. Only an operator can end a
+hanging transaction.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Partitions whose leaders were asked."""
+    """Counts partitions whose leaders were asked."""
     return ledger.coordinator.partitions if ledger.coordinator else 0
 
 

@@ -1,6 +1,6 @@
-"""Which producer ids and epochs wrote for a transactional id, and what that means.
+"""The producer ids and epochs that wrote for a transactional id, and what they mean.
 
-Catalogue 28. This is information. A transactional id keeps its producer id; its epoch rises with
+Catalogue 28. This is information. A transactional id keeps its producer id. Its epoch rises with
 every takeover, fence or timeout (transaction version 1), or with every transaction (version 2,
 KIP-890). A new producer id means that the epochs were used up, or that the coordinator had
 forgotten the id.
@@ -21,13 +21,13 @@ UNIT = "transactional ids"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 EPOCHS_USED_UP = 32_766
-"""The last epoch that a coordinator gives out before it takes a new producer id: the largest int16,
-less one."""
+"""The last epoch that a coordinator assigns before it takes a new producer id: the largest int16
+minus one."""
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per transactional id whose epoch changed, and one per new producer id, at its first
-    record."""
+    """Returns one row per transactional id whose epoch changed, and one per new producer id, at its
+    first record."""
     if not any(one.changed for one in ledger.ids):
         return None
     epoch = F.col("producer_epoch")

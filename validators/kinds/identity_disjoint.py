@@ -1,8 +1,8 @@
-"""The two topics have something in common: some committed record names an input of the source.
+"""The two topics are related: some committed record names an input of the source.
 
-A premise. Where none does, the topics do not belong together, or the identity is the wrong one:
-topics that our sink did not write have no lineage headers. Every input would look lost, and every
-record invented.
+A premise. Otherwise the topics do not belong together, or the identity is the wrong one: topics
+that our sink did not write have no lineage headers. Every input would look lost, and every record
+invented.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Every record holds an identity: the key, header or path by which records are matched.
+"""Every record holds an identity: the key, header or path that records are matched by.
 
-A premise. A record without one matches nothing: null equals nothing, not even null. An input
-without an identity may have any output, and an output without one may be that of any input. So
-these are not judged, and nothing that rests on them holds. A misspelt header or path shows here,
-because no record has it.
+A premise. A record without an identity matches nothing: null equals nothing, not even null. Any
+output may belong to an input without an identity, and an output without one may belong to any
+input. So these are not judged, and nothing that depends on them holds. A misspelt header or path
+shows up here, because no record has it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """The committed records of the source's reading, and the committed and pending ones of the
-    sink."""
+    """Counts the committed records of the source's reading, and the committed and pending ones of
+    the sink."""
     return ledger.identified.records + ledger.committed + sum(cell.pending for cell in ledger.cells)
 
 

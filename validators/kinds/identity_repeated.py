@@ -1,8 +1,8 @@
 """No two inputs of the source hold the same identity.
 
-A premise, asked where records are matched by key. Where inputs share an identity, their outputs can
-only be counted: an excess is a duplicate and a lack is a gap, whichever input it belongs to. But a
-duplicate of one beside the loss of another cannot be seen, and neither order nor values can be
+A premise, asked if records are matched by key. If inputs share an identity, their outputs can only
+be counted: an excess is a duplicate and a lack is a gap, whichever input it belongs to. But a
+duplicate of one beside the loss of another stays invisible, and neither order nor values can be
 judged. So the verdict is never HOLDS.
 """
 
@@ -22,8 +22,8 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row for each input whose identity an earlier one holds already. Pending ones count: they
-    may be committed."""
+    """Returns one row for each input whose identity an earlier input already holds. Pending inputs
+    count: they may be committed."""
     if not ledger.identified.repeated or ledger.identities is None:
         return None
     same = Window.partitionBy("source_key")
@@ -44,7 +44,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Those of the source's reading, the pending ones included."""
+    """Counts the inputs of the source's reading, pending ones included."""
     return ledger.identified.records
 
 

@@ -1,9 +1,9 @@
-"""Records of other transactions between the records of one.
+"""Records of other transactions lie between the records of one.
 
-Catalogue 17, Jepsen's `int-send-skip` and `G0`. This is information: transactions of different
-producers take turns in a partition's log, and Kafka never promised that one stands there
-undisturbed. A read_committed consumer sees them in the order of offsets, not of commits. One row
-per transaction and partition.
+Catalogue 17, Jepsen's `int-send-skip` and `G0`. This is information. Transactions of different
+producers take turns in a partition's log, and Kafka never promised to keep them apart. A
+read_committed consumer sees them in the order of offsets, not of commits. One row per transaction
+and partition.
 """
 
 from __future__ import annotations

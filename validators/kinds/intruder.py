@@ -1,10 +1,11 @@
 """Only the pipeline writes to its sink.
 
-Catalogue 24. Judged where records carry transaction headers at all: then the pipeline owns the
-sink. Found is each batch that was in no transaction, each of a producer id that wrote none of these
-headers, and each of one whose headers name several transactional ids: a producer has one, so these
-are copies of another log. In a log without any transaction the pipeline itself writes in none
-(at_least_once), and a batch tells nothing.
+Catalogue 24. Judged only if records carry transaction headers: then the pipeline owns the sink.
+Three sorts of batches are reported: those in no transaction, those of a producer id that wrote none
+of these headers, and those of a producer id whose headers name several transactional ids. A
+producer has one transactional id, so the last are copies of another log. In a log without any
+transaction, the pipeline itself writes outside transactions (at_least_once), so a batch tells
+nothing.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ def _suspicious(ledger: Ledger) -> bool:
 
 
 def _owners(ledger: Ledger) -> DataFrame:
-    """Producer ids that wrote our headers: producer_id, ids (of how many transactional ids).
+    """Returns producer ids that wrote our headers: producer_id, ids (number of transactional ids).
 
-    The first record of a name stands in the last batch that begins at or below it: no record is
+    The first record of a name lies in the last batch that begins at or below it, so no record is
     touched.
     """
     assert ledger.raw_log is not None, "asked only with the raw log"
@@ -92,7 +93,7 @@ def _owners(ledger: Ledger) -> DataFrame:
 
 
 def covered(ledger: Ledger) -> int:
-    """Data batches, in a sink with transactions whose records carry our headers."""
+    """Counts data batches, in a sink with transactions whose records carry our headers."""
     return ledger.marks("batches") if ledger.ids and ledger.ends else 0
 
 

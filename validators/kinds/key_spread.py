@@ -1,8 +1,8 @@
 """All outputs that one source partition gives for a key lie in one partition of the sink.
 
-A premise of order per key. Kafka orders the records of a partition, and promises nothing between
-two: where a key lies in several, nothing tells in which order its records came. Records without a
-key have no order.
+A premise of order per key. Kafka orders the records of a partition and promises nothing across
+partitions. If a key lies in several, the order of its records is unknown. Records without a key
+have no order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row for each key of a source partition, at its first record."""
+    """Returns one row for each key of a source partition, at its first record."""
     if not ledger.keys.spread:
         return None
     rows = keys_of(ledger.sink, ledger.sink_bounds).where(F.col("partitions") > 1)

@@ -1,9 +1,9 @@
-"""A transaction that was ended gets no more records.
+"""An ended transaction gets no more records.
 
-Catalogue 14, KIP-890: a delayed Produce lands behind the marker of its own transaction. It hangs,
-or it becomes part of the producer's next transaction. Told by the records' headers: a name that
-stands in two transactions of the raw log in one partition has records behind its own marker. Copies
-of another log are left to `intruder`, as in `wrong_attribution`.
+Catalogue 14, KIP-890: a delayed Produce lands after the marker of its own transaction. It hangs, or
+it becomes part of the producer's next transaction. The records' headers reveal it: if one partition
+has a name in two transactions of the raw log, some records lie after their own marker. Copies of
+another log are left to `intruder`, as in `wrong_attribution`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per transaction of the raw log that late records stand in, at the first of them."""
+    """Returns one row per transaction of the raw log with late records, at the first of them."""
     if ledger.raw_log is None or not any(one.strangers for one in ledger.ids):
         return None
     rows = header_transactions.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)

@@ -1,9 +1,9 @@
-"""The last stable offset of the sink moves: no transaction holds it back for longer than it may be
-open.
+"""The last stable offset of the sink moves: no transaction holds it back for longer than its
+timeout allows.
 
-Catalogue 30. Every read_committed consumer stops there, whoever's records come behind. Shown for a
-partition whose last stable offset stands still for longer than the timeout of the transaction that
-holds it, while the log grows behind.
+Catalogue 30. Every read_committed consumer stops there, no matter which producer wrote the later
+records. A partition is reported if its last stable offset stands still for longer than the timeout
+of the transaction that holds it, while the log grows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNIT = "partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
 
 TIMEOUT_MS = 60_000
-"""Kafka's default, for a transaction whose own timeout nobody knows."""
+"""Kafka's default, for a transaction whose own timeout is unknown."""
 
 
 def find(ledger: Ledger) -> DataFrame | None:
@@ -31,7 +31,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Partitions whose leaders were asked."""
+    """Counts partitions whose leaders were asked."""
     return ledger.coordinator.partitions if ledger.coordinator else 0
 
 
@@ -42,8 +42,8 @@ def says(count: int, records: int) -> str:
 
 
 def _stalls(ledger: Ledger) -> list[OpenTransaction]:
-    """The transactions at the last stable offset of their partition that are too old, with others'
-    records behind."""
+    """Returns the transactions at their partition's last stable offset that are too old, with
+    records of others after them."""
     first: dict[int, OpenTransaction] = {}
     for each in ledger.coordinator.open if ledger.coordinator else ():
         known = first.get(each.partition)
@@ -58,7 +58,7 @@ def _old(each: OpenTransaction) -> bool:
 
 
 def _cause(each: OpenTransaction) -> str | None:
-    """The kind that says why it does not end."""
+    """Returns the kind that explains why it does not end."""
     return "hanging" if each.hanging else "unstable_offsets" if each.stuck else None
 
 

@@ -1,13 +1,14 @@
-"""Markers and transactions of the log add up: each transaction below the last stable offset has one
-marker.
+"""Markers and transactions add up: each transaction below the last stable offset has one marker.
 
-Catalogue 21. That markers take the offsets that no record has is part of the balance, where a
-remainder is a doubt. Found here: a transaction below the last stable offset without any marker
-(compaction dropped it, KAFKA-14055), and a COMMIT marker right behind an ABORT marker of the same
-producer. Other markers without data are normal: an empty transaction's, and a coordinator's that
-starts anew and writes its markers once more. Where offsets are gone, data may have stood between
-two markers: nothing is said of them there. A transaction without a marker whose records are visible
-all the same is explained by `resurrected`.
+Catalogue 21. The balance already accounts for offsets that hold markers instead of records; a
+remainder there is a doubt. This kind reports two other cases. A transaction below the last stable
+offset has no marker (compaction dropped it, KAFKA-14055). Or a COMMIT marker directly follows an
+ABORT marker of the same producer.
+
+Other markers without data are normal: they belong to empty transactions, or to a restarted
+coordinator that writes its markers again. If offsets are gone, data may have stood between two
+markers, so these are not judged. A transaction without a marker whose records are visible is
+explained by `resurrected`.
 """
 
 from __future__ import annotations

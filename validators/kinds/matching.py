@@ -1,4 +1,4 @@
-"""What rows of the ledger rest on, where that is not certain."""
+"""Premises behind a row of the ledger that is not certain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topicproof.validators.offsets import by_partition
 
 
 def is_pending(ledger: Ledger) -> Column:
-    """Whether the input of a row of the sink is pending in the source."""
+    """Whether the input of a sink row is pending in the source."""
     stable = ledger.circumstances.source_lso
     if not stable:
         return F.lit(False)
@@ -27,7 +27,7 @@ def is_pending(ledger: Ledger) -> Column:
 
 
 def why_uncertain(ledger: Ledger) -> str | None:
-    """Why a missing output may be there, or may have been there; None where it is missing for
+    """Returns why a missing output may exist or may have existed; None if it is missing for
     certain."""
     if ledger.sink_incomplete:
         return sink_removed.NAME
@@ -44,8 +44,8 @@ def why_uncertain(ledger: Ledger) -> str | None:
 
 
 def of_another(ledger: Ledger) -> Column | None:
-    """Why the true input of a row of the sink may be another record of the source; None by lineage,
-    which names it."""
+    """Returns why the true input of a sink row may be another source record; None by lineage, which
+    names the input."""
     if not ledger.by_key:
         return None
     cause = None
@@ -57,7 +57,8 @@ def of_another(ledger: Ledger) -> Column | None:
 
 
 def untold(ledger: Ledger) -> list[tuple[object, ...]]:
-    """A row of evidence for each source partition of which the group has committed no offset."""
+    """Returns a row of evidence for each source partition without a committed offset of the
+    group."""
     offsets, topic = ledger.agreed.offsets or {}, ledger.source_bounds.topic
     why = "The group has committed no offset of this partition: nothing tells where it goes on."
     return [

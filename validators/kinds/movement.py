@@ -1,9 +1,9 @@
 """Which partitions were written to during the check.
 
-Information. Topics that move are judged on a cut: the source's bounds are taken after the sink's,
-so that each output finds its input. Outputs are due of the inputs below the group's committed
-offset, which is asked before the sink's bounds. Without a group they are due up to the last input
-with a committed output. Inputs beyond are not processed yet.
+Information. Moving topics are judged on a cut: the source's bounds are taken after the sink's, so
+each output finds its input. Outputs are due for inputs below the group's committed offset, which is
+read before the sink's bounds. Without a group, outputs are due up to the last input with a
+committed output. Inputs beyond are not processed yet.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """All partitions of both topics, where they were looked at twice."""
+    """Counts all partitions of both topics, if they were looked at twice."""
     partitions = len(ledger.source_bounds.partitions) + len(ledger.sink_bounds.partitions)
     return partitions if ledger.circumstances.watched else 0
 

@@ -1,11 +1,10 @@
-"""Every expected output below the group's committed offset is committed, to the last.
+"""Every expected output below the group's committed offset is committed, up to the last one.
 
 Catalogue 8, Jepsen's `committed-too-far`. Inputs between the last one with a committed output and
-the group's offset are never processed again: they are lost, and their gaps are explained by this. A
-hole further down is a gap, and says nothing of the offset. Judged at rest, and within the judged
-range: outputs that are still pending are lost or not, nobody knows yet, and where all of them are
-the row is explained by `pending`. An offset beyond the end of the partition skips inputs that are
-still to come.
+the group's offset are never processed again. They are lost, and this kind explains their gaps. A
+hole further down is a gap and tells nothing about the offset. Judged at rest and within the judged
+range. Outputs that are still pending may or may not be lost; if all of them are pending, the row is
+explained by `pending`. An offset beyond the end of the partition skips inputs yet to come.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per source partition: at its end where the offset lies beyond, else at the first
-    input that is lost."""
+    """Returns one row per source partition: at its end if the offset lies beyond, otherwise at the
+    first lost input."""
     frames = [one for one in (_beyond(ledger), _lost(ledger)) if one is not None]
     return together(frames)
 
@@ -97,7 +96,7 @@ def _lost(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Source partitions with a committed offset."""
+    """Counts source partitions with a committed offset."""
     return len(ledger.agreed.offsets or ())
 
 

@@ -1,9 +1,9 @@
 """The group's committed offset lies beyond every input whose output is committed.
 
-Catalogue 9. Where it does not, the next start processes these inputs again and commits their
-outputs a second time: the offset was not committed in the transaction of the output. Where topics
-move, the offsets are asked again after the sink's bounds were taken. A partition of which the group
-has committed no offset is unknown: `no_offset`.
+Catalogue 9. Otherwise the next start processes these inputs again and commits their outputs a
+second time: the offset was not committed in the transaction of the output. If topics move, the
+offsets are read again after the sink's bounds were taken. A partition without a committed offset of
+the group is unknown: `no_offset`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per source partition, at the first input that would be processed again."""
+    """Returns one row per source partition, at the first input that would be processed again."""
     rows: list[tuple[object, ...]] = []
     offsets = ledger.agreed.offsets
     if offsets is None:
@@ -47,8 +47,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _uncertain(ledger: Ledger) -> str | None:
-    """Why the last input with a committed output may be another one, or the group may have moved on
-    meanwhile."""
+    """Returns why another input may be the last one with a committed output, or why the group may
+    have moved on."""
     if ledger.identified.repeated:
         return identity_repeated.NAME
     if ledger.circumstances.moving and ledger.circumstances.offsets_after is None:
@@ -63,7 +63,7 @@ def _uncertain(ledger: Ledger) -> str | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Source partitions, where a contract names a group."""
+    """Counts source partitions, if a contract names a group."""
     return 0 if ledger.agreed.offsets is None else len(ledger.source_bounds.partitions)
 
 

@@ -1,11 +1,11 @@
-"""Outputs of one source partition stand in each sink partition in the order of their inputs.
+"""Outputs of one source partition lie in each sink partition in the order of their inputs.
 
 Catalogue 7, Jepsen's `nonmonotonic-send`. Per (source partition, sink partition), in sink offset
-order, the lineage (offset, output index) must strictly rise from record to record. Two records of
-different source partitions have no order, and neither have two of different sink partitions. Where
-order is promised per key only, the same holds per (source partition, sink partition, key). Primary
-rows are the inversions that stay when later copies are left out; an inversion that only a later
-copy makes is explained by what made the copy.
+order, the lineage (offset, output index) must strictly rise from record to record. Records of
+different source partitions have no order, nor have records of different sink partitions. If order
+is promised only per key, the rule applies per (source partition, sink partition, key). Primary rows
+are the inversions that remain without the later copies. An inversion that only a later copy causes
+is explained by the cause of that copy.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     cause = F.when(known_aborted() | F.col("aborted_before"), aborted_read.NAME)
     another = of_another(ledger)
     if another is not None:
-        # The duplicate that is the cause may be none.
+        # The record named as the cause may not be a duplicate.
         cause = cause.when(F.col("waiting_before"), PENDING).when(another.isNotNull(), another)
     cause = cause.otherwise(duplicate.NAME)
     return evidence(
@@ -68,7 +68,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _uncertain(ledger: Ledger) -> Column:
-    """Why a record may stand in order all the same. Where repeats are allowed, it may be one, whose
+    """Returns why a record may be in order after all. If repeats are allowed, it may be one whose
     first copy is gone or has no identity."""
     if ledger.agreed.repeats and not (ledger.by_key and ledger.source_incomplete):
         if ledger.sink_incomplete:
@@ -80,7 +80,7 @@ def _uncertain(ledger: Ledger) -> Column:
 
 
 def _first_before(ledger: Ledger, place: Column, line: WindowSpec) -> Column:
-    """The place of the last record before that is no later copy."""
+    """Returns the place of the last earlier record that is not a later copy."""
     if not ledger.repeats_count:
         return F.col("place_before")
     firsts = F.when(~F.col("repeat"), place)
@@ -88,7 +88,7 @@ def _first_before(ledger: Ledger, place: Column, line: WindowSpec) -> Column:
 
 
 def covered(ledger: Ledger) -> int:
-    """Adjacent pairs: in each line one fewer than it has records."""
+    """Counts adjacent pairs: each line has one fewer than it has records."""
     return sum(cell.committed for cell in ledger.matched) - ledger.lines
 
 

@@ -1,12 +1,12 @@
 """No two outputs of one input hold the same key and value in the same topic.
 
-A premise, asked where an input has several outputs and records are matched by key. Nothing but
-their content tells such outputs apart. Where two are alike, a repeated output cannot be told from
-one that was meant, nor seen beside a missing one.
+A premise, asked if an input has several outputs and records are matched by key. Only content
+distinguishes such outputs. If two are alike, a repeated output looks like an intended one, and
+hides a missing one.
 
-A limit: an output that was written twice with different bytes, such as the time of writing, beside
-a lost one of the same input, is not seen. Lineage, or an identity for each output, tells these
-apart.
+A limit: suppose that an output was written twice with different bytes, such as the time of writing,
+and another output of the same input was lost. That is not seen. Lineage, or an identity for each
+output, tells these apart.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
 """Every committed record stems from an input of the source.
 
-Catalogue 4. A phantom has no lineage, or one that points to another topic, to a partition or offset
-that does not exist, to an offset where read_committed has nothing, or to an input that is expected
-to have fewer outputs than that (validators/expected.py). One whose input was aborted is explained
-by `aborted_input`. A record whose input exists but lies outside the judged range is no phantom: the
-range was cut, by the caller or by the source's retention. It is listed, explained by `range`. One
-whose input is pending in the source is explained by `pending`, one whose input Kafka has removed by
-`source_removed`. Matched by key, nothing tells whether an input was there that is gone now, or one
-that holds no identity: `source_removed`, `identity_missing`.
+Catalogue 4. A phantom has no lineage, or its lineage points to one of these:
+
+- another topic, or a partition or offset that does not exist;
+- an offset where read_committed has nothing;
+- an output index beyond those expected of the input (validators/expected.py).
+
+If its input was aborted, it is explained by `aborted_input`; if pending in the source, by
+`pending`; if removed by Kafka, by `source_removed`. A record whose input exists outside the judged
+range is no phantom: the caller or the source's retention cut the range. It is listed, explained by
+`range`. Matching by key cannot tell whether there was an input that is gone now, or one without an
+identity: `source_removed`, `identity_missing`.
 """
 
 from __future__ import annotations

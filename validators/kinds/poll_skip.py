@@ -1,11 +1,11 @@
-"""A read_committed consumer receives a partition's committed records one after the other, none left
-out, none again.
+"""A read_committed consumer receives a partition's committed records one after the other, without
+skips or repeats.
 
 Catalogue 25, Jepsen's `poll-skip` and `nonmonotonic-poll`. A reader polled the sink while it was
-written, without a group, so that nothing but itself moves its position. Between two records that it
-received one after the other there may be markers and aborted records, and no committed one; and the
-second lies behind the first. A session that was started anew begins where it says. What lies beyond
-the last record of a session was not polled, so neither right nor wrong.
+written. It had no group, so nothing else moves its position. Between two records received in
+succession there may be markers and aborted records, but no committed record, and the second must
+lie after the first. A restarted session begins at the position that it reports. What lies beyond
+the last record of a session was not polled, so it is neither right nor wrong.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READER,), (Witness.READ_C
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per committed record that was left out, and one per step backwards, at the record it
+    """Returns one row per skipped committed record, and one per step backwards, at the record it
     led to."""
     if ledger.polled is None:
         return None
-    # Runs of one poll lie in the order of receipt, which is not that of their offsets where the
-    # reader went backwards.
+    # Runs of one poll are in the order of receipt, which is not offset order if the reader went
+    # backwards.
     turn = Window.partitionBy("session", "partition").orderBy("poll", "run")
     before = F.lag("last_offset").over(turn)
     steps = ledger.polled.runs.withColumn("before", before).where(F.col("before").isNotNull())

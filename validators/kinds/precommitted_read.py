@@ -1,9 +1,9 @@
 """No read_committed consumer receives a record before its transaction is committed.
 
 Catalogue 15 and 18, Jepsen's `precommitted-read`. A reader polled the sink while it was written,
-and asked for the last stable offset after each poll. What it received must lie below that, and must
-be committed now: what was open when it was read was read too early, whether it was committed later
-or aborted.
+and asked for the last stable offset after each poll. What it received must lie below that offset
+and be committed now. A record of an open transaction was read too early, whether the transaction
+later committed or aborted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READER,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per record, however often it was received too early."""
+    """Returns one row per record, however often it was received too early."""
     if ledger.polled is None:
         return None
     received = polled.records(ledger.polled, ledger.sink_bounds).groupBy("partition", "offset")

@@ -1,12 +1,12 @@
-"""What read_committed delivered is what batches and markers say it must.
+"""read_committed delivered exactly what batches and markers require.
 
-Catalogue 19. read_committed is computed from the raw log, by another client, and compared with what
-was delivered: as counts while the ledger is made, record by record only where they differ. A record
-that is committed and was not delivered is found here alone. One that is aborted and was delivered
-is listed, and explained by `aborted_read`.
+Catalogue 19. Another client computes read_committed from the raw log. The result is compared with
+what was delivered: as counts while the ledger is built, record by record only if they differ. This
+kind alone finds a committed record that was not delivered. An aborted record that was delivered is
+listed, and explained by `aborted_read`.
 
-That the two readings contradict each other or the bounds is another matter: then nothing that was
-read can be trusted, and the ledger says so as a doubt.
+If the two readings contradict each other or the bounds, nothing that was read can be trusted. The
+ledger reports that separately, as a doubt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Records below the last stable offset."""
+    """Counts records below the last stable offset."""
     return ledger.committed + ledger.aborted
 
 

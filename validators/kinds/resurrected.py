@@ -1,10 +1,10 @@
-"""What read_committed shows is committed by a marker that is still in the log.
+"""Every record that read_committed shows is committed by a marker that is still in the log.
 
 Catalogue 23. Compaction or a restore may lose the marker of a transaction and keep its data
-(KAFKA-14055, KAFKA-13727): aborted records then come back as committed ones, or committed ones
-stand without proof. Found is each record of a transaction that is visible to read_committed below
-the last stable offset, with no marker of its producer behind it. Compaction keeps a marker as long
-as it keeps a record of its transaction, so a healthy log never shows one.
+(KAFKA-14055, KAFKA-13727). Then aborted records come back as committed, or committed ones lack
+proof. A record is reported if its transaction is visible to read_committed below the last stable
+offset and no marker of its producer follows. Compaction keeps a marker as long as it keeps a record
+of its transaction, so a healthy log never shows one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Committed records that were in a transaction."""
+    """Counts committed records that were in a transaction."""
     return ledger.committed - sum(cell.never_transactional for cell in ledger.cells)
 
 

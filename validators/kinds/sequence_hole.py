@@ -1,9 +1,9 @@
 """The batches of a producer follow one another.
 
-Catalogue 27. Each batch of an idempotent producer is numbered from where the one before it ended,
-per epoch and partition; a new epoch starts at 0. A hole or an overlap means that the broker let a
-batch in out of turn, or lost one. Only batches with nothing gone between them are compared:
-compaction and deletion take whole batches, and leave an emptied one its width.
+Catalogue 27. Each batch of an idempotent producer is numbered from the end of the previous one, per
+epoch and partition; a new epoch starts at 0. A hole or an overlap means that the broker accepted a
+batch out of turn, or lost one. Only batches with nothing gone between them are compared: compaction
+and deletion remove whole batches, and an emptied batch keeps its width.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Data batches of producers that number their records."""
+    """Counts data batches of producers that number their records."""
     return ledger.marks("sequenced")
 
 

@@ -1,8 +1,8 @@
 """The sink still holds every record of the judged range.
 
 A premise. Retention and DeleteRecords move the log start up, and compaction leaves holes. A missing
-output may have been there, and a repeated one may be gone. What is still there twice is a duplicate
-all the same. A contract with `range: retained` judges only what is still there.
+output may have been there, and a repeated one may be gone. An output that is still there twice
+remains a duplicate. A contract with `range: retained` judges only what is still there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row for each partition."""
+    """Returns one row for each partition."""
     seen = ledger.circumstances
     return removed(
         ledger.spark, ledger.sink_bounds, seen.sink_removed, seen.policies, ledger.agreed.retained
@@ -28,8 +28,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """The offsets of the judged range, those below the log start included; none where nobody
-    looked."""
+    """Counts the offsets of the judged range, including those below the log start; none if the
+    topic was not inspected."""
     below = sum(one.below for one in ledger.circumstances.sink_removed.values())
     return ledger.sink_bounds.offsets + below if ledger.circumstances.looked else 0
 

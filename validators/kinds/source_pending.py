@@ -1,9 +1,8 @@
-"""Which inputs are pending: at or above the source's last stable offset, of an open transaction or
-behind one.
+"""Pending inputs: at or above the source's last stable offset, of an open transaction or after one.
 
-Information. A read_committed pipeline does not receive them yet, so that no output is due. A
-committed output of one is listed under `phantom`, explained by `pending`: it may still prove to be
-the output of an aborted input.
+Information. A read_committed pipeline does not receive them yet, so no output is due. A committed
+output of one is listed under `phantom`, explained by `pending`: it may still prove to be the output
+of an aborted input.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row for each partition, at its last stable offset."""
+    """Returns one row for each partition, at its last stable offset."""
     rows = []
     for one in ledger.source_bounds.partitions:
         lso = ledger.circumstances.source_lso.get(one.partition, one.hw)

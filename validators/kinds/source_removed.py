@@ -1,9 +1,9 @@
 """The source still holds every record of the judged range.
 
-A premise. Retention and DeleteRecords move the log start up, and compaction leaves holes. What
-became of the outputs of removed inputs cannot be judged. Matched by key, a committed record may be
-the output of an input that is gone, so that neither an excess nor a phantom is certain. A contract
-with `range: retained` judges only what is still there.
+A premise. Retention and DeleteRecords move the log start up, and compaction leaves holes. The
+outputs of removed inputs cannot be judged. Matched by key, a committed record may be the output of
+a removed input, so neither an excess nor a phantom is certain. A contract with `range: retained`
+judges only what is still there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row for each partition."""
+    """Returns one row for each partition."""
     seen = ledger.circumstances
     return removed(
         ledger.spark,
@@ -33,8 +33,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """The offsets of the judged range, those below the log start included; none where nobody
-    looked."""
+    """Counts the offsets of the judged range, including those below the log start; none if the
+    topic was not inspected."""
     below = sum(one.below for one in ledger.circumstances.source_removed.values())
     return ledger.source_bounds.offsets + below if ledger.circumstances.looked else 0
 

@@ -1,17 +1,17 @@
 """A transaction is committed as a whole or not at all.
 
-Catalogue 11, Adya's `G1b`. The header of each record says how many records its transaction has,
-over all partitions, and over all topics that it wrote to. Found are transactions of which some
-records are committed, and not all. Only a run's journal tells that all its sinks are judged
-together: without one the rest may lie in a topic that nobody looked at, so what is short is listed
-and explained by `range`. One without any committed record is not torn: if the journal says that it
-was committed, its inputs are a gap. Records that were in no transaction are torn by nothing: the
+Catalogue 11, Adya's `G1b`. The header of each record gives the number of records in its
+transaction, over all partitions and all topics that it wrote to. A transaction is reported if some
+of its records are committed, but not all. Only a run's journal shows that all its sinks are judged
+together. Without one, the rest may lie in a topic that was not examined, so the shortfall is listed
+and explained by `range`. A transaction without any committed record is not torn: if the journal
+says that it was committed, its inputs are a gap. Records outside transactions are never torn: the
 guarantees without transactions write the same headers.
 
-A transaction with a pending record is not judged. One of which a part may lie below the judged
-start, or may have been compacted away, is listed and explained by `range`: a partition cannot hide
-a part below its start if it holds an earlier transaction of the same transactional id. A fate
-split, a marker or a reading at fault explain the others.
+A transaction with a pending record is not judged. If part of a transaction may lie below the judged
+start, or may have been compacted away, it is listed and explained by `range`. A partition cannot
+hide a part below its start if it holds an earlier transaction of the same transactional id. A fate
+split, a faulty marker or a faulty reading explains the others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witnes
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per transaction, at its first committed record."""
+    """Returns one row per transaction, at its first committed record."""
     if not any(one.torn for one in ledger.ids):
         return None
     rows = parts(ledger)
@@ -49,8 +49,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def parts(ledger: Ledger) -> DataFrame:
-    """The torn transactions, one row each: the columns of `named` where their first committed
-    record is, and committed_in_all, total_in_all, missing (records), first_of_all and last_of_all
+    """Returns the torn transactions, one row each: the columns of `named` at their first committed
+    record, and committed_in_all, total_in_all, missing (records), first_of_all and last_of_all
     (inputs), cause."""
     one = Window.partitionBy(*header_transactions.NAME)
     rows = ledger.named.withColumns(
@@ -89,7 +89,8 @@ def parts(ledger: Ledger) -> DataFrame:
 
 
 def _with_cut(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
-    """Whether what is missing may have been there: below the start of a partition, or compacted."""
+    """Tells whether the missing part may have existed: below the start of a partition, or
+    compacted."""
     if any(one.gone for one in ledger.balance):
         return rows, F.lit(True)
     begun = [one.partition for one in ledger.sink_bounds.partitions if one.start > 0]
@@ -105,7 +106,7 @@ def _with_cut(rows: DataFrame, ledger: Ledger) -> tuple[DataFrame, Column]:
 
 
 def covered(ledger: Ledger) -> int:
-    """Transactions with a committed record, in a sink that has transactions at all."""
+    """Counts transactions with a committed record, in a sink that has transactions at all."""
     return sum(one.committed for one in ledger.ids) if ledger.ends else 0
 
 

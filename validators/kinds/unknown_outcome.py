@@ -1,9 +1,9 @@
-"""Every transaction of which the journal does not know the outcome is settled from the log.
+"""The log settles every transaction whose outcome the journal does not know.
 
-Catalogue 33, Jepsen's `:info`. A commit that timed out, a worker that died or was fenced on its
-way: the client does not know, and neither commit nor abort may be assumed. This is information: the
-markers say what became of it. One that is still open is explained by `pending`: nobody knows yet.
-One that left no record has nothing to settle.
+Catalogue 33, Jepsen's `:info`. A commit timed out, or a worker died or was fenced midway. Then the
+client does not know the outcome, and may assume neither commit nor abort. This is information: the
+markers show the outcome. A transaction that is still open is explained by `pending`: its outcome is
+unknown. One that left no record has nothing to settle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST = (
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """One row per transaction, at its first record."""
+    """Returns one row per transaction, at its first record."""
     ids = [
         one.transactional_id
         for one in ledger.ids
@@ -76,7 +76,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Transactions of the journal's transactional ids, in a sink that has transactions at all."""
+    """Counts transactions of the journal's transactional ids, in a sink that has transactions at
+    all."""
     if not ledger.ends:
         return 0
     own = [one for one in ledger.ids if one.transactional_id in ledger.journaled]

@@ -1,9 +1,8 @@
-"""What was decided arrives: no transaction waits for its markers, and no group's offset stays
-unstable.
+"""Decisions arrive: no transaction waits for its markers, and no group's offset stays unstable.
 
 Catalogue 31. A decided transaction (PrepareCommit, PrepareAbort) should have its markers within
-milliseconds. An offset that a transaction moves is unstable until its end: a consumer that takes
-the partition over cannot start before.
+milliseconds. An offset that a transaction moves is unstable until the transaction ends: until then,
+a consumer that takes over the partition cannot start.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ NONE = Coordinator(0, (), 0, ())
 
 
 def find(ledger: Ledger) -> DataFrame | None:
-    """A row of an offset has no place in the sink: it lies in `__consumer_offsets`."""
+    """Returns the rows. A row of an offset has no place in the sink: it lies in
+    `__consumer_offsets`."""
     heard = ledger.coordinator or NONE
     decided = (row(each, each.why) for each in heard.open if each.stuck)
     waiting = (
@@ -36,7 +36,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Partitions whose leaders were asked, and group offsets that were asked for."""
+    """Counts partitions whose leaders were asked, and group offsets that were requested."""
     heard = ledger.coordinator or NONE
     return heard.partitions + heard.offsets
 

@@ -1,11 +1,11 @@
-"""What a marker ends is one transaction, and the outcome is the one that its worker was told.
+"""A marker ends one transaction, with the outcome that its worker was told.
 
-Catalogue 13, KAFKA-17754: a delayed EndTxn ends the next transaction of its producer. Then records
-of two names stand between two markers of one producer, or the marker says something else than the
-journal. The name with the highest sequence is the one that the marker was for; the others are
-found. One that was ended before has come too late, and is explained by `late_append`. A producer id
-whose headers name several transactional ids holds a copy of another log, whose transactions are not
-this one's: it is left to `intruder`.
+Catalogue 13, KAFKA-17754: a delayed EndTxn ends the next transaction of its producer. Then two
+names lie between two markers of one producer, or the marker contradicts the journal. The marker was
+meant for the name with the highest sequence; the others are reported. A name that had ended before
+came too late, and is explained by `late_append`. If a producer id's headers name several
+transactional ids, it holds a copy of another log. The transactions of that log are not this log's,
+so it is left to `intruder`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _mixed(ledger: Ledger) -> DataFrame:
-    """Names that share a transaction of the raw log with a later one, each at its first record
+    """Returns names that share a raw log transaction with a later name, each at its first record
     there."""
     assert ledger.raw_log is not None, "groups were compared with the raw log"
     name = F.struct(*header_transactions.NAME)
@@ -47,7 +47,7 @@ def _mixed(ledger: Ledger) -> DataFrame:
 
 
 def _misdeclared(ledger: Ledger) -> DataFrame:
-    """Names whose marker contradicts the journal, each at its first record."""
+    """Returns names whose marker contradicts the journal, each at its first record."""
     one = Window.partitionBy(*header_transactions.NAME)
     rows = ledger.named.withColumn(
         "split", (F.sum("stable").over(one) > 0) & (F.sum("unstable").over(one) > 0)

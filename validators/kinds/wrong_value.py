@@ -1,12 +1,12 @@
-"""Every committed output has the value that its input must give.
+"""Every committed output has the value that its input must produce.
 
-Catalogue 6. The contract's expression is computed anew from each source record and compared with
-the output's value, byte by byte: text as UTF-8, any other type as Spark writes it as text. Where
-the expression gives null, the value must be null. Every committed copy of an output is compared. An
-expression that fails on a record leaves the kind unjudged.
+Catalogue 6. The contract's expression is computed again from each source record and compared with
+the output's value, byte by byte: text as UTF-8, any other type as Spark formats it as text. If the
+expression gives null, the value must be null. Every committed copy of an output is compared. If the
+expression fails on a record, the kind is not judged.
 
-Each row shows both values, which are payloads: copies of evidence without payloads hold
-`without_values` of it.
+Each row shows both values, which are payloads. Copies of evidence without payloads hold the row's
+`without_values` instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUESTION = "Has every committed output the value that its input must give?"
 UNIT = "records"
 WRONG = "Its value is not the one that the contract's expression gives for its input"
 CHARACTERS_MAX = 60
-"""How much of a value is shown."""
+"""Characters shown of a value."""
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)
 
 
@@ -53,8 +53,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def shown(value: str) -> Column:
-    """A value for a person: text in quotes, other bytes in hexadecimal; with its size where it is
-    cut."""
+    """Formats a value for a person: text in quotes, other bytes in hexadecimal; with its size if it
+    is cut."""
     held, text = F.col(value), F.col(value).cast("string")
     size = F.format_string("… (%,d bytes)", F.octet_length(held))
     plain = F.regexp_replace(F.substring(text, 1, CHARACTERS_MAX), r"\p{Cntrl}", "\ufffd")
@@ -70,13 +70,12 @@ def shown(value: str) -> Column:
 
 
 def without_values(why: str) -> str:
-    """A row's sentence without what the records hold; of another kind's row, the sentence as it
-    is."""
+    """Returns a row's sentence without record content; another kind's sentence stays as it is."""
     return f"{WRONG}." if why.startswith(WRONG) else why
 
 
 def covered(ledger: Ledger) -> int:
-    """Committed records with an input, where a contract says what their value must be."""
+    """Counts committed records with an input, if a contract constrains their value."""
     return 0 if ledger.values is None else sum(cell.committed for cell in ledger.matched)
 
 

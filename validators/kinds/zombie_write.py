@@ -1,9 +1,9 @@
-"""Who was replaced writes no more.
+"""A producer that was replaced writes no more.
 
-Catalogue 26. Fencing must keep out a producer whose epoch was raised: data of a lower epoch behind
-a higher one of the same producer id was let in all the same. And where its order is promised, one
-source partition has one writer at a time: committed inputs of two transactional ids that overlap
-were processed by both, each unknown to the other.
+Catalogue 26. Fencing must keep out a producer whose epoch was raised. A violation shows as data of
+a lower epoch after a higher one of the same producer id. If order is promised, one source partition
+also has one writer at a time. If committed inputs of two transactional ids overlap, both processed
+them, each unaware of the other.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def find(ledger: Ledger) -> DataFrame | None:
 
 
 def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
-    """Neighbouring transactional ids whose committed inputs of one source partition overlap, the
-    later one second."""
+    """Returns neighbouring transactional ids whose committed inputs of one source partition
+    overlap, the later one second."""
     if ledger.order is not Order.PER_SOURCE_PARTITION:
         return []
     known = [one for one in ledger.ids if one.source_partition is not None]
@@ -61,7 +61,8 @@ def _overlaps(ledger: Ledger) -> list[tuple[TransactionalId, TransactionalId]]:
 
 
 def _first_of(ledger: Ledger, earlier: TransactionalId, later: TransactionalId) -> DataFrame:
-    """The first transaction of the later id that reaches into the inputs of the earlier one."""
+    """Finds the first transaction of the later id that reaches into the inputs of the earlier
+    one."""
     rows = ledger.named.where(
         (F.col("transactional_id") == later.transactional_id) & (F.col("committed") > 0)
     )
@@ -77,7 +78,7 @@ def _first_of(ledger: Ledger, earlier: TransactionalId, later: TransactionalId) 
 
 
 def covered(ledger: Ledger) -> int:
-    """Data batches of producers with an epoch."""
+    """Counts data batches of producers with an epoch."""
     return ledger.marks("sequenced")
 
 

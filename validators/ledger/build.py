@@ -1,5 +1,5 @@
-"""From readings to a ledger: shortly where it can be proved that nothing is odd, else at length,
-record by record."""
+"""Builds a ledger from the readings. Where a proof shows that nothing is odd, the counts are
+enough; otherwise every record is examined."""
 
 from __future__ import annotations
 
@@ -115,15 +115,15 @@ def build_ledger(
     packs: Path | None = None,
     circumstances: Circumstances = NO_CIRCUMSTANCES,
 ) -> Ledger:
-    """The ledger of a sink and its source.
+    """Builds the ledger of a sink and its source.
 
-    `committed` and `uncommitted` are the sink's readings, `source` is the source's read_committed
-    reading; all three are read more than once, so they should be kept ones. `source_bounds` is the
-    judged range: an input counts from `start` to below `lso`. `evidence` is the URL of a folder for
-    what is computed here; what an interrupted judging left there is replaced. `doubts`: why else
-    not to trust the readings, in clauses. `packs`: where the sink's lineage is packed, the folder
-    that says where (validators/lineage/packed.py). `circumstances`: what is known of the topics
-    beside their records.
+    `committed` and `uncommitted` are readings of the sink, `source` is the read_committed reading
+    of the source. All three are read more than once, so keep them first. `source_bounds` is the
+    judged range: inputs from `start` up to, but not including, `lso`. `evidence` is the URL of the
+    folder for computed results; leftovers of an interrupted run are replaced. `doubts` are further
+    reasons, as clauses, not to trust the readings. `packs` is the folder with the pack positions,
+    if the sink's lineage is packed (validators/lineage/packed.py). `circumstances` is what is known
+    of the topics besides their records.
     """
     began = time.monotonic()
     given = _Given(
@@ -160,9 +160,9 @@ def proved_ledger(
     doubts: Sequence[str] = (),
     circumstances: Circumstances = NO_CIRCUMSTANCES,
 ) -> Ledger:
-    """The ledger of folded readings (validators/fast_path/proof.py, `fold`), for matching by
-    lineage and order per source partition; else as `build_ledger`. Raises ReadingsNeeded where
-    something is odd, or more is asked than they tell."""
+    """Builds the ledger from folded readings (validators/folded/fold.py), for matching by lineage
+    and order per source partition; otherwise like `build_ledger`. Raises ReadingsNeeded if
+    something is odd or folded readings cannot answer the question."""
     began = time.monotonic()
     raw_log, declared, _, source_log, _ = accounts
     told = (
@@ -198,7 +198,7 @@ def proved_ledger(
 
 
 class _Asked(NamedTuple):
-    """What is to be judged, and where."""
+    """What to judge, and where."""
 
     sink_bounds: Bounds
     source_bounds: Bounds
@@ -270,7 +270,7 @@ def _ledger(
 
 
 class _Given(NamedTuple):
-    """What is counted."""
+    """What to count."""
 
     committed: DataFrame
     uncommitted: DataFrame
@@ -287,7 +287,7 @@ class _Given(NamedTuple):
     source_log: SourceLog
     packs: Path | None
     read: Bounds
-    """What `source` was read of; the judged range may end before it."""
+    """The range that `source` was read from; the judged range may end earlier."""
 
     @property
     def offsets(self) -> int:
@@ -303,12 +303,12 @@ class _Given(NamedTuple):
 
     @property
     def compared(self) -> bool:
-        """Whether the outputs of an input are told apart by what they hold alone."""
+        """Whether only their content distinguishes the outputs of one input."""
         return self.by_key and self.expected.kind is Expect.ONE_TO_MANY
 
 
 class _Counted(NamedTuple):
-    """What was counted, by fields of the ledger."""
+    """The counts, named after the ledger's fields."""
 
     records: Callable[[], DataFrame]
     named: DataFrame
@@ -336,9 +336,8 @@ class _Counted(NamedTuple):
 
 
 def _shortly(given: _Given) -> _Counted | None:
-    """The counts of a topic in which nothing is odd, by validators/fast_path/proof.py. None where
-    something is, or where more is expected than that each input has an output of its own, in
-    order."""
+    """Counts a topic with the proof of validators/fast_path/proof.py. None if something is odd, or
+    if more is asked: counts of outputs, matching by key, or another order."""
     expected = given.expected
     simple = given.identity is Identity.LINEAGE and given.aborted is None and expected.count is None
     if not simple or given.order is not Order.PER_SOURCE_PARTITION or given.raw_log is None:
@@ -382,7 +381,7 @@ def _proved(
     expect: Expect,
     records: Callable[[], DataFrame],
 ) -> _Counted:
-    """What was proved of inputs that have no headers."""
+    """Turns a proof into counts, for inputs without headers."""
     width = sum(one.lso - one.start for one in source_bounds.partitions)
     return _Counted(
         records=records,
@@ -402,12 +401,11 @@ def _proved(
 
 
 def _at_length(given: _Given) -> _Counted:
-    """The counts of any topic: each record is looked at, with everything that is known of it beside
-    it."""
+    """Counts any topic: examines each record together with everything known about it."""
     given, lost = _unpacked(given)
     _, uncommitted, source, sink_bounds, source_bounds, evidence, raw_log, *_ = given
     expected, aborted = given.expected, given.aborted
-    # An output may be that of an input that is not due, so that these are counted too.
+    # A record may be the output of an input that is not due, so those are counted too.
     counts = expected.counts(source, _whole(source_bounds))
     counts = counts if counts is None else keep(counts, f"{evidence}/expected", given.offsets)
     words, inputs, headers, ends, aborted_inputs, still_packed, held = in_parallel(
@@ -419,7 +417,7 @@ def _at_length(given: _Given) -> _Counted:
         lambda: raw_log is None and has_packs(uncommitted),
         lambda: count_identities(*_identities(given)) if given.by_key else Identities(),
     )
-    # Of an input without an identity nobody can say whether its output is there.
+    # If an input has no identity, nothing tells whether its output exists.
     known, of_known = (source, counts) if not held.missing else _identifiable(given, counts)
     sink = _keep_sink(given, words, inputs.dense, counts)
     told = named(sink, raw_log, sink_bounds)
@@ -467,7 +465,7 @@ def _at_length(given: _Given) -> _Counted:
 
 
 def _identifiable(given: _Given, counts: DataFrame | None) -> tuple[DataFrame, DataFrame | None]:
-    """The inputs that hold an identity, and the counts of these."""
+    """Selects the inputs that hold an identity, with their counts."""
     known = given.source.where(given.agreed.match.of_source().isNotNull())
     if counts is None:
         return known, None
@@ -493,8 +491,8 @@ def _count_wanted(
 
 
 def _identities(given: _Given) -> tuple[DataFrame, DataFrame | None]:
-    """The identities of the source's reading with its pending records, and those of its aborted
-    records."""
+    """Returns the identities of the source's committed and pending records, and those of its
+    aborted records."""
     match, log = given.agreed.match, given.source_log
     pending, aborted = (
         None if one is None else identified(one, match) for one in (log.pending, log.aborted)
@@ -508,8 +506,8 @@ def _identities(given: _Given) -> tuple[DataFrame, DataFrame | None]:
 
 
 def _unpacked(given: _Given) -> tuple[_Given, tuple[str, ...]]:
-    """The same with headers of its own for each record, kept; and a doubt where some have none any
-    more."""
+    """Returns the same input with each packed record's own headers, kept as Parquet; adds a doubt
+    if some headers are lost."""
     if given.packs is None:
         return given, ()
     packs, evidence = given.packs, given.evidence
@@ -532,7 +530,8 @@ def _keep_words(given: _Given) -> DataFrame:
 
 
 def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame | None) -> DataFrame:
-    """The sink's records, with `SINK_COLUMNS`. `dense` and `counts` as in `with_places`."""
+    """Keeps the sink's records with `SINK_COLUMNS`. `dense` and `counts` are as in
+    `with_places`."""
     agreed, source, bounds = given.agreed, given.source, given.source_bounds
     hashed = {"held": agreed.match.of_sink(), "value_hash": _value_hash(given)}
     records = given.uncommitted.withColumns(hashed)
@@ -552,7 +551,8 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
         given.source_log,
     )
     kept = given.order is Order.PER_KEY or given.compared
-    # A hash of null is a number too, and records without a key have no order and are not alike.
+    # Spark hashes null to a number too, but records without a key have no order and are never
+    # alike.
     key_hash = (
         F.when(F.col("key").isNotNull(), F.xxhash64("key")) if kept else F.lit(None).cast("long")
     )
@@ -567,7 +567,7 @@ def _value_hash(given: _Given) -> Column:
 
 
 def _read(judged: Bounds, circumstances: Circumstances) -> Bounds:
-    """The judged range up to the end of the source's reading."""
+    """Extends the judged range to the end of the source's reading."""
     ends = circumstances.source_lso
     return replace(
         judged,
@@ -579,7 +579,7 @@ def _read(judged: Bounds, circumstances: Circumstances) -> Bounds:
 
 
 def _whole(bounds: Bounds) -> Bounds:
-    """The bounds with nothing left out at the end: a reading of them ends below."""
+    """Moves each `lso` to the high watermark, so nothing at the end of a reading is left out."""
     return replace(bounds, partitions=tuple(replace(one, lso=one.hw) for one in bounds.partitions))
 
 
@@ -598,8 +598,8 @@ def _balance(
 
 
 def _transactions(ids: Sequence[TransactionalId], ends: Mapping[str, int]) -> Transactions:
-    """How many ended how: by the records' headers, else by the raw log, which counts each once a
-    partition."""
+    """Counts transactions by outcome: from the records' headers, otherwise from the raw log, which
+    counts a transaction once per partition."""
     if ids:
         committed, aborted, unfinished = (
             sum(getattr(one, end) for one in ids) for end in ("committed", "aborted", "open")

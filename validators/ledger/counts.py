@@ -1,8 +1,8 @@
-"""What is counted of a source's inputs and of a sink's rows, and why a reading cannot be trusted.
+"""Counts of a source's inputs and a sink's rows, and reasons to distrust a reading.
 
-The readings are checked before anything is judged with them: every (partition, offset) once, the
-same content at both levels, nothing that only read_committed sees. A violation is not a finding: it
-is a doubt, and the verdict is UNKNOWN.
+The readings are checked before anything is judged with them: each (partition, offset) occurs once,
+both levels show the same content, and read_committed sees nothing that read_uncommitted does not. A
+violation is not a finding but a doubt, and makes the verdict UNKNOWN.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from topicproof.validators.offsets import between, bits, minus, word
 
 
 class Inputs(NamedTuple):
-    """What a first count of the source says."""
+    """Counts from a first pass over the source."""
 
     judged: int
     """Records in the judged range."""
     repeated: int
     """Records that one reading delivered more than once."""
     dense: bool
-    """Every offset that was read holds an input, so that a lineage that points there needs no look
-    at the source."""
+    """Every offset that was read holds an input, so lineage that points there needs no look at the
+    source."""
     outputs: int
-    """How many outputs their counts say; where there are none, one each."""
+    """Expected outputs by the contract's counts; without counts, one per input."""
     uncounted: int
     """Inputs without a valid count."""
     headed: int
@@ -58,7 +58,8 @@ class Inputs(NamedTuple):
 def count_inputs(
     source: DataFrame, bounds: Bounds, read: Bounds, counts: DataFrame | None
 ) -> Inputs:
-    """`bounds`: the judged range; `read`: what `source` was read of, which may go beyond it."""
+    """Counts inputs in `bounds`, the judged range. `source` was read from `read`, which may extend
+    further."""
     words = source.groupBy("partition", word("offset").alias("word")).agg(
         F.count_if(between("partition", "offset", bounds, "lso")).alias("judged"),
         F.count_if(between("partition", "offset", read, "lso")).alias("there"),
@@ -82,7 +83,8 @@ def count_inputs(
 
 
 def outputs_wanted(source: DataFrame, bounds: Bounds, counts: DataFrame | None) -> DataFrame:
-    """Of the inputs in `source`, or of those that are counted, that are due."""
+    """Returns the outputs of the inputs that are due, from `counts` if given, otherwise from
+    `source`."""
     if counts is not None:
         return outputs_of(counts.where(between("source_partition", "source_offset", bounds, "lso")))
     return source.where(between("partition", "offset", bounds, "lso")).select(
@@ -93,12 +95,12 @@ def outputs_wanted(source: DataFrame, bounds: Bounds, counts: DataFrame | None) 
 
 
 class Values(NamedTuple):
-    """What a contract says of values, beside what there is."""
+    """The values that a contract requires, beside the actual records."""
 
     wanted: DataFrame
     """source_partition, source_offset, wanted (binary), wanted_hash."""
     records: DataFrame
-    """The sink's records, of which partition, offset and value are read."""
+    """The sink's records; only partition, offset and value are read."""
 
 
 def values_wanted(
@@ -118,7 +120,7 @@ def values_wanted(
 
 
 def outputs_produced(sink: DataFrame) -> DataFrame:
-    """The outputs that there are, whatever became of them: nobody knows whether the others were
+    """Returns the outputs that exist, whatever their fate: nothing tells whether the others were
     filtered out."""
     return sink.where(F.col("place") == Place.INPUT.value).select(*LINEAGE)
 
@@ -131,8 +133,8 @@ def count_outputs(outputs: DataFrame) -> int:
 
 
 def _lineage_words(sink: DataFrame) -> DataFrame:
-    """By word of lineages: how many records there are beyond one each, and how many expected
-    outputs are met by a committed or a pending record."""
+    """Counts per word of lineages: records beyond the first of each lineage, and expected outputs
+    that have a committed or pending record."""
     expected = F.col("place") == Place.INPUT.value
     pending = (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
     return (
@@ -152,11 +154,11 @@ def count_repeats(sink: DataFrame) -> tuple[int, int]:
 
 
 def later_copies(sink: DataFrame) -> DataFrame:
-    """The later copies. Only words of lineages that have some are looked at record by record.
+    """Returns the later copies. Only words of lineages with repeats are examined record by record.
 
-    The first copy is the earliest by timestamp, and within its partition by offset. One whose
-    transaction is known to be aborted is never the first while there is another: the others did not
-    repeat it.
+    The first copy is the earliest by timestamp and, within its partition, by offset. A copy from a
+    transaction known to be aborted is first only if there is no other: the others did not repeat
+    it.
     """
     suspicious = _lineage_words(sink).where(F.col("repeats") > 0).drop("repeats", "met")
     records = sink.where(real()).withColumn("word", word("source_offset"))
@@ -187,7 +189,7 @@ def count_lines(cells: Sequence[Cell]) -> int:
 
 
 def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> tuple[Cell, ...]:
-    """`topic`: the source's."""
+    """Counts the sink's rows by cell. `topic` is the source's name."""
     committed = F.col("fate") == Fate.COMMITTED.value
     straddling = F.lit(False)
     for partition, one in headers.items():
@@ -221,8 +223,8 @@ def count_cells(sink: DataFrame, headers: Mapping[int, Headers], topic: str) -> 
 
 
 def count_lines_at_length(sink: DataFrame, per_key: bool) -> int:
-    """As `count_lines`, where lines are those of keys, or where some records stand in none: each is
-    then its own."""
+    """Counts lines like `count_lines`, when lines are per key or some records have no line; each of
+    those records is then a line of its own."""
     row = (
         sink.where(real())
         .agg(
@@ -235,21 +237,22 @@ def count_lines_at_length(sink: DataFrame, per_key: bool) -> int:
 
 
 class Identities(NamedTuple):
-    """What the source's records hold to be matched by. All zero where records are matched by
+    """Counts of the identities that the source's records hold. All zero when records are matched by
     lineage."""
 
     records: int = 0
     """Committed and pending records of the source's reading."""
     missing: int = 0
-    """Committed ones that hold no identity."""
+    """Committed records without an identity."""
     repeated: int = 0
-    """Those of `records` whose identity an earlier one holds too."""
+    """Records, of those in `records`, whose identity an earlier record also holds."""
     missing_elsewhere: int = 0
-    """Pending and aborted records that hold none."""
+    """Pending and aborted records without an identity."""
 
 
 def count_identities(source: DataFrame, aborted: DataFrame | None) -> Identities:
-    """`source`: as the ledger's `identities`; `aborted`: as `identified`."""
+    """Counts identities. `source` is like the ledger's `identities`, `aborted` like
+    `identified`."""
     of_one = source.groupBy("source_key").agg(
         F.count("*").alias("inputs"), F.count_if("pending").alias("waiting")
     )
@@ -273,8 +276,8 @@ def count_alike(sink: DataFrame, bounds: Bounds) -> int:
 
 
 def later_alike(sink: DataFrame, bounds: Bounds) -> DataFrame:
-    """The committed outputs that are like an earlier one of the same input in the same topic:
-    partition, offset."""
+    """Returns partition and offset of each committed output that equals an earlier output of the
+    same input in the same topic."""
     rows = sink.where(
         (F.col("fate") == Fate.COMMITTED.value) & (F.col("place") == Place.INPUT.value)
     )
@@ -285,7 +288,7 @@ def later_alike(sink: DataFrame, bounds: Bounds) -> DataFrame:
 
 
 def _topic(bounds: Bounds) -> Column:
-    """Which of several topics a row of the sink lies in, as a number."""
+    """Returns the number of the topic that a row of the sink lies in, if there are several."""
     number = F.lit(0)
     for place, part in enumerate(bounds.parts):
         number = F.when(F.col("partition") >= part.first, F.lit(place)).otherwise(number)
@@ -293,11 +296,11 @@ def _topic(bounds: Bounds) -> Column:
 
 
 class Keys(NamedTuple):
-    """Where the keys lie that order is promised for, each once a source partition and topic."""
+    """Counts of the keys whose order is promised, each once per source partition and topic."""
 
     all: int = 0
     spread: int = 0
-    """In several partitions of the topic."""
+    """Keys that lie in several partitions of the topic."""
 
 
 def count_keys(sink: DataFrame, bounds: Bounds) -> Keys:
@@ -306,8 +309,8 @@ def count_keys(sink: DataFrame, bounds: Bounds) -> Keys:
 
 
 def keys_of(sink: DataFrame, bounds: Bounds) -> DataFrame:
-    """The keys of one source partition's outputs in one topic: source_partition, key_hash,
-    partitions (in how many they lie), partition and offset (of the first one)."""
+    """Returns the keys of one source partition's outputs in one topic: source_partition, key_hash,
+    partitions (how many hold the key), partition and offset (of the first output)."""
     keyed = sink.where(real() & F.col("key_hash").isNotNull()).withColumn("topic", _topic(bounds))
     first = F.min(F.struct("partition", "offset")).alias("first")
     rows = keyed.groupBy("source_partition", "key_hash", "topic")
@@ -316,8 +319,7 @@ def keys_of(sink: DataFrame, bounds: Bounds) -> DataFrame:
 
 
 class Doubt(StrEnum):
-    """Why the readings of the sink cannot be trusted, as the beginning of a sentence that ends with
-    a count."""
+    """A reason not to trust the sink's readings: the start of a sentence that ends with a count."""
 
     REPEATED = "records delivered more than once by one reading of the sink"
     OUTSIDE = "records outside the bounds that were asked for"
@@ -332,9 +334,9 @@ class Doubt(StrEnum):
 def count_doubts(
     sink: DataFrame, words: DataFrame, bounds: Bounds, raw_log: bool
 ) -> tuple[dict[Doubt, int], int]:
-    """Both readings and the raw log side by side, one row for 64 offsets; and how many records are
-    hidden, which is no doubt but a finding (reading_mismatch): the readings agree with each other,
-    and the raw log contradicts both."""
+    """Compares both readings and the raw log, one row per 64 offsets. Also counts hidden records.
+    Those are a finding (reading_mismatch), not a doubt: the readings agree, and the raw log
+    contradicts both."""
     settled = F.col("fate") != Fate.PENDING.value
     records = sink.groupBy("partition", word("offset").alias("word")).agg(
         bits("offset").alias("found"),
@@ -355,7 +357,7 @@ def count_doubts(
             for one in ("found", "seen")
         ),
     )
-    # Offsets that are repeated or missing have a doubt of their own.
+    # Repeated and missing offsets have a doubt of their own.
     unequal = (repeated == 0) & (unseen == 0) & (F.col("seen_content") != F.col("found_content"))
     counted = {
         Doubt.REPEATED: repeated,
@@ -376,7 +378,7 @@ def count_doubts(
 def doubts_of(
     found: Mapping[Doubt, int], inputs: Inputs, balance: Sequence[Balance]
 ) -> tuple[str, ...]:
-    """Why not to trust the readings, in clauses."""
+    """Returns the reasons not to trust the readings, as clauses."""
     said = [f"{doubt.value}: {count:,}." for doubt, count in found.items() if count]
     if inputs.repeated:
         said.append(
@@ -411,6 +413,6 @@ def written_by(source: DataFrame, bounds: Bounds) -> DataFrame:
 
 
 def count_writers(written: DataFrame) -> dict[str, int]:
-    """How many inputs each transactional id wrote."""
+    """Counts the inputs that each transactional id wrote."""
     rows = written.groupBy("writer.transactional_id").count().collect()
     return {row[0]: row[1] for row in rows}

@@ -1,5 +1,5 @@
-"""The ledger of a sink and its source: the facts that are counted, and the frames behind them.
-Every validator is given one; validators/ledger/build.py makes it."""
+"""The ledger of a sink and its source: the counted facts, and the frames behind them. Every
+validator receives one; validators/ledger/build.py builds it."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from topicproof.validators.readings import keep
 from topicproof.validators.source_log import SourceLog
 
 HEADERS = "headers"
-"""Who told of transactions, when it was the records themselves."""
+"""The witness for transactions, if the records' own headers are it."""
 
 
 class ReadingsNeeded(Exception):
-    """Something is odd, or more is asked than folded readings tell: each record has to be looked
-    at."""
+    """Something is odd, or folded readings cannot answer the question: each record must be
+    examined."""
 
 
 class Accounts(NamedTuple):
-    """What the witnesses tell that are heard beside the readings; None who is not heard."""
+    """The accounts of the witnesses besides the readings; None for a witness that was not heard."""
 
     raw_log: RawLog | None = None
     declared: Declared | None = None
@@ -69,103 +69,103 @@ NO_ACCOUNTS = Accounts()
 
 @dataclass(frozen=True)
 class Ledger:
-    """Everything that is judged. The facts are counted; the frames are computed where they are
-    used, which is where the facts show something odd."""
+    """Everything that is judged. The facts are already counted. The frames are computed only where
+    the facts show something odd."""
 
     spark: SparkSession
     records: Callable[[], DataFrame]
-    """Gives `sink`. Raises ReadingsNeeded where only folded readings are there."""
+    """Returns `sink`. Raises ReadingsNeeded if there are only folded readings."""
     named: DataFrame
-    """The transactions that the records' headers name, one row a partition: the columns of
+    """The transactions that the records' headers name, one row per partition, with the columns of
     validators/facts/header_transactions.py."""
     wanted: DataFrame | None
-    """`outputs`; None: as many as were produced."""
+    """The expected outputs (`outputs`); None: as many as were produced."""
     sink_bounds: Bounds
     source_bounds: Bounds
-    """The judged range: from `start` to `lso` of each partition; the source itself ends at `hw`."""
+    """The judged range: each partition from `start` to `lso`. The source itself ends at `hw`."""
     raw_log: RawLog | None
-    """The sink's; None when it was not heard. Rows by batch and by transaction, so far fewer than
-    records."""
+    """The sink's raw log; None if it was not heard. Its rows are batches and transactions, so far
+    fewer than records."""
     coordinator: Coordinator | None
-    """None when it was not heard."""
+    """None if it was not heard."""
     heard: frozenset[Witness]
     cells: tuple[Cell, ...]
     headers: Mapping[int, Headers]
-    """What the batch headers say, by partition; empty when the raw log was not heard."""
+    """Counts from the batch headers, by partition; empty if the raw log was not heard."""
     ids: tuple[TransactionalId, ...]
-    """Of `named`, by transactional id."""
+    """Summary of `named` by transactional id."""
     ends: Mapping[str, int]
-    """The raw log's transactions by outcome, each once a partition that it wrote to."""
+    """The raw log's transactions by outcome, each counted once per partition that it wrote to."""
     sound: bool
-    """Whether it was proved that nothing is odd (validators/fast_path/proof.py), so that the lines
-    stand in order too."""
+    """Whether a proof shows that nothing is odd (validators/fast_path/proof.py), so the lines are
+    in order too."""
     hidden: int
     """Records that the raw log commits and read_committed did not deliver."""
     repeats_count: int
     missing: int
-    """Expected outputs without a committed or pending record; 0 where the proof of
-    validators/fast_path/proof.py counted."""
+    """Expected outputs without a committed or pending record; 0 if the counts come from the proof
+    of validators/fast_path/proof.py."""
     inputs_count: int
     aborted_inputs: int
-    """Records of the judged range that were aborted in the source; 0 where its log was not
-    heard."""
+    """Aborted records in the judged range of the source; 0 if its log was not heard."""
     journaled: frozenset[str]
-    """The transactional ids that the journal names."""
+    """Transactional ids named in the journal."""
     written: DataFrame | None
     """The inputs whose headers name the transaction that wrote them: source_partition,
-    source_offset, writer (a struct of validators/facts/header_transactions.py, NAME); None where it
-    is known that there are none."""
+    source_offset, writer (a struct of NAME, validators/facts/header_transactions.py). None if there
+    are none for certain."""
     written_count: int
     writers: frozenset[str]
-    """The transactional ids of `written`."""
+    """Transactional ids in `written`."""
     polled: Polled | None
-    """What a concurrent reader received; None when there was none."""
+    """What a concurrent reader received; None if there was none."""
     outputs_count: int
-    """How many outputs must be there."""
+    """Expected outputs."""
     expected: Expected
     agreed: ContractTerms
     identity: Identity
     circumstances: Circumstances
     identified: Identities
     identities: Callable[[], DataFrame] | None
-    """Gives the source's committed and pending records with what identifies them
-    (validators/lineage/identity.py, `identified`) and whether they are `pending`; None by
-    lineage."""
+    """Returns the source's committed and pending records with their identities
+    (validators/lineage/identity.py, `identified`) and whether they are `pending`. None when
+    matching by lineage."""
     alike: int
-    """Committed outputs that are like an earlier one of the same input, where several are
-    expected."""
+    """Committed outputs that equal an earlier output of the same input, if inputs have several
+    outputs."""
     keys: Keys
-    """Zero where keys do not keep the order."""
+    """All zero unless order is promised per key."""
     values: Values | None
-    """None when the contract says nothing of values."""
+    """None if the contract does not constrain values."""
     order: Order
     lines: int
-    """In how many lines the committed records with an input must each stand in order."""
+    """Lines of committed records with an input; each line must be in order."""
     balance: tuple[Balance, ...]
     transactions: Transactions
     doubts: tuple[str, ...]
-    """Why the readings cannot be trusted, in clauses; empty if they can."""
+    """Reasons not to trust the readings, as clauses; empty if they can be trusted."""
     evidence: str
     """URL of the folder where the frames are kept."""
     took_s: float
 
     @cached_property
     def sink(self) -> DataFrame:
-        """One row per record of the read_uncommitted reading, with `SINK_COLUMNS`; Parquet."""
+        """One row per record of the read_uncommitted reading, with `SINK_COLUMNS`; kept as
+        Parquet."""
         return self.records()
 
     @cached_property
     def repeats(self) -> DataFrame:
         """The later copies among the committed records with an input: partition, offset, copies
-        (how many there are in all), first_partition, first_offset (where the first one is);
+        (how many there are in total), first_partition, first_offset (of the first copy); kept as
         Parquet."""
         offsets = self.sink_bounds.offsets + self.source_bounds.offsets
         return keep(later_copies(self.sink), f"{self.evidence}/repeats", offsets)
 
     @property
     def outputs(self) -> DataFrame:
-        """The outputs that must be there, of the inputs of the judged range: source_partition,
-        source_offset, output_index. A row may occur twice."""
+        """The expected outputs of the inputs in the judged range: source_partition, source_offset,
+        output_index. A row may occur twice."""
         return outputs_produced(self.sink) if self.wanted is None else self.wanted
 
     @property
@@ -174,13 +174,13 @@ class Ledger:
 
     @property
     def unidentified_outputs(self) -> int:
-        """Committed and pending records of the sink without an identity, where records are matched
+        """Number of committed and pending sink records without an identity, if records are matched
         by key."""
         return sum(cell.unidentified for cell in self.cells)
 
     @property
     def disjoint(self) -> bool:
-        """Whether no record names an input of the source, though there are both."""
+        """Whether both topics have records, but no sink record names an input of the source."""
         records = self.committed + sum(cell.pending for cell in self.cells)
         there = self.inputs_count > 0 or self.source_incomplete
         return (
@@ -202,7 +202,7 @@ class Ledger:
         return sum(cell.committed for cell in self.cells)
 
     def after(self, partition: int) -> int:
-        """The source offset behind the last input of the partition with a committed output; 0 when
+        """Returns the source offset after the partition's last input with a committed output; 0 if
         there is none."""
         mine = [
             cell.last_source_offset for cell in self.matched if cell.source_partition == partition
@@ -215,11 +215,12 @@ class Ledger:
 
     @property
     def pending(self) -> int:
-        """Offsets, not records: at and above the last stable offset nothing is settled."""
+        """Number of pending offsets (not records): at and above the last stable offset nothing is
+        settled."""
         return sum(one.hw - one.lso for one in self.sink_bounds.partitions)
 
     def marks(self, name: str) -> int:
-        """A count of the batch headers (a field of Headers), over all partitions."""
+        """Sums one count of the batch headers (a field of Headers) over all partitions."""
         return sum(getattr(one, name) for one in self.headers.values())
 
     @property
@@ -228,5 +229,5 @@ class Ledger:
 
     @property
     def matched(self) -> tuple[Cell, ...]:
-        """The cells of records that have an input."""
+        """The cells of records with an input."""
         return tuple(cell for cell in self.cells if cell.source_partition is not None)

@@ -1,12 +1,12 @@
-"""The sink's records as rows: which columns they have, how each gets its fate, the outcome that the
-journal declares and the place that its lineage points to, and what is asked of a row.
+"""The sink's records as rows: their columns, and how each row gets its fate, the outcome declared
+in the journal and the place that its lineage points to.
 
-A record's fate comes from the two readings and the last stable offset, its transaction's outcome
-from the raw log and from the journal. Neither is derived from the other, so that they can
-contradict each other.
+A record's fate comes from the two readings and the last stable offset; its transaction's outcome
+comes from the raw log and the journal. Neither is derived from the other, so they can contradict
+each other.
 
-Records are compared as sets of offsets (validators/offsets.py), so that judging never shuffles all
-of them by offset.
+Records are compared as sets of offsets (validators/offsets.py), so judging never shuffles all of
+them by offset.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ DECLARED_COLUMNS = (
     "transactional_id string, sequence long, attempt int, task string, outcome string, reason"
     " string"
 )
-"""The journal's transactions: `outcome` is what the worker was told, 'COMMITTED' or 'ABORTED'; else
-it is unknown. `reason` says why it was aborted. Attempt 0 is no transaction, but a task that took
-the transactional id over."""
+"""The journal's transactions. `outcome` is what the worker was told, 'COMMITTED' or 'ABORTED';
+anything else means unknown. `reason` says why the transaction was aborted. Attempt 0 is not a
+transaction but a task that took over the transactional id."""
 
 SINK_COLUMNS = (
     "partition int, offset long, timestamp timestamp, fate string, transactional boolean, outcome"
@@ -38,65 +38,69 @@ SINK_COLUMNS = (
     " attempt int, task string, total long, visible boolean, content long, key_hash long,"
     " value_hash long, identified boolean, ambiguous boolean, waiting boolean"
 )
-"""`transactional` and `outcome` are the raw log's: null where it was not heard, `outcome` also
-where there is none; `declared` and `reason` are the journal's. `visible`: whether read_committed
-saw this offset; `content`: a hash of what read_uncommitted saw there. `key_hash`: of its key where
-keys keep the order or outputs are compared with each other, `value_hash`: of its value where a
-contract says what that must be or outputs are compared; else null. `identified`: whether it holds
-what records are matched by, `ambiguous`: whether several inputs share that, `waiting`: whether a
-pending record of the source holds it too; by lineage always the first and never the others."""
+"""`transactional` and `outcome` come from the raw log: null if it was not heard; `outcome` is also
+null if there is none. `declared` and `reason` come from the journal. `visible`: whether
+read_committed saw this offset. `content`: a hash of what read_uncommitted saw there.
+
+`key_hash`: a hash of the key, if order is per key or outputs are compared. `value_hash`: a hash of
+the value, if a contract constrains it or outputs are compared. Both are null otherwise.
+
+`identified`: whether the record holds an identity. `ambiguous`: whether several inputs share it.
+`waiting`: whether a pending source record holds it too. By lineage, `identified` is always true and
+the other two are always false.
+"""
 
 WORD_COLUMNS = (
     "partition int, word long, seen long, seen_count long, seen_content long, "
     "covered long, transactional long, stable long, unstable long"
 )
-"""`sink_words` says what they are."""
+"""The columns of `sink_words`."""
 
 RAW_SETS = ("covered", "transactional", "stable", "unstable")
 LINEAGE = ("source_partition", "source_offset", "output_index")
 LINE = ("source_partition", "partition")
 
 BROADCAST_ROWS_MAX = 100_000
-"""A journal, or counts of outputs, up to this long are sent to every task: the sink's records are
-not shuffled."""
+"""A journal, or counts of outputs, of up to this many rows is broadcast to every task, so the
+sink's records are not shuffled."""
 
 
 class Place(StrEnum):
-    """Where a sink record's lineage points."""
+    """The place that a sink record's lineage points to."""
 
     INPUT = "INPUT"
-    """To an input of the judged range."""
+    """An input of the judged range."""
     BEFORE = "BEFORE"
-    """Below the judged range: trimmed from the source, or left out on purpose."""
+    """Below the judged range: trimmed from the source, or excluded on purpose."""
     AFTER = "AFTER"
-    """To an input above the judged range, yet below the source's high watermark: left out on
-    purpose, or not finished."""
+    """An input above the judged range but below the source's high watermark: excluded on purpose,
+    or not finished."""
     HOLE = "HOLE"
-    """To an offset where read_committed has no record: a marker, or compacted."""
+    """An offset where read_committed has no record: a marker, or compacted."""
     ABORTED = "ABORTED"
-    """To a record that was aborted in the source."""
+    """A record that was aborted in the source."""
     REMOVED = "REMOVED"
-    """To a record that compaction or retention has removed from the source."""
+    """A record that compaction or retention removed from the source."""
     BEYOND = "BEYOND"
-    """To an input, with an index that says of more outputs than it is expected to have."""
+    """An input, but with an output index beyond its expected outputs."""
     NOWHERE = "NOWHERE"
-    """No lineage, another topic, a partition or an offset that does not exist."""
+    """No lineage, another topic, or a partition or offset that does not exist."""
 
 
 REAL = (Place.INPUT, Place.BEFORE, Place.AFTER, Place.REMOVED)
-"""Places of records that have an input; only these can repeat one another or stand in order."""
+"""Places of records with an input. Only such records can repeat one another or be in order."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What the journal tells."""
+    """The journal's account."""
 
     rows: DataFrame
     """With `DECLARED_COLUMNS`."""
     count: int
     transactional_ids: frozenset[str]
     outcomes: Outcomes
-    """What `rows` say, by `outcomes_of`."""
+    """The outcomes in `rows`, by `outcomes_of`."""
 
 
 def real() -> Column:
@@ -107,15 +111,14 @@ def real() -> Column:
 
 
 def ordered(per_key: bool) -> Column:
-    """Whether a row that has an input stands in a line: its input is known for certain, and it has
-    a key if that is what keeps the order."""
+    """Whether a row with an input is part of a line: its input is certain, and it has a key if
+    order is per key."""
     certain = ~F.col("ambiguous") & ~F.col("waiting")
     return certain & F.col("key_hash").isNotNull() if per_key else certain
 
 
 def known_aborted() -> Column:
-    """Whether the raw log or the journal says that the transaction of a row of the sink was
-    aborted."""
+    """Whether the raw log or the journal says that the transaction of a sink row was aborted."""
     by = [
         F.coalesce(F.col(witness) == Fate.ABORTED.value, F.lit(False))
         for witness in ("outcome", "declared")
@@ -124,15 +127,14 @@ def known_aborted() -> Column:
 
 
 def countable() -> Column:
-    """Whether a row of the sink is an output or may become one: committed, or pending and not known
-    to be aborted."""
+    """Whether a sink row is an output or may become one: committed, or pending and not known to be
+    aborted."""
     undecided = (F.col("fate") == Fate.PENDING.value) & ~known_aborted()
     return (F.col("fate") == Fate.COMMITTED.value) | undecided
 
 
 def without_marker() -> Column:
-    """Whether a row of the sink is a committed record of a transaction that no marker of the raw
-    log ends."""
+    """Whether a sink row is a committed record whose transaction has no marker in the raw log."""
     endless = (
         (F.col("fate") == Fate.COMMITTED.value) & F.col("transactional") & F.col("outcome").isNull()
     )
@@ -140,7 +142,7 @@ def without_marker() -> Column:
 
 
 def is_hidden() -> Column:
-    """Whether the raw log commits a row of the sink that read_committed did not deliver."""
+    """Whether the raw log commits a sink row that read_committed did not deliver."""
     stable = ~F.col("transactional") | (F.col("outcome") == Fate.COMMITTED.value)
     return F.coalesce(
         (F.col("fate") != Fate.PENDING.value) & ~F.col("visible") & stable, F.lit(False)
@@ -148,17 +150,17 @@ def is_hidden() -> Column:
 
 
 def content() -> Column:
-    """A hash of a record's content. The offset is in it, so that the contents of two offsets cannot
-    be exchanged unnoticed."""
+    """Hashes a record's content. The hash includes the offset, so swapping the contents of two
+    offsets is noticed."""
     return F.xxhash64("offset", "key", "value", "headers")
 
 
 def sink_words(committed: DataFrame, raw_log: RawLog | None, bounds: Bounds) -> DataFrame:
-    """Sets of the sink's offsets, by partition and word: what read_committed saw, and what the raw
-    log says.
+    """Returns sets of the sink's offsets by partition and word: what read_committed saw, and what
+    the raw log says.
 
-    `seen`, `seen_count` and `seen_content` (exclusive or of the contents); `covered`,
-    `transactional`, `stable` and `unstable` of `words_of_batches`, null without the raw log.
+    `seen`, `seen_count` and `seen_content` (XOR of the content hashes); `covered`, `transactional`,
+    `stable` and `unstable` as in `words_of_batches`, null without the raw log.
     """
     seen = committed.groupBy("partition", word("offset").alias("word")).agg(
         bits("offset").alias("seen"),
@@ -201,7 +203,7 @@ def with_fates(
 
 
 def with_declared(records: DataFrame, declared: Declared | None) -> DataFrame:
-    """Adds the outcome that the journal declares and its reason; null where it says nothing."""
+    """Adds the outcome and reason declared in the journal; null if it declares none."""
     if declared is None:
         return records.withColumns(
             {one: F.lit(None).cast("string") for one in ("declared", "reason")}
@@ -212,7 +214,7 @@ def with_declared(records: DataFrame, declared: Declared | None) -> DataFrame:
         F.collect_set(F.when(known, F.col("outcome"))).alias("said"),
         F.max(F.nullif("reason", F.lit(""))).alias("reason"),
     )
-    # A journal that says two things of one transaction says nothing.
+    # Contradictory entries for one transaction declare nothing.
     told = told.select(
         *name, F.when(F.size("said") == 1, F.get("said", F.lit(0))).alias("declared"), "reason"
     )
@@ -231,10 +233,10 @@ def with_places(
     most: int | None,
     source_log: SourceLog,
 ) -> DataFrame:
-    """Adds `place`. `bounds`: the judged range; `read`: what `source` was read of; `dense`: every
-    offset of that is known to hold an input. `counts`: how many outputs each input has, where that
-    is not one; `most`: how many any may have, also one that nobody has read; None for any
-    number."""
+    """Adds `place`. `bounds` is the judged range, `read` the range that `source` was read from.
+    `dense`: every offset in `read` is known to hold an input. `counts`: the number of outputs of
+    each input, if not one. `most`: the maximum for any input, including inputs that were not read;
+    None for no maximum."""
     start, lso, hw = (bound("source_partition", bounds, name) for name in ("start", "lso", "hw"))
     offset, index = F.col("source_offset"), F.col("output_index")
     nowhere = (

@@ -1,9 +1,8 @@
-"""End to end: a chain's last sink judged against its first source, through the topics between.
+"""End to end: judges a chain's last sink against its first source, through the topics between.
 
-Every record's lineage names its immediate input. Where that lies in a topic between, its own
-lineage names the next one up; followed to the first source, the sink looks as if one stage had
-written it. At most one stage of a chain makes several outputs of an input, so the indices of the
-outputs add up.
+Every record's lineage names its immediate input. If that input lies in a topic between, its own
+lineage names the next one up. Followed to the first source, the sink looks as if one stage had
+written it. At most one stage of a chain makes several outputs per input, so output indices add up.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ INPUT = ("source_topic", "source_partition", "source_offset")
 
 
 def through(records: DataFrame, between: DataFrame, topic: str) -> DataFrame:
-    """A reading whose lineage points into `topic`, pointing where the lineage of what lies there
-    points instead.
+    """Replaces lineage that points into `topic` by the lineage of the record it points to.
 
-    `between` is the read_committed reading of `topic`. A record whose input is not there, or names
-    no input of its own, has no lineage any more: nothing in the first source explains it.
+    `between` is the read_committed reading of `topic`. A record loses its lineage if its input is
+    missing or names no input of its own: nothing in the first source explains it.
     """
     columns = records.columns
     up = with_lineage(between).select(

@@ -1,12 +1,11 @@
-"""The two headers that our sink writes on every record, so that each record says where it came
-from.
+"""The two headers that our sink writes on every record to tell where the record came from.
 
 `topicproof-lineage`      `<source topic>/<partition>/<offset>/<output index>`
 `topicproof-transaction`  `<transactional id>/<sequence>/<attempt>/<task>/<total>`
 
-Both are UTF-8 text in canonical form: parsing and formatting again gives the same text, or it is
-not one of ours. The ledger reads them with Spark expressions; the functions here are the same rule
-for everybody else.
+Both are UTF-8 text in canonical form: if parsing and formatting changes the text, it is not one of
+ours. The ledger reads them with Spark expressions; the functions here implement the same rule for
+everything else.
 """
 
 from __future__ import annotations
@@ -16,36 +15,36 @@ from typing import NamedTuple
 LINEAGE_HEADER = "topicproof-lineage"
 TRANSACTION_HEADER = "topicproof-transaction"
 REASON_HEADER = "topicproof-reason"
-"""Says, on a dead letter, why it is one."""
+"""The reason, on a dead letter."""
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 
 class Lineage(NamedTuple):
-    """Which output of which input a record is."""
+    """The input and output index of a record."""
 
     topic: str
     partition: int
     offset: int
     output_index: int
-    """Which of the input's outputs, counted from 0."""
+    """The record's index among the input's outputs, counted from 0."""
 
 
 class Transaction(NamedTuple):
-    """Which transaction a record was produced in."""
+    """The transaction that a record was produced in."""
 
     transactional_id: str
     sequence: int
-    """Counts the transactions of this transactional id from 1; a replay has the sequence of what it
-    replays."""
+    """Number of the transaction under this transactional id, counted from 1. A replay keeps the
+    sequence of the original."""
     attempt: int
-    """Counts the tries of this sequence from 1."""
+    """Number of the try of this sequence, counted from 1."""
     task: str
-    """A random token of the Spark task that produced it."""
+    """A random token of the Spark task that produced the record."""
     total: int
-    """Records of the whole transaction over all sink partitions: a smaller count means that it is
-    torn."""
+    """Records of the whole transaction over all sink partitions; fewer records mean a torn
+    transaction."""
 
 
 def format_lineage(lineage: Lineage) -> bytes:
@@ -53,7 +52,7 @@ def format_lineage(lineage: Lineage) -> bytes:
 
 
 def parse_lineage(value: bytes | None) -> Lineage | None:
-    """The lineage that a header's value spells, or None if it spells none."""
+    """Parses a lineage header; None if it is not valid."""
     parts = _parts(value, 4)
     if parts is None:
         return None
@@ -62,8 +61,8 @@ def parse_lineage(value: bytes | None) -> Lineage | None:
 
 
 def format_transaction(transaction: Transaction) -> bytes:
-    """Raises ValueError when the transactional id or the task holds a slash, which could not be
-    read back."""
+    """Formats a transaction. Raises ValueError if the transactional id or the task contains a
+    slash, which could not be parsed."""
     if "/" in transaction.transactional_id + transaction.task:
         raise ValueError(
             f"A slash in {transaction.transactional_id!r} or {transaction.task!r} cannot be read"
@@ -73,7 +72,7 @@ def format_transaction(transaction: Transaction) -> bytes:
 
 
 def parse_transaction(value: bytes | None) -> Transaction | None:
-    """The transaction that a header's value spells, or None if it spells none."""
+    """Parses a transaction header; None if it is not valid."""
     parts = _parts(value, 5)
     if parts is None:
         return None
@@ -93,8 +92,8 @@ def _parts(value: bytes | None, count: int) -> list[str] | None:
 
 
 def _numbers(texts: list[str], highest: tuple[int, ...]) -> list[int]:
-    """The texts as numbers, or an empty list if one is not canonical: `+1`, `01` and ` 1` are none
-    of ours."""
+    """Parses canonical numbers; an empty list if one is not canonical: we never write `+1`, `01` or
+    ` 1`."""
     if not all(text.isascii() and text.isdecimal() and str(int(text)) == text for text in texts):
         return []
     numbers = [int(text) for text in texts]

@@ -1,4 +1,4 @@
-"""Which input a sink record is an output of: by the header that our sink writes, or by key."""
+"""Matches a sink record with its input: by the header that our sink writes, or by key."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Identity(StrEnum):
     """How a sink record is matched with its input."""
 
     LINEAGE = "lineage"
-    """By the header that our sink writes."""
+    """The header that our sink writes."""
     KEY = "key"
-    """By key: its k-th occurrence in the sink, by (partition, offset), is the k-th expected output
-    of the inputs with that key, those that are due first. Extra ones repeat the last. A null key
-    identifies nothing: such a record matches no input. Where inputs share a key, only counts can be
-    judged: such records are ambiguous. A key that only aborted or pending records of the source
-    have is that of the first of them; one that committed inputs have too is theirs, as nothing
-    tells such records apart."""
+    """The key: its k-th occurrence in the sink, by (partition, offset), is the k-th expected output
+    of the inputs with that key, due inputs first. Extra occurrences repeat the last output. A null
+    key identifies nothing: such a record matches no input. If inputs share a key, only counts can
+    be judged, and their records are ambiguous. If only aborted or pending source records have a
+    key, it belongs to the first of them. If committed inputs have it too, it belongs to those,
+    because nothing distinguishes such records."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """What identity by key takes for the key: `key`, `value`, `header:NAME` (the last one of that
-    name) or `json:PATH` (a path into the value, such as `json:$.id`, whose text is exact:
-    validators/json_path.py); on either side its own."""
+    """What serves as the key on each side: `key`, `value`, `header:NAME` (the last header of that
+    name) or `json:PATH` (a path into the value, such as `json:$.id`, with exact text:
+    validators/json_path.py)."""
 
     source: str = KEY
     sink: str = KEY
@@ -55,7 +55,7 @@ KEYS = Match()
 
 
 def _held(by: str) -> Column:
-    """What a record holds to be matched by, as binary; null where it has none."""
+    """Returns a record's identity as binary; null if it has none."""
     how, _, what = by.partition(":")
     match how:
         case "header":
@@ -75,14 +75,14 @@ def with_input(
     match: Match = KEYS,
     source_log: SourceLog = NOTHING_LOGGED,
 ) -> DataFrame:
-    """Adds source_topic, source_partition, source_offset and output_index; all null where no input
-    is known. By key also `identified` (it holds an identity), `ambiguous` (several inputs share it)
-    and `waiting` (a pending record of the source has it too).
+    """Adds source_topic, source_partition, source_offset and output_index; all null if no input is
+    known. By key, also adds `identified` (the record holds an identity), `ambiguous` (several
+    inputs share it) and `waiting` (a pending source record has it too).
 
-    `bounds`: the judged range of the source. `counts`: how many outputs each input has
-    (validators/expected.py), where that is not one. For identity by key `records` hold what `match`
-    takes for the key as `held`, and as `countable` whether they are committed or may be yet; both
-    are dropped.
+    `bounds` is the judged range of the source. `counts`: the number of outputs of each input
+    (validators/expected.py), if not one. For identity by key, `records` need the columns `held`
+    (the key according to `match`) and `countable` (whether they are committed or may be); both are
+    dropped.
     """
     match identity:
         case Identity.LINEAGE:
@@ -96,7 +96,7 @@ def with_input(
 
 
 def with_lineage(records: DataFrame) -> DataFrame:
-    """Adds source_topic, source_partition, source_offset and output_index, from the header that our
+    """Adds source_topic, source_partition, source_offset and output_index from the header that our
     sink writes."""
     types = {
         "source_topic": "string",
@@ -108,8 +108,8 @@ def with_lineage(records: DataFrame) -> DataFrame:
 
 
 def identified(source: DataFrame, match: Match) -> DataFrame:
-    """The source's records with what identifies them: source_partition, source_offset, source_key
-    (null: nothing)."""
+    """Returns the source's records with their identities: source_partition, source_offset,
+    source_key (null: none)."""
     return source.select(
         match.of_source().alias("source_key"),
         F.col("partition").alias("source_partition"),
@@ -122,8 +122,8 @@ def _held_by(reading: DataFrame | None, match: Match) -> DataFrame | None:
 
 
 def with_transaction(records: DataFrame) -> DataFrame:
-    """Adds transactional_id, sequence, attempt, task and total; all null where the header is
-    missing or malformed."""
+    """Adds transactional_id, sequence, attempt, task and total; all null if the header is missing
+    or malformed."""
     types = {
         "transactional_id": "string",
         "sequence": "long",
@@ -135,7 +135,7 @@ def with_transaction(records: DataFrame) -> DataFrame:
 
 
 def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> DataFrame:
-    """Adds the parts of a header, or nulls unless they spell its text again: the rule of
+    """Adds the parts of a header, or nulls if they do not format back to the same text: the rule of
     validators/lineage/headers.py."""
     records = records.withColumn("text", last_header(header).cast("string")).withColumn(
         "parts", F.split("text", "/")
@@ -154,7 +154,7 @@ def _with_header(records: DataFrame, header: str, types: Mapping[str, str]) -> D
 
 
 def last_header(name: str) -> Column:
-    """The value of the header; where the name occurs twice, of the last: Kafka's own rule."""
+    """Returns the value of a header; if the name occurs twice, the last value, as in Kafka."""
     from_end = F.array_position(F.reverse(F.col("headers.key")), name)
     return F.try_element_at(F.col("headers.value"), -F.nullif(from_end, F.lit(0)).cast("int"))
 
@@ -167,8 +167,8 @@ def _with_key(
     uncommitted: DataFrame | None,
     pending: DataFrame | None,
 ) -> DataFrame:
-    """Of a key's records the committed come before the pending; aborted ones are matched with
-    nothing, also where they lie at or above the last stable offset."""
+    """Matches by key. Committed records of a key come before pending ones. Aborted records match
+    nothing, even at or above the last stable offset."""
     in_turn = Window.partitionBy("held", "countable").orderBy(
         F.col("fate") == Fate.PENDING.value, "partition", "offset"
     )
@@ -187,15 +187,15 @@ def _with_key(
             F.count("*").alias("outputs_of_key")
         )
         of_key = of_key.join(wanted, "total_key", "left")
-    # Of inputs that share a key, those that are due come first: what is missing of them is missing
-    # for certain.
+    # Among inputs that share a key, due inputs come first: then a missing output is missing for
+    # certain.
     not_due = ~between("source_partition", "source_offset", bounds, "lso")
     in_order = Window.partitionBy("source_key").orderBy(
         not_due, "source_partition", "source_offset", "output_index"
     )
     outputs = outputs.withColumn("source_nth", F.row_number().over(in_order))
     records = records.join(of_key, F.col("held") == F.col("total_key"), "left")
-    # `least` would pass over a null, and give an aborted record the last output.
+    # `least` would skip a null and give an aborted record the last output.
     matched = F.col("countable") & (F.col("outputs_of_key") > 0)
     records = records.withColumn("nth", F.when(matched, F.least("nth", "outputs_of_key")))
     same = (F.col("held") == F.col("source_key")) & (F.col("nth") == F.col("source_nth"))
@@ -236,8 +236,8 @@ def _with_key(
 
 
 def _with_uncommitted(records: DataFrame, uncommitted: DataFrame) -> DataFrame:
-    """Fills in the place of the first aborted or pending record with the same key, where no input
-    has that key."""
+    """Fills in the place of the first aborted or pending record with the same key, if no input has
+    that key."""
     firsts = uncommitted.where(F.col("source_key").isNotNull()).groupBy(
         F.col("source_key").alias("lost_key")
     )

@@ -1,10 +1,10 @@
-"""Readings whose lineage is packed: each record of a pack gets the headers that it would have had
-on its own.
+"""Readings with packed lineage: each record of a pack gets the headers that it would have on its
+own.
 
-So the ledger and all validators know of one kind of lineage only. Readings are not shuffled: where
-packs lie is worked out once from the batch headers (validators/lineage/packs.py) and lies beside
-the readings, and each task of Spark looks its own offsets up there. Of a record only partition,
-offset and headers are handed to Python.
+So the ledger and all validators see only one form of lineage. Readings are not shuffled. The batch
+headers determine the pack positions once (validators/lineage/packs.py). These are stored beside the
+readings, and each Spark task looks up its own offsets. Of each record, Python receives only
+partition, offset and headers.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from topicproof.validators.lineage.packs import HEADS, PACKED_HEADER, Pack, lay,
 HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 )
-"""Not as text, which PySpark parses with its default session, even when that has ended."""
+"""A type, not text: PySpark parses text with its default session, even after that session has
+ended."""
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _HEADER_NAMES = "headers.list.element.key"
-"""As Spark calls that column in Parquet."""
+"""Spark's name for that column in Parquet."""
 HEADS_FILE, SEGMENTS_FILE, LOST_FILE = "heads.parquet", "segments.parquet", "lost.parquet"
 
 Ints = npt.NDArray[np.int64]
 
 
 def is_head() -> Column:
-    """Whether a record of a reading is the first of a pack."""
+    """Whether a record of a reading is the first one of a pack."""
     return F.coalesce(F.array_contains("headers.key", PACKED_HEADER), F.lit(False))
 
 
 def has_packs(reading: DataFrame) -> bool:
-    """Whether a reading holds any pack; one cheap look."""
+    """Whether a reading holds any pack; a cheap query."""
     return bool(reading.where(is_head()).select("offset").limit(1).collect())
 
 
 def packs_in(kept: Path) -> bool:
-    """The same of a reading that is kept as Parquet, without Spark: a look at the names of its
-    headers."""
+    """Whether a reading kept as Parquet holds any pack, without Spark: checks its header names."""
     for part in sorted(kept.glob("*.parquet")):
         names = pq.ParquetFile(part, read_dictionary=[_HEADER_NAMES])
         for rows in names.iter_batches(columns=[_HEADER_NAMES]):
@@ -59,8 +59,8 @@ def packs_in(kept: Path) -> bool:
 
 
 def keep_packs(reading: DataFrame, batches: pa.Table, folder: Path) -> bool:
-    """Write into `folder` where the packs of a reading lie, by the raw log's batches. False where
-    there are none."""
+    """Writes the pack positions of a reading into `folder`, using the raw log's batches. False if
+    there are no packs."""
     rows = reading.where(is_head()).select("partition", "offset", "headers").toArrow()
     if not rows.num_rows:
         return False
@@ -80,15 +80,15 @@ def keep_packs(reading: DataFrame, batches: pa.Table, folder: Path) -> bool:
 
 
 def unpacked(reading: DataFrame, folder: Path) -> DataFrame:
-    """The reading, with the headers of its own for each record of a pack that `folder` knows of."""
-    # Its type hints say of which kind it is.
+    """Gives each record of a pack known in `folder` its own headers."""
+    # Its type hints determine the kind of UDF.
     unpack = arrow_udf(_unpacker(str(folder)), HEADERS)  # type: ignore[call-overload]
     return reading.withColumn("headers", unpack("partition", "offset", "headers"))
 
 
 def count_lost(reading: DataFrame, folder: Path) -> int:
-    """How many records of an unpacked reading are without lineage because the first record of their
-    pack is not there, or cannot be read."""
+    """Counts the records of an unpacked reading that lack lineage because their pack's first record
+    is missing or unreadable."""
     lost = pq.read_table(folder / LOST_FILE)
     if lost.num_rows == 0:
         return 0
@@ -129,7 +129,7 @@ def _unpacker(folder: str) -> Callable[[Iterator[Columns]], Iterator[pa.Array]]:
 
 
 class _Packs:
-    """Those of one partition."""
+    """The packs of one partition."""
 
     def __init__(self, folder: str, partition: int) -> None:
         segments, heads = (
@@ -149,7 +149,7 @@ class _Packs:
     def unpack(
         self, here: npt.NDArray[np.bool_], offsets: Ints, headers: pa.ListArray
     ) -> pa.ListArray:
-        """The headers of these records; those that are not `here` keep theirs."""
+        """Returns the records' headers, unpacked; records not `here` keep theirs."""
         if not self.first.size:
             return headers
         segments = np.searchsorted(self.first, offsets, "right") - 1
@@ -165,8 +165,8 @@ class _Packs:
         entries = headers.flatten()
         member = np.zeros(len(headers), bool)
         member[rows] = True
-        # The first record of a pack has the transaction of its own already: it would be there
-        # twice.
+        # The first record of a pack already has its transaction header; adding it would duplicate
+        # it.
         first = np.zeros(len(headers), bool)
         first[rows[positions == 0]] = True
         parents = np.asarray(own, np.int64)
@@ -192,7 +192,7 @@ class _Packs:
         return pack
 
     def _lineages(self, heads: Ints, positions: Ints) -> pa.Array:
-        """What the header of each of these records says."""
+        """Formats the lineage header of each of these records."""
         found: list[bytes | None] = [None] * heads.size
         for head in np.unique(heads).tolist():
             pack = self._parsed(head)

@@ -1,5 +1,5 @@
-"""Lineage of many records in one header, and which records of a log it is of. Pure: bytes and
-tables, no Spark.
+"""Lineage of many records in one header, and the records it belongs to. Pure: bytes and tables, no
+Spark.
 
 `topicproof-packed`, on the first record of a *pack* (consecutive records of one transaction in one
 partition):
@@ -10,17 +10,18 @@ partition):
 | 2 | length of the source topic's name |
 | 4 | source partition |
 | 8 | source offset of the first record |
-| 4 | how many records the pack has |
+| 4 | number of records in the pack |
 | 1, 1 | bytes of each difference, of each index |
 | ... | the topic's name; then by zlib: the differences of the source offsets, the output indices |
 
 Numbers are signed; the header's are big-endian, the compressed ones little-endian.
 
-Which records are of a pack says their producer: it numbers its records by partition (KIP-98), and
-its batches' headers have the number of their first one. So a record is the n-th of the last pack
-that its producer began before it, in the same epoch, partition and transaction: n is the difference
-of their numbers, whatever other producers wrote between, and whatever compaction took away. A pack
-whose first record is gone has no lineage any more; none ever gets another's.
+Producer sequence numbers determine which records belong to a pack. A producer numbers its records
+by partition (KIP-98), and each batch header has the number of its first record. A record belongs to
+the last pack that its producer began before it, in the same epoch, partition and transaction. Its
+position in the pack is the difference of their numbers, whatever other producers wrote between and
+whatever compaction removed. A pack whose first record is gone has lost its lineage; it never gets
+the lineage of another pack.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from topicproof.validators.lineage.headers import INT_MAX, Lineage, format_linea
 PACKED_HEADER = "topicproof-packed"
 RECORDS_MAX = 65_536
 BYTES_MAX = 100_000
-"""Of one header: far below what brokers take of a record (message.max.bytes)."""
+"""Maximum size of a header: far below what brokers accept for a record (message.max.bytes)."""
 HEADS = pa.schema(
     [
         ("partition", pa.int32()),
@@ -49,7 +50,7 @@ HEADS = pa.schema(
         ("transaction", pa.binary()),
     ]
 )
-"""The first records of packs: the values of their two headers, either null where there is none."""
+"""The first records of packs, with the values of their two headers; null if a header is missing."""
 SEGMENTS = pa.schema(
     [
         ("partition", pa.int32()),
@@ -59,12 +60,12 @@ SEGMENTS = pa.schema(
         ("position", pa.int64()),
     ]
 )
-"""Offsets that are records of one pack: the offset of its first record, and which record of it
-`first_offset` is."""
+"""Ranges of offsets that belong to one pack. `head` is the offset of the pack's first record;
+`position` is the index of `first_offset` in the pack."""
 LOST = pa.schema(
     [("partition", pa.int32()), ("first_offset", pa.int64()), ("last_offset", pa.int64())]
 )
-"""Offsets of producers that write packs, which are of no pack that can be read."""
+"""Offsets of producers that write packs, but in no readable pack."""
 
 _FIXED = struct.Struct(">BHiqiBB")
 _VERSION = 1
@@ -82,7 +83,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pack:
-    """Which output of which input each record of a pack is."""
+    """The source offset and output index of each record of a pack."""
 
     topic: str
     partition: int
@@ -90,7 +91,7 @@ class Pack:
     indices: Ints
 
     def lineage(self, position: int) -> bytes:
-        """What a header of its own would say of a record."""
+        """Returns the lineage header that a record would have on its own."""
         place = int(self.offsets[position]), int(self.indices[position])
         return format_lineage(Lineage(self.topic, self.partition, *place))
 
@@ -106,7 +107,7 @@ def format_pack(pack: Pack) -> bytes:
 
 
 def parse_pack(value: bytes | None) -> Pack | None:
-    """The pack that a header's value spells, or None if it spells none."""
+    """Parses a pack header; None if it is not valid."""
     try:
         version, length, partition, first, count, *widths = _FIXED.unpack_from(value or b"")
         spelled = memoryview(value or b"")[_FIXED.size :]
@@ -136,7 +137,7 @@ def parse_pack(value: bytes | None) -> Pack | None:
 
 
 def _narrow(numbers: Ints) -> npt.NDArray[Any]:
-    """In as few bytes each as hold them all."""
+    """Stores the numbers in as few bytes each as fit them all."""
     low, high = (int(numbers.min()), int(numbers.max())) if numbers.size else (0, 0)
     width = next(
         width for width in _TYPES if -(1 << 8 * width - 1) <= low and high < 1 << 8 * width - 1
@@ -146,7 +147,7 @@ def _narrow(numbers: Ints) -> npt.NDArray[Any]:
 
 
 def formatted(pack: Pack) -> list[tuple[int, bytes]]:
-    """The headers of as many packs as it takes, each with the position of its first record."""
+    """Formats as many packs as needed, each with the position of its first record."""
     found: list[tuple[int, bytes]] = []
     spans = [(0, pack.offsets.size)]
     while spans:
@@ -160,14 +161,14 @@ def formatted(pack: Pack) -> list[tuple[int, bytes]]:
             found.append((first, text))
         else:
             middle = (first + end) // 2
-            # The last one in comes out first: the earlier half.
+            # The stack pops the last span first: the earlier half.
             spans += [(middle, end), (first, middle)]
     return found
 
 
 def lay(batches: pa.Table, heads: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Where the packs of these heads (`HEADS`) lie, as `SEGMENTS`, and what is `LOST`; both by
-    partition and offset.
+    """Returns the positions of the packs of these heads (`HEADS`) as `SEGMENTS`, and the `LOST`
+    offsets, both by partition and offset.
 
     `batches` are the raw log's, by partition and offset: partition, base_offset, last_offset,
     producer_id, producer_epoch, base_sequence, transactional, control.
@@ -232,10 +233,10 @@ class _Log:
 
 
 def _lay(log: _Log, offsets: Ints, counts: Ints) -> tuple[list[pa.Array], set[tuple[int, int]]]:
-    """The columns of `SEGMENTS` behind the partition, for the heads at these offsets of one
-    partition whose packs have so many records (0: cannot be read); and who wrote these heads, by
-    producer id and epoch."""
-    # What one producer writes in one epoch up to a marker is of one transaction: no pack reaches
+    """Returns the columns of `SEGMENTS` after the partition, for heads at `offsets` of one
+    partition. `counts` are the records of each pack (0: unreadable). Also returns the writers of
+    these heads, as producer id and epoch."""
+    # Up to a marker, everything from one producer in one epoch is one transaction; no pack extends
     # further.
     order = np.lexsort((log.base, log.producer))
     of = (log.producer[order], log.epoch[order])
@@ -252,8 +253,8 @@ def _lay(log: _Log, offsets: Ints, counts: Ints) -> tuple[list[pa.Array], set[tu
     )
     writers = set(zip(log.producer[at[heads]].tolist(), log.epoch[at[heads]].tolist(), strict=True))
 
-    # Each run in order of its offsets: something begins with every batch, and with every head
-    # inside it.
+    # Each run, ordered by offset: a new range begins with every batch, and with every head inside
+    # it.
     able = np.flatnonzero(log.able)
     batch = np.concatenate((able, at[heads]))
     begin = np.concatenate((log.base[able], offsets[heads]))
@@ -276,7 +277,7 @@ def _lay(log: _Log, offsets: Ints, counts: Ints) -> tuple[list[pa.Array], set[tu
 
 
 def _lost(log: _Log, laid: pa.Table, writers: set[tuple[int, int]]) -> pa.Table:
-    """What those who write packs wrote in no pack that can be read."""
+    """Returns the offsets that pack writers wrote outside any readable pack."""
     wrote = np.zeros(log.base.size, bool)
     for producer, epoch in writers:
         wrote |= log.able & (log.producer == producer) & (log.epoch == epoch)
