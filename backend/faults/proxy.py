@@ -1,7 +1,7 @@
 """A TCP proxy between clients and brokers that understands Kafka's requests and damages chosen
 ones.
 
-A client that is given the proxy's address stays on it: in answers to Metadata and FindCoordinator,
+A client that is given the proxy's address stays on it. In answers to Metadata and FindCoordinator,
 the proxy replaces each broker's address with its own listener for that broker. It changes nothing
 else. It counts the strikes of each rule, so that a fault can prove that it fired.
 

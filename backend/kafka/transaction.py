@@ -106,7 +106,8 @@ class ConnectionLog:
         self.failed = False
 
     def log(self, level: int, _format: str, facility: str, _client: str, text: str) -> None:
-        """Called from the client's `poll`, `flush` and the like. `level` is one of `logging`'s."""
+        """Take a log line, from inside the client's `poll`, `flush` and the like. `level` is one of
+        `logging`'s."""
         self.failed = self.failed or facility == "FAIL"
         if level >= logging.INFO:
             logging.getLogger(__name__).log(level, "%s %s", facility, text)
@@ -129,7 +130,7 @@ class TransactionalProducer:
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         **special: int,
     ) -> None:
-        """`special`: more client settings, with underscores for dots."""
+        """Create the client. `special`: more of its settings, with underscores for dots."""
         self.transactional_id = transactional_id
         more = {name.replace("_", "."): value for name, value in special.items()}
         config = transactional_producer_config(address, transactional_id, timeout_ms)
@@ -254,7 +255,7 @@ class TransactionalProducer:
             raise self._told(self.failed) or self._aborted(self.failed)
 
     def send_offset(self, source: TopicPartition, group: Any) -> None:
-        """Add the source's next offset to the transactionwhile sending queued records."""
+        """Add the source's next offset to the transaction while sending queued records."""
         self._retrying(
             lambda: self._bounded(
                 partial(self.producer.send_offsets_to_transaction, [source], group)

@@ -178,7 +178,7 @@ def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
             if code not in (0, BUSY):
                 raise _no_keeper(settings)
             if code == BUSY:
-                # Another keeper accepts no connection: it is starting, or on the second time ending.
+                # Another keeper accepts no connection: it is starting, or the second time, ending.
                 busy += 1
                 if busy == 1:
                     deadline += KEEPER_STOP_TIMEOUT_S

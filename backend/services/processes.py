@@ -61,8 +61,8 @@ def end_process(process: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOU
 
 @contextmanager
 def giving_way() -> Iterator[None]:
-    """Start processes that do not preempt others when a thread wakes (SCHED_BATCH on Linux).
-    Elsewhere, or if it is forbidden, nothing changes.
+    """Keep processes started in this block from preempting others when a thread wakes (SCHED_BATCH
+    on Linux). Elsewhere, or if it is forbidden, nothing changes.
 
     A transaction is about 15 requests, and each wakes two or three threads of the broker. On a
     machine shared with Spark this saves a fifth of the context switches.

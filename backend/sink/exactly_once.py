@@ -5,7 +5,7 @@ Why it is exactly-once
 ----------------------
 Spark may run a task twice, replay a batch, lose an executor, the driver or the checkpoint. So
 nothing here relies on Spark to remember what was written. Each source partition has a transactional
-id and a committed offset in a consumer group, and each transaction holds the outputs of some inputs
+id and a committed offset in a consumer group. Each transaction holds the outputs of some inputs
 *and* the source offset that follows them. Kafka commits both or neither. Per Spark task and source
 partition:
 

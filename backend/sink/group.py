@@ -85,7 +85,7 @@ class GroupPosition:
         return answer
 
     def require(self, offset: int) -> None:
-        """Require that the group still stands at `offset`. Another producer may have held the
+        """Require that the group's offset is still `offset`. Another producer may have held the
         transactional id meanwhile. Raises Fenced if it has committed."""
         if self.committed().offset != offset:
             raise Fenced(f"{self.task.name} was taken over by another producer, which went on.")

@@ -1,4 +1,4 @@
-"""Where a writer stands, according to the group's committed offset and to the journal.
+"""A writer's position, according to the group's committed offset and to the journal.
 
 The two are written independently. If they differ, the group's offset was moved: by hand, or by
 restoring an old copy of the brokers' data. Continuing from there would repeat or skip inputs.

@@ -38,7 +38,7 @@ _FORM = (
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is tried. `str` formats it, `parse` reads it."""
+    """One run to try. `str` formats it, `parse` reads it."""
 
     name: str
     """Name of the promise."""

@@ -1,6 +1,6 @@
 """The fate of every offset, folded from batch headers. Pure: tables in, tables out.
 
-validators/facts/log_facts.py assigns batches to transactions and tells how each one ended.
+validators/facts/log_facts.py assigns batches to transactions and determines how each one ended.
 
 `batches` is the table of `rawlog.scan`, read within the same `bounds`.
 """

@@ -56,8 +56,8 @@ NEW_TOPIC_PATIENCE_S = 1.0
 """A new topic may be unknown to some brokers; after this long it counts as missing."""
 RETRY_PAUSE_S = 0.1
 FAILOVER_TIMEOUT_S = 20.0
-"""How long a partition may have no leader: a killed broker goes unnoticed until its session ends (9
-s)."""
+"""How long a partition may have no leader. A killed broker goes unnoticed for its session of 9
+s."""
 FETCH_VERSION_MIN = 5
 """The first version with the log start offset."""
 FETCH_VERSION_MAX = 12
@@ -92,10 +92,10 @@ def scan(
     offset. Timestamps are in ms.
 
     `since` is an earlier table of the same topic: only missing batches are read, but all are
-    returned. A batch that crosses the bounds is cut (after DeleteRecords the log may start inside a
-    batch): `base_offset`, `count` and `first_timestamp` describe only the records inside, `size`
-    the stored batch. `check_crc` verifies the checksum of every batch read (`batches.require_crc`
-    has the cost).
+    returned. A batch that crosses the bounds is cut: after DeleteRecords the log may start inside a
+    batch. Then `base_offset`, `count` and `first_timestamp` describe only the records inside, but
+    `size` the stored batch. `check_crc` verifies the checksum of every batch read
+    (`batches.require_crc` has the cost).
 
     Raises TopicError for a missing topic or records in a format older than Kafka 0.11's,
     ClusterError otherwise.
