@@ -1,1 +1,1 @@
-"""Faults: named places where something goes wrong on purpose. One file a family."""
+"""Faults: named places where something goes wrong on purpose. One file per family."""

@@ -1,6 +1,6 @@
-"""Attempts: a source in which every transaction was aborted once before it was committed.
+"""Attempts: a source in which every transaction was aborted once before it committed.
 
-A read_uncommitted consumer processes inputs of it that were never committed.
+A read_uncommitted consumer of it processes inputs that were never committed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from topicproof.backend.kafka.transaction import TransactionalProducer
 
 
 def fill_with_attempts(cluster: Cluster, topic: str, records: int, per_transaction: int) -> None:
-    """Append the integers below `records`, as text for key and value. Raises ClusterError,
+    """Append the integers below `records`, as text in key and value. Raises ClusterError,
     SinkError."""
     try:
         with TransactionalProducer(cluster.address, f"{topic}-fill") as producer:

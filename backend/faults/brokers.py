@@ -1,7 +1,7 @@
 """Broker: finds the embedded broker that a fault strikes.
 
-It leads partition 0 of the source or the sink, or the partition of Kafka's own topic that keeps the
-transactional id or the group. The cluster's metadata names it at the moment of the strike.
+It leads partition 0 of the source or the sink, or the partition of Kafka's own topic that holds the
+transactional id or the group. The cluster's metadata determines it at the moment of the strike.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ OWN_TOPICS = {"transactions": "__transaction_state", "offsets": "__consumer_offs
 
 
 def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
-    """The node that leads `topic`, or `key`'s partition of the role's own topic.
+    """Return the node that leads `topic`, or `key`'s partition of the role's own topic.
 
-    Raises ClusterError when there is no leader, or no answer.
+    Raises ClusterError without a leader or an answer.
     """
     name = OWN_TOPICS.get(role, topic)
     try:
@@ -34,7 +34,7 @@ def leader(cluster: Cluster, role: str, topic: str, key: str) -> int:
 
 
 def how_many(cluster: Cluster) -> int:
-    """The number of brokers that are up. Raises ClusterError."""
+    """Count the brokers that are up. Raises ClusterError."""
     try:
         return len(cluster.admin.list_topics(timeout=TIMEOUT_S).brokers)
     except KafkaException as error:
@@ -42,7 +42,8 @@ def how_many(cluster: Cluster) -> int:
 
 
 def own_partition(key: str, partitions: int) -> int:
-    """The partition of Kafka's own topic for a transactional id or group (Java's hashCode)."""
+    """Return the partition of Kafka's own topic for a transactional id or group (Java's
+    hashCode)."""
     code = 0
     for character in key:
         code = (31 * code + ord(character)) % 2**32

@@ -1,4 +1,4 @@
-"""Crash and error: the worker ends inside a transaction, by SIGKILL or by an exception."""
+"""Crash and error: SIGKILL or an exception ends the worker inside a transaction."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Faults and their text: `KIND@key=value,key=value`, such as `crash@transaction=3,step=begun`.
 
-A kind names what goes wrong, its keys name where. The kinds are data (kinds.py). The command line,
-the Run page and the checks of a plan read them. A family's own module only does the damage.
+A kind names what goes wrong, its keys where. The kinds are data (kinds.py) for the command line,
+the Run page and the checks of a plan. A family's own module only does the damage.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topicproof.backend.sink.hooks import Step
 
 
 class Side(StrEnum):
-    """Who does the damage."""
+    """The process that does the damage."""
 
     WORKER = "worker"
     """The sink, inside a task: once in transaction N of every source partition."""
@@ -30,7 +30,7 @@ class Key:
 
     name: str
     default: str | None = None
-    """None: the key is required."""
+    """None if the key is required."""
     words: Sequence[str] = ()
     least: int = 1
 
@@ -47,15 +47,15 @@ class Kind:
 
     name: str
     says: str
-    """One sentence for help and pages."""
+    """One sentence for help texts and pages."""
     side: Side
     keys: tuple[Key, ...]
     step: Step = Step.PRODUCED
-    """Where it strikes unless a key names another step."""
+    """The step where it strikes unless a key names another."""
     needs_transactions: bool = False
-    """Whether it strikes something that only exactly_once has."""
+    """Whether it strikes something that exists only with exactly_once."""
     transactional_words: Sequence[str] = ()
-    """Words of its keys with which it does."""
+    """Words of its keys that make it need transactions."""
 
     def has(self, key: str) -> bool:
         return any(one.name == key for one in self.keys)
@@ -105,7 +105,8 @@ class Fault:
 
 
 def parse(text: str, kinds: Sequence[Kind]) -> Fault:
-    """Raises UsageError for a text that is not a fault of `kinds`, and names the known ones."""
+    """Parse a fault. Raises UsageError, naming the known ones, for a text that is not a fault of
+    `kinds`."""
     name, at, where = text.strip().partition("@")
     kind = next((kind for kind in kinds if kind.name == name), None)
     if kind is None or not at:

@@ -1,6 +1,6 @@
 """Open: a foreign producer leaves a transaction open in every partition of the sink.
 
-It loses nothing, but no read_committed consumer gets past its first record: the last stable offset
+It loses nothing, but no read_committed consumer gets past its first record. The last stable offset
 does not move until the transaction is aborted or expires. Its records have no lineage.
 """
 
@@ -26,13 +26,14 @@ FOREIGN_TIMEOUT_MS = 60_000
 def leave_open(
     cluster: Cluster, topic: str, expires_after_s: int | None = None
 ) -> Callable[[], str]:
-    """Open the transaction. Returns a function that aborts it, or waits until it has expired, and
+    """Open the transaction. Returns a function that aborts it, or waits for its expiry, and
     describes how much it withheld.
 
     Raises ClusterError when a partition does not take the record.
     """
     timeout_ms = FOREIGN_TIMEOUT_MS if expires_after_s is None else expires_after_s * 1000
-    # Successful deliveries report the offsets of its records. Other producers turn them off.
+    # Reports of successful deliveries give its records' offsets. Other producers turn these reports
+    # off.
     every = {"delivery_report_only_error": False}
     foreign = TransactionalProducer(cluster.address, f"{topic}-foreign", timeout_ms, **every)
     opened: dict[int, int] = {}
@@ -57,8 +58,8 @@ def leave_open(
         ) from error
 
     def end() -> str:
-        # Only from the open record on: another transaction withholds what lies before it. A
-        # transaction that has expired already has withheld at least its own records.
+        # Only from the open record on: another transaction withholds what lies before it. If it has
+        # already expired, it withheld at least its own records.
         stands = [
             p for p in cluster.bounds(topic).partitions if p.lso <= opened.get(p.partition, -1)
         ]
@@ -74,7 +75,7 @@ def leave_open(
 
 
 def _wait_until_released(cluster: Cluster, topic: str, opened: Mapping[int, int]) -> None:
-    """Until the last stable offset has passed the open transaction's record everywhere."""
+    """Wait until the last stable offset has passed the open transaction's record everywhere."""
     deadline = time.monotonic() + EXPIRED_WITHIN_S
     while any(p.lso <= opened.get(p.partition, -1) for p in cluster.bounds(topic).partitions):
         if time.monotonic() > deadline:

@@ -16,7 +16,7 @@ DONE_WITHIN_S = 60.0
 
 
 def hijack(address: Address, transactional_id: str) -> None:
-    """Returns when another process has the id. Raises InjectedError when it failed."""
+    """Wait until another process has taken the id. Raises InjectedError if it failed."""
     ended = start(
         __name__,
         bootstrap=address.bootstrap,

@@ -1,9 +1,9 @@
-"""The sinks with faults: their hooks strike as three more options say.
+"""The sinks with faults: three more options tell their hooks when to strike.
 
 - `faults` (none): the faults to fire (backend/faults/kinds.py), separated by spaces. They need a
   journal.
-- `abortProbability` (0) and `seed` (0): abort on purpose, drawn from seed, partition, sequence and
-  attempt.
+- `abortProbability` (0) and `seed` (0): abort on purpose, at random from seed, partition, sequence
+  and attempt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPTIONS = frozenset({"faults", "abortprobability", "seed"})
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong on purpose in a query. Makes the hooks of its writers."""
+    """A query's deliberate faults. Makes the hooks of its writers."""
 
     faults: tuple[Fault, ...] = ()
     abort_probability: float = 0.0
@@ -56,7 +56,7 @@ class Faults:
 
 
 class _Injecting(DataSource):
-    """What the sinks below have in common."""
+    """Common parts of the sinks below."""
 
     def given(self) -> Mapping[str, str]:
         return {name: value for name, value in self.options.items() if name.lower() not in OPTIONS}

@@ -10,7 +10,7 @@ from topicproof.backend.faults.fault import TRANSACTION, Fault, Key, Kind, Side,
 from topicproof.backend.sink.hooks import Step
 
 _OPEN = step_key(Step.BEGUN, Step.PRODUCING, Step.PRODUCED, Step.OFFSET_SENT)
-"""The steps at which a transaction is open."""
+"""Steps at which a transaction is open."""
 
 CRASH = Kind(
     "crash",
@@ -119,13 +119,13 @@ KINDS: tuple[Kind, ...] = (
 
 @dataclass(frozen=True)
 class Choice:
-    """A kind of fault with a word for each of its required keys."""
+    """A kind of fault, with a word for each required key."""
 
     kind: Kind
     words: Mapping[str, str]
 
     def at(self, transaction: int, step: Step) -> str:
-        """The fault's text. A kind without a key for the step ignores `step`."""
+        """Return the fault's text. A kind without a key for the step ignores `step`."""
         place = {
             "transaction": transaction,
             **({"step": step} if self.kind.has("step") else {}),
@@ -135,7 +135,7 @@ class Choice:
 
 
 def choices() -> dict[str, Choice]:
-    """What a form offers, by label: `crash`, `offsets rewound`."""
+    """Return the choices of a form by label: `crash`, `offsets rewound`."""
     found = {}
     for kind in KINDS:
         needed = [key for key in kind.keys if key.words and key.default is None]

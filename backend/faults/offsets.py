@@ -1,4 +1,4 @@
-"""Offsets: the consumer group's committed offset is moved, as an operator's reset would."""
+"""Offsets: moves the consumer group's committed offset, as an operator's reset would."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from topicproof.backend.kafka.cluster import Cluster
 def move(
     fault: Fault, cluster: Cluster, group: str, source: tuple[str, int], first: int, following: int
 ) -> None:
-    """After a transaction of the inputs from `first` to below `following`, move the offset back to
-    `first`, or as far forward again, or delete the group. Raises ClusterError."""
+    """After a transaction of the inputs [first, following), move the offset back to `first`, or as
+    far forward, or delete the group. Raises ClusterError."""
     topic, partition = source
     how = fault.word("how")
     if how == "deleted":

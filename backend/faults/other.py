@@ -1,4 +1,4 @@
-"""Another process, for faults that the worker cannot do to itself.
+"""Another process, for faults that a worker cannot inflict on itself.
 
 Its arguments go through standard input: client properties may hold passwords, and every user of the
 machine can read a command line.

@@ -1,15 +1,16 @@
-"""A TCP proxy between clients and brokers that understands Kafka's requests and hurts chosen ones.
+"""A TCP proxy between clients and brokers that understands Kafka's requests and damages chosen
+ones.
 
-A client that is given the proxy's address stays on it: the proxy rewrites broker addresses in
-answers to Metadata and FindCoordinator to listeners of its own, one for each broker. It changes
-nothing else. It counts what each rule strikes, so that a fault can prove that it fired.
+A client that is given the proxy's address stays on it. In answers to Metadata and FindCoordinator,
+the proxy replaces each broker's address with its own listener for that broker. It changes nothing
+else. It counts the strikes of each rule, so that a fault can prove that it fired.
 
-A *ghost* (KAFKA-17754) is a request whose connection breaks and which arrives all the same. Its
-producer has repeated it meanwhile and gone on. The proxy delivers it when it hurts most: when the
-next transaction of the same transactional id has written, before the producer hears of that.
+A *ghost* (KAFKA-17754) is a request that arrives although its connection broke. Its producer has
+meanwhile repeated it and gone on. The proxy delivers it when it does the most harm: when the next
+transaction of the same transactional id has written, before the producer hears of that.
 
-Connections must be plaintext. The proxy leaves addresses alone that an answer carries beside an
-error (KIP-951), so a client may leave the proxy when a partition's leader moves.
+Connections must be plaintext. The proxy does not rewrite addresses that accompany an error in an
+answer (KIP-951), so a client may leave the proxy when a partition's leader moves.
 """
 
 from __future__ import annotations
@@ -41,57 +42,58 @@ from topicproof.backend.faults.requests import (
 
 HOST = "127.0.0.1"
 SEVERAL_COORDINATORS = 4
-"""The first version of FindCoordinator that answers about several at once."""
+"""The first version of FindCoordinator that answers about several coordinators at once."""
 START_TIMEOUT_S = 10.0
 ARRIVAL_TIMEOUT_S = 5.0
 _HEADER = struct.Struct(">hhi")
 """api key, version, correlation id"""
 _LENGTH = struct.Struct(">i")
 IN_NEXT = "when the next transaction had written"
-"""When most ghosts arrive, as the journal reports it."""
+"""When most ghosts arrive, in the journal's words."""
 Answer = TypeVar("Answer")
 
 
 class How(StrEnum):
-    """What may become of a request."""
+    """What can happen to a request."""
 
     LOST = "lost"
     """It never arrives, and the connection breaks."""
     UNANSWERED = "unanswered"
     """It arrives; its answer is lost, and the connection breaks."""
     LATE = "late"
-    """It and everything behind it waits."""
+    """The request and everything behind it wait."""
     OVERTAKEN = "overtaken"
-    """The next one of its kind on this connection passes it."""
+    """The next request of its kind on this connection passes it."""
     GHOST = "ghost"
-    """The connection breaks. The request arrives in the next transaction all the same."""
+    """The connection breaks, but the request arrives in the next transaction."""
 
 
 @dataclass
 class Rule:
-    """Hurt requests of one kind from now on: the first `times` of them."""
+    """Damages the next `times` requests of one kind."""
 
     api: Api
     how: How
     times: int = 1
     topic: str | None = None
-    """Produce only: to this topic."""
+    """Produce only: requests to this topic."""
     seconds: float = 2.0
-    """How long LATE and GHOST wait at most, and OVERTAKEN for a request to pass it."""
+    """How long LATE and GHOST wait at most, and how long OVERTAKEN waits for a request to pass
+    it."""
     writer: str | None = None
-    """Only requests whose transactional id ends with this."""
+    """Only requests whose transactional id ends with this text."""
     aborts: bool = False
-    """EndTxn only: those that abort."""
+    """EndTxn only: requests that abort."""
     heard: Callable[[], None] = field(default=lambda: None, repr=False)
     """Called at every strike, in the proxy's thread."""
     arrived: Callable[[str], None] = field(default=lambda _said: None, repr=False)
-    """Called at every arrival of a ghost, in the proxy's thread, with how it was received."""
+    """Called at every arrival of a ghost, in the proxy's thread, with the broker's answer."""
     struck: int = 0
-    """How many requests it has hurt."""
+    """Number of requests that it has hit."""
     released: threading.Event = field(default_factory=threading.Event, repr=False)
     """Ends the waiting of requests that are late, overtaken or ghosts."""
     settled: int = 0
-    """How many of these have been sent, or need not be any more."""
+    """How many of these have been sent or no longer need to be."""
 
     def hits(self, api: int, version: int, frame: bytes) -> bool:
         if api != self.api or self.struck >= self.times:
@@ -107,23 +109,23 @@ class Rule:
 
 
 _ENDS = frozenset({Api.END_TXN, Api.INIT_PRODUCER_ID, Api.OFFSET_COMMIT})
-"""The answer to one of these ends a transaction, or without transactions what stands for one."""
+"""The answer to one of these ends a transaction, or its counterpart without transactions."""
 
 
 class _Part(Enum):
-    """What a request of a ghost's producer is to the ghost."""
+    """How a request of a ghost's producer relates to the ghost."""
 
     ENDS = auto()
-    """It ends the transaction that the ghost was part of."""
+    """It ends the ghost's transaction."""
     MEETS = auto()
-    """It belongs to the next one. Its answer waits until the ghost has arrived."""
+    """It belongs to the next transaction. Its answer waits until the ghost has arrived."""
     FOLLOWS = auto()
-    """It waits itself."""
+    """It waits until the ghost has arrived."""
 
 
 @dataclass
 class _Ghost:
-    """A request that is on its way while its producer goes on."""
+    """A request that is still on its way while its producer goes on."""
 
     rule: Rule
     writer: str | None
@@ -131,14 +133,15 @@ class _Ghost:
     answered: bool
     """Whether the broker answers it."""
     ended: bool = False
-    """Whether the transaction that it was part of has ended."""
+    """Whether its transaction has ended."""
     met: bool = False
-    """Whether the next one has written."""
+    """Whether the next transaction has written."""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def part(self, api: int, version: int, frame: bytes) -> _Part | None:
-        """None for a request that does not concern this ghost."""
-        # A late offset replaces a newer one. Every other ghost finds records without their offset.
+        """Return how a request relates to this ghost; None if it does not."""
+        # A late offset replaces a newer one. Other ghosts meet records whose offset is not sent
+        # yet.
         late_offset = self.rule.api in (Api.TXN_OFFSET_COMMIT, Api.OFFSET_COMMIT)
         if self.ended and api == (self.rule.api if late_offset else Api.PRODUCE):
             part = _Part.MEETS
@@ -155,7 +158,7 @@ class _Ghost:
         return None if elsewhere else part
 
     def hear(self, part: _Part) -> None:
-        """The broker has answered such a request."""
+        """Note that the broker has answered such a request."""
         self.ended = True
         if part is _Part.MEETS:
             self.met = True
@@ -163,7 +166,7 @@ class _Ghost:
 
 
 class Proxy:
-    """The proxy of one cluster, in a thread of its own: `with Proxy(bootstrap) as proxy`, then
+    """The proxy of one cluster, in its own thread: `with Proxy(bootstrap) as proxy`, then
     `proxy.bootstrap`."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -173,7 +176,7 @@ class Proxy:
         ]
         self.rules: list[Rule] = []
         self.failure: Exception | None = None
-        """An error of the proxy itself, raised on leaving it."""
+        """An error of the proxy itself, raised on exit."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._open: asyncio.Event
@@ -182,10 +185,10 @@ class Proxy:
         self._ghosts: list[_Ghost] = []
         self._clients: set[socket.socket] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        """Of all open connections, to clients and to brokers."""
+        """Writers of all open connections, to clients and to brokers."""
 
     def __enter__(self) -> Self:
-        """Raises SetupError when it cannot listen."""
+        """Start the proxy. Raises SetupError when it cannot listen."""
         self._thread.start()
         try:
             self._call(self._start())
@@ -217,11 +220,13 @@ class Proxy:
         return rule
 
     def isolate(self) -> None:
-        """Nothing passes in either direction. Connections stay open, as behind a broken switch."""
+        """Let nothing pass in either direction. Connections stay open, as behind a broken
+        switch."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def heal(self) -> None:
-        """Everything passes again, delayed requests first. Returns when the ghosts have arrived."""
+        """Let everything pass again, delayed requests first. Returns when the ghosts have
+        arrived."""
         for rule in self.rules:
             rule.released.set()
         self.rules.clear()
@@ -229,7 +234,7 @@ class Proxy:
 
     async def _heal(self) -> None:
         self._open.set()
-        with contextlib.suppress(TimeoutError):  # A broker that stands still answers no ghost.
+        with contextlib.suppress(TimeoutError):  # A paused broker answers no ghost.
             async with asyncio.timeout(ARRIVAL_TIMEOUT_S):
                 await _arrivals(list(self._ghosts))
 
@@ -258,11 +263,11 @@ class Proxy:
             *tasks, *(writer.wait_closed() for writer in writers), return_exceptions=True
         )
         for client in self._clients:
-            # A task that was cancelled before its first step does not own its client yet.
+            # A task cancelled before its first step does not own its client yet.
             client.close()
 
     def _listen(self, broker: tuple[str, int]) -> int:
-        """The port for a broker; made when the broker is first named."""
+        """Return the port for a broker; created when the broker is first named."""
         if broker not in self._listeners:
             # asyncio's own server loses a connection that it accepts while closing.
             listener = self._listeners[broker] = socket.create_server((HOST, 0))
@@ -286,7 +291,7 @@ class Proxy:
         return reader, writer
 
     async def _close(self, writer: asyncio.StreamWriter) -> None:
-        """End a connection once everything written to it has been read."""
+        """End a connection once its other side has read everything."""
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
@@ -299,7 +304,7 @@ class Proxy:
         return task
 
     def _struck(self, api: int, version: int, frame: bytes) -> Rule | None:
-        """The rule that hurts this request; counts the strike."""
+        """Return the rule that hits this request, and count the strike."""
         rule = next((rule for rule in self.rules if rule.hits(api, version, frame)), None)
         if rule is not None:
             rule.struck += 1
@@ -307,12 +312,12 @@ class Proxy:
         return rule
 
     def _concerned(self, api: int, version: int, frame: bytes) -> list[tuple[_Ghost, _Part]]:
-        """The ghosts that a request concerns, and how."""
+        """Return the ghosts that a request relates to, and how."""
         parts = [(ghost, ghost.part(api, version, frame)) for ghost in self._ghosts]
         return [(ghost, part) for ghost, part in parts if part is not None]
 
     async def _rewritten(self, api: int, version: int, frame: bytes) -> bytes:
-        """An answer with our addresses for the brokers'. Raises ClusterError for an unknown
+        """Replace the brokers' addresses in an answer with ours. Raises ClusterError for an unknown
         version."""
         kind = MetadataResponse if api == METADATA else FindCoordinatorResponse
         if version > kind.max_version:
@@ -335,15 +340,15 @@ class _Connection:
         self.proxy = proxy
         self.broker = {"host": broker[0], "port": broker[1]}
         self.awaited: dict[int, tuple[int, int]] = {}
-        """By correlation id: api key and version of requests whose answers must be rewritten."""
+        """Api key and version of requests whose answers need rewriting, by correlation id."""
         self.swallowed: set[int] = set()
         self.heard: dict[int, list[tuple[_Ghost, _Part]]] = {}
-        """By correlation id: requests whose answers tell how far a ghost's producer is."""
+        """Requests whose answers show the progress of a ghost's producer, by correlation id."""
         self.held: tuple[Rule, asyncio.Task[None]] | None = None
-        """A request that waits to be overtaken."""
+        """A request that waits until another one passes it."""
 
     async def serve(self, accepted: socket.socket) -> None:
-        """Until either side ends the connection, or a rule does."""
+        """Forward until either side or a rule ends the connection."""
         client = await self.proxy._connect(sock=accepted)
         self.proxy._clients.discard(accepted)
         try:
@@ -376,14 +381,14 @@ class _Connection:
             if rule is None:
                 concerned = self.proxy._concerned(api, version, frame)
                 if any(part is _Part.FOLLOWS for _, part in concerned):
-                    # A ghost does more harm before the offset is in the transaction.
+                    # A ghost does more harm before the offset enters the transaction.
                     self.proxy._spawn(self._behind(writer, frame, concerned))
                     continue
                 if concerned:
                     self.heard[correlation] = concerned
                 await _send(writer, frame)
                 if self.held is not None and api == self.held[0].api:
-                    # At once: a client that wants no answers may close the connection behind its
+                    # Immediately: a client that wants no answers may close the connection after its
                     # last request.
                     self.held[0].released.set()
                     await self.held[1]
@@ -429,13 +434,13 @@ class _Connection:
     async def _behind(
         self, writer: asyncio.StreamWriter, frame: bytes, concerned: list[tuple[_Ghost, _Part]]
     ) -> None:
-        """Let ghosts arrive before a request."""
+        """Let the ghosts arrive, then send a request."""
         await _arrivals(ghost for ghost, _ in concerned)
         with contextlib.suppress(OSError):
             await _send(writer, frame)
 
     async def _haunt(self, api: int, version: int, frame: bytes, ghost: _Ghost) -> None:
-        """Deliver a request on a connection of its own, and read the answer that nobody awaits."""
+        """Deliver a request on its own connection, and read its answer."""
         await _waited(ghost.rule)
         said = "the broker was gone"
         try:
@@ -458,7 +463,7 @@ async def _arrivals(ghosts: Iterable[_Ghost]) -> None:
 
 
 async def _waited(rule: Rule) -> None:
-    """Until the rule is released, or its time is over."""
+    """Wait until the rule is released or its time is over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + rule.seconds
     while not rule.released.is_set() and loop.time() < deadline:
@@ -466,7 +471,7 @@ async def _waited(rule: Rule) -> None:
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes | None:
-    """One request or answer without its length; None at the end of the connection."""
+    """Read one request or answer without its length; None at the end of the connection."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         return await reader.readexactly(length)

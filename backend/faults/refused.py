@@ -15,7 +15,7 @@ CLIENT_TAKES_BYTES = 1_000_000_000
 
 
 def oversized(address: Address, topic: str) -> bytes:
-    """A random value that is larger than the topic allows, even compressed."""
+    """Return a random value that is larger than the topic allows, even compressed."""
     asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient(admin_config(address))
     settings = admin.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_MS / 1000)[

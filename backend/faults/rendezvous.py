@@ -1,8 +1,8 @@
-"""Rendezvous: a worker waits at a step until the run's own process has done what a fault says.
+"""Rendezvous: a worker waits at a step until the run's own process has carried out a fault.
 
-Damage from outside the worker (a cut network, a killed broker) must happen at a known step too. So
-the worker claims the fault in the journal and waits there for the director's answer, which also
-proves that the fault fired.
+Damage from outside the worker (a cut network, a killed broker) must also happen at a known step. So
+the worker claims the fault in the journal and waits there for the director's answer. The answer
+also proves that the fault fired.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ LOOK_S = 0.05
 
 
 def wait_for_the_run(address: Address, journal: str, fault: str) -> None:
-    """Returns when the fault is under way. Raises InjectedError when the run's process cannot do
+    """Wait until the fault is under way. Raises InjectedError when the run's process cannot do
     it."""
     reader = JournalReader(address, journal)
     deadline = time.monotonic() + DONE_WITHIN_S
     try:
         while time.monotonic() < deadline:
-            # The brokers may be the ones that are struck.
+            # The fault may strike the brokers.
             with suppress(ClusterError):
                 for entry in reader.news():
                     if isinstance(entry, FaultTold) and entry.fault == fault:

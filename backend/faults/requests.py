@@ -1,4 +1,4 @@
-"""What the proxy reads in Kafka's requests and answers: who sends them, and with which errors."""
+"""Parts of Kafka's requests and answers that the proxy reads: senders and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIND_COORDINATOR = int(FindCoordinatorResponse.API_KEY)
 
 
 class Api(IntEnum):
-    """Requests of producers, and of the consumers that commit their offsets."""
+    """Requests of producers, and of consumers that commit their offsets."""
 
     PRODUCE = 0
     OFFSET_COMMIT = 8
@@ -45,7 +45,7 @@ def read_request(api: int, version: int, frame: bytes) -> Any:
 
 
 def transactional_id(request: Any) -> str | None:
-    """The sender's; None where the request is not part of a transaction."""
+    """Return the sender's id; None if the request is not part of a transaction."""
     for name in ("transactional_id", "v3_and_below_transactional_id"):
         if getattr(request, name, None):
             return str(getattr(request, name))
@@ -53,12 +53,12 @@ def transactional_id(request: Any) -> str | None:
 
 
 def topics(request: Any) -> set[str]:
-    """The topics that a Produce request names."""
+    """Return the topics that a Produce request names."""
     return {one.name for one in request.topic_data}
 
 
 def errors(api: int, version: int, frame: bytes) -> str:
-    """The error codes in an answer by name, or NO_ERROR."""
+    """Return the names of the error codes in an answer, or NO_ERROR."""
     codes = set(_codes(_KINDS[api][1].decode(frame, version=version, header=True).to_dict()))
     return ", ".join(sorted(for_code(code).message for code in codes - {0})) or "NO_ERROR"
 

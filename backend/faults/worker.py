@@ -1,7 +1,7 @@
-"""The faults that a worker does to itself, each at its transaction and step, and drawn aborts.
+"""Faults that a worker inflicts on itself, each at its transaction and step, and random aborts.
 
-Each fault strikes once in a source partition. It is claimed in the journal first, so the next task
-finds the claim whatever happens to this one.
+Each fault strikes once in a source partition. The worker first claims it in the journal, so the
+next task finds the claim whatever happens to this one.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Injector:
     sink: SinkOptions
     source: tuple[str, int]
     name: str
-    """The writer's name in the journal: the transactional id where there is one."""
+    """The writer's name in the journal: the transactional id if there is one."""
     task: str
     entries: list[Entry] = field(default_factory=list)
-    """What the journal held when this task began, and what this task has claimed."""
+    """The journal's entries when this task began, and this task's claims."""
     padding: bytes = b""
-    """An oversized value to be added to the first input."""
+    """An oversized value for the first input."""
     paddings: int = 0
-    """In how many attempts."""
+    """Number of attempts that still get it."""
 
     def prepare(self) -> None:
-        """Read what earlier tasks have claimed."""
+        """Read the claims of earlier tasks."""
         if (self.faults or self.abort_probability > 0) and self.sink.journal:
             self.entries = read_journal(self.sink.address, self.sink.journal)
 
@@ -62,7 +62,7 @@ class Injector:
         )
 
     def is_due(self, step: Step, sequence: int) -> bool:
-        """Whether a fault strikes there, claimed or not."""
+        """Return whether a fault strikes at this step, claimed or not."""
         return any((fault.transaction, fault.step) == (sequence, step) for fault in self.faults)
 
     def reach(
@@ -73,10 +73,10 @@ class Injector:
         journal: JournalWriter | None,
         flush: Callable[[], None],
     ) -> None:
-        """Fire the plan's faults of this step. Raises what a fault raises."""
+        """Fire the plan's faults of this step. Raises whatever a fault raises."""
         for fault in self.faults:
             if fault.kind.side is Side.RUN and self.source[1] != 0:
-                continue  # Damage from outside happens once: where source partition 0 stands.
+                continue  # Outside damage happens once, at source partition 0.
             claim = FaultFired(self.task, str(fault), *self.source, sequence)
             if (fault.transaction, fault.step) == (sequence, step) and not self._fired(
                 fault, claim
@@ -88,14 +88,14 @@ class Injector:
                 self._fire(fault, *inputs)
 
     def before_commit(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
-        """Abort by the draw of the plan's seed. Raises TransactionAborted."""
+        """Abort at random, from the plan's seed. Raises TransactionAborted."""
         draw = random.Random(f"{self.seed}/{self.source[1]}/{sequence}/{attempt}").random()
         if draw < self.abort_probability:
             flush()
             raise TransactionAborted("drawn by the plan's abort probability")
 
     def take_extra_value(self) -> bytes | None:
-        """The oversized value, in as many attempts as the fault says."""
+        """Return the oversized value, in as many attempts as the fault asks for."""
         if self.paddings == 0:
             return None
         self.paddings -= 1

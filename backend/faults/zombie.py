@@ -1,11 +1,11 @@
 """Zombie: the worker is stopped inside a transaction, and resumes when its successor has begun.
 
-A paused worker alone has no successor, because Spark waits for it. So the worker shuts down its
+A merely paused worker has no successor, because Spark waits for it. So the worker shuts down its
 connection to Spark, as a lost network would. Spark considers it dead and runs the task again. Then
 the worker stops itself (SIGSTOP). A watcher, started before, resumes it (SIGCONT) when the journal
-shows that another task has taken over the transactional id, or that the query was stopped or
-restarted: the worker may hold the lock that stopping waits for. The resumed worker continues where
-it was, and the broker must fence it.
+shows that another task has taken over the transactional id. It also does so when the query was
+stopped or restarted: the worker may hold the lock that stopping waits for. The resumed worker
+continues where it was, and the broker must fence it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ LOOK_S = 0.1
 
 
 def stop_until_succeeded(address: Address, journal: str, transactional_id: str, task: str) -> None:
-    """Returns when the watcher has resumed the worker. Raises InjectedError when the worker finds
-    no connection to Spark."""
+    """Stop this worker until the watcher resumes it. Raises InjectedError when it finds no
+    connection to Spark."""
     connections = _connections_to_spark()
     if not connections:
         raise InjectedError(
@@ -55,7 +55,8 @@ def stop_until_succeeded(address: Address, journal: str, transactional_id: str, 
 
 
 def _connections_to_spark() -> list[int]:
-    """Descriptors of this worker's connection to Spark, which its parent, the daemon, accepted."""
+    """Return the descriptors of this worker's connection to Spark, accepted by its parent, the
+    daemon."""
     listening = {
         one.laddr
         for one in psutil.Process(os.getppid()).net_connections("all")
@@ -79,7 +80,7 @@ def _watch(
     seen: list[Entry] = []
     with suppress(psutil.NoSuchProcess):
         while time.monotonic() < deadline:
-            with suppress(ClusterError):  # a broker may be away for a moment
+            with suppress(ClusterError):  # A broker may be away for a moment.
                 seen += reader.news()
             if process.status() == psutil.STATUS_STOPPED and _is_over(seen, transactional_id, task):
                 break
@@ -89,8 +90,8 @@ def _watch(
 
 
 def _is_over(entries: Iterable[Entry], transactional_id: str, task: str) -> bool:
-    """Whether, since `task` started, another task has taken over the id or a new generation has
-    begun."""
+    """Return whether, since `task` started, another task has taken over the id or a new generation
+    began."""
     since = dropwhile(lambda one: not (isinstance(one, TaskStarted) and one.task == task), entries)
     return any(
         isinstance(one, GenerationBegun)

@@ -1,8 +1,8 @@
-"""Calls of the Kafka client that may hang in spite of their timeout.
+"""Calls of the Kafka client that may hang despite their timeout.
 
-librdkafka 2.16 looks for a group's coordinator without any timeout (its issue 5456). If it knew a
-coordinator that the brokers no longer list, because it was down longer than its session, it waits
-for that connection for ever (its issue 5511). A new client does not know the old coordinator.
+librdkafka 2.16 looks for a group's coordinator without any timeout (its issue 5456). It may know a
+coordinator that the brokers no longer list, because it was down longer than its session. Then it
+waits for that connection forever (its issue 5511). A new client does not know the old coordinator.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from topicproof.backend.kafka.client_configs import REQUEST_TIMEOUT_MS
 
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 STUCK_S = TIMEOUT_S + 2
-"""When a call with the timeout `TIMEOUT_S` counts as hung."""
+"""A call with the timeout `TIMEOUT_S` counts as hung after this long."""
 
 Answer = TypeVar("Answer")
 
 
 class _Helper:
-    """A thread that makes one call after another."""
+    """A thread that makes calls one by one."""
 
     def __init__(self) -> None:
         self.calls: SimpleQueue[Callable[[], Any]] = SimpleQueue()
@@ -31,7 +31,7 @@ class _Helper:
         threading.Thread(target=self._serve, name="bounded", daemon=True).start()
 
     def answer(self, stuck_s: float) -> tuple[Any, BaseException | None]:
-        """The answer to the last call."""
+        """Return the answer to the last call."""
         try:
             return self.answers.get(timeout=stuck_s)
         except Empty as empty:
@@ -45,7 +45,7 @@ class _Helper:
 
 
 _idle: list[_Helper] = []
-"""Helpers that have answered. Every transaction makes such a call, and a new thread for each would
+"""Helpers that have answered. Every transaction makes such a call, and a new thread each time would
 be a tenth of its cost."""
 # A forked process does not have these threads.
 os.register_at_fork(after_in_child=_idle.clear)
@@ -56,11 +56,11 @@ def bounded(
     meanwhile: Callable[[], object] | None = None,
     stuck_s: float = STUCK_S,
 ) -> Answer:
-    """The answer of the call; `meanwhile` is called at the same time.
+    """Return the result of the call; `meanwhile` runs at the same time.
 
-    Raises TimeoutError when the call hangs. It keeps its thread, and its client must be abandoned
-    without closing it, because closing waits for the call. Raises what `meanwhile` raises,
-    otherwise what the call raises.
+    Raises TimeoutError when the call hangs. A hung call keeps its thread. Its client must be
+    abandoned without closing it, because closing waits for the call. Raises what `meanwhile`
+    raises, otherwise what the call raises.
     """
     try:
         helper = _idle.pop()
@@ -82,5 +82,5 @@ def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return call(), None
     except BaseException as error:
-        # All kinds: an error that is not passed on would look like a hung call.
+        # Catches everything: an error that is not passed on would look like a hung call.
         return None, error

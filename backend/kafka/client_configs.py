@@ -1,7 +1,7 @@
-"""How each Kafka client is configured. Units are in the names.
+"""The configuration of each Kafka client. Units are in the names.
 
 No other module spells a setting of a Kafka client; a test greps for it. The sink's workers import
-this, so it needs the core dependencies only.
+this module, so it needs only the core dependencies.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 
 REQUEST_TIMEOUT_MS = 10_000
-"""How long one request to a broker may take before the broker counts as unreachable."""
+"""How long a request may take before its broker counts as unreachable."""
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka's own default: the coordinator aborts an abandoned transaction after this long."""
 _ALWAYS = {
     # librdkafka logs each retry to the terminal, even while a broker is down. Errors reach the
     # caller anyway.
     "log_level": 2,
-    # A new client waits half of this between its first two connections: its first answer takes
-    # 14 ms instead of 55. Towards a broker that is down the wait still grows to ten seconds.
+    # A new client waits half of this between its first two connections: its first answer takes 14
+    # ms instead of 55. For a broker that is down, the wait still grows to ten seconds.
     "reconnect.backoff.ms": 20,
 }
 """Defaults of every librdkafka client. The user's properties override them."""
@@ -41,7 +41,7 @@ def admin_config(address: Address) -> dict[str, Any]:
 
 
 def consumer_config(address: Address, group: str, isolation: str) -> dict[str, Any]:
-    """A consumer that never commits by itself, and that fails when its offset is gone."""
+    """Configure a consumer that never commits by itself, and that fails when its offset is gone."""
     return {
         **_ALWAYS,
         **address.client,
@@ -70,15 +70,15 @@ def idempotent_producer_config(address: Address) -> dict[str, Any]:
 
 
 def journal_producer_config(address: Address) -> dict[str, Any]:
-    """All replicas acknowledge, and order is kept. It is not idempotent: a producer id costs 0.5 s
-    a task, and an entry that a retry repeats does no harm."""
+    """Configure a producer with acknowledgements from all replicas and fixed order. It is not
+    idempotent: a producer id costs 0.5 s a task, and an entry repeated by a retry does no harm."""
     return {
         **_ALWAYS,
         **address.client,
         "bootstrap.servers": address.bootstrap,
         "acks": "all",
         "max.in.flight.requests.per.connection": 1,
-        # One entry per transaction: without lingering, hundreds of requests a second.
+        # There is one entry per transaction: without lingering, hundreds of requests a second.
         "linger.ms": 50,
     }
 
@@ -92,14 +92,13 @@ def transactional_producer_config(
         **idempotent_producer_config(address),
         "linger.ms": 50,
         "batch.size": 1_000_000,
-        # Right after a transaction the coordinator answers CONCURRENT_TRANSACTIONS. An early
-        # retry, instead of librdkafka's 100 ms, brings a transaction of 1,000 records from 37 to
-        # 10 ms.
+        # Right after a transaction the coordinator answers CONCURRENT_TRANSACTIONS. Retrying after
+        # 2 ms instead of librdkafka's 100 cuts a transaction of 1,000 records from 37 to 10 ms.
         "retry.backoff.ms": 2,
-        # By default a client whose connections broke starts over from its bootstrap servers. An
-        # offset commit that is under way then hangs past any timeout (librdkafka issue 5511).
+        # By default a client whose connections broke starts over from its bootstrap servers. A
+        # pending offset commit then hangs past any timeout (librdkafka issue 5511).
         "metadata.recovery.strategy": "none",
-        # A successful delivery then needs no call into Python.
+        # Successful deliveries then need no call into Python.
         "delivery.report.only.error": True,
         "transactional.id": transactional_id,
         "transaction.timeout.ms": timeout_ms,
@@ -119,7 +118,7 @@ def plain_producer_config(address: Address, idempotence: bool, acks: str) -> dic
 
 
 def kafka_python_config(address: Address) -> dict[str, Any]:
-    """kafka-python's keyword arguments, translated from librdkafka's names."""
+    """Translate librdkafka's names into kafka-python's keyword arguments."""
     names = {
         "security.protocol": "security_protocol",
         "sasl.mechanism": "sasl_mechanism",
@@ -143,7 +142,7 @@ def kafka_python_config(address: Address) -> dict[str, Any]:
 
 
 def java_client(client: Mapping[str, str]) -> dict[str, str]:
-    """Kafka's Java client properties, translated from librdkafka's names. Unknown names pass
+    """Translate librdkafka's names into Kafka's Java client properties. Unknown names pass
     unchanged.
 
     Certificates and keys are PEM on both sides (KIP-651). Raises UsageError when a key file cannot
@@ -200,7 +199,8 @@ def _read(path: str) -> str:
 
 
 def address_of_spark_options(options: Mapping[str, str]) -> Address:
-    """The address in the options of a Spark data source, where each name begins with `kafka.`.
+    """Read the address from the options of a Spark data source, where each name begins with
+    `kafka.`.
 
     Raises UsageError when it is missing.
     """
@@ -211,15 +211,15 @@ def address_of_spark_options(options: Mapping[str, str]) -> Address:
 
 
 def spark_source_options(address: Address, isolation: str) -> dict[str, str]:
-    """Options of Spark's Kafka source. The fetch sizes double its speed."""
+    """Return the options of Spark's Kafka source. The fetch sizes double its speed."""
     return {
         **{f"kafka.{name}": value for name, value in java_client(address.client).items()},
         "kafka.bootstrap.servers": address.bootstrap,
         "kafka.isolation.level": isolation,
         "kafka.max.poll.records": "50000",
         "kafka.max.partition.fetch.bytes": "8000000",
-        # A read that ends in markers fetches once more at the end of the log, where a broker
-        # waits 0.5 s by default.
+        # A read that ends in markers fetches once more at the log's end, where a broker waits 0.5 s
+        # by default.
         "kafka.fetch.max.wait.ms": "20",
         "failOnDataLoss": "true",
     }

@@ -1,4 +1,4 @@
-"""A Kafka cluster's topics, groups and offsets. confluent-kafka's errors become sentences here."""
+"""A Kafka cluster's topics, groups and offsets. Turns confluent-kafka's errors into sentences."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 @dataclass
 class Cluster:
-    """One cluster and the admin client on it."""
+    """One cluster and its admin client."""
 
     address: Address
 
     def __post_init__(self) -> None:
         self.admin = AdminClient(admin_config(self.address))
         self.asking: dict[str, Consumer] = {}
-        """By group."""
+        """Consumers by group."""
 
     def check(self) -> None:
         """Raises ClusterError when no broker answers, or the brokers are too old for our
@@ -78,7 +78,7 @@ class Cluster:
         require_transactions(self.address, spoken)
 
     def topics(self) -> list[str]:
-        """The names of all topics except Kafka's own, sorted."""
+        """Return the names of all topics except Kafka's own, sorted."""
         with self._translated():
             return sorted(set(self.admin.list_topics(timeout=TIMEOUT_S).topics) - INTERNAL_TOPICS)
 
@@ -128,8 +128,8 @@ class Cluster:
         return existing
 
     def bounds(self, topic: str) -> Bounds:
-        """Every partition's log start, last stable offset and high watermark, asked in that
-        order."""
+        """Return every partition's log start, last stable offset and high watermark, requested in
+        that order."""
         partitions = self.partitions(topic)
         start = self._offsets(topic, partitions, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
         lso = self._offsets(topic, partitions, _LATEST, IsolationLevel.READ_COMMITTED)
@@ -137,8 +137,8 @@ class Cluster:
         return Bounds(topic, tuple(PartitionBounds(p, start[p], lso[p], hw[p]) for p in partitions))
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The group's committed offset of every partition that has one. Offsets in an open
-        transaction are waited for."""
+        """Return the group's committed offset of every partition that has one. Waits for offsets in
+        an open transaction."""
         partitions = self.partitions(topic)
 
         def ask(consumer: Consumer) -> list[TopicPartition]:
@@ -153,8 +153,8 @@ class Cluster:
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Set the group's offsets, outside any transaction. The group must have no members.
 
-        Raises ClusterError also when the client hangs. A new client must not try again, because the
-        first commit may still arrive, after the second.
+        Raises ClusterError also when the client hangs. A new client must not retry: the first
+        commit may still arrive after the second.
         """
 
         def ask(consumer: Consumer) -> list[TopicPartition]:
@@ -178,13 +178,13 @@ class Cluster:
         doing: str,
         again: bool = True,
     ) -> list[TopicPartition]:
-        """Read or commit the group's offsets by a consumer that is not a member. If `again`, a new
-        consumer replaces one that hangs."""
+        """Read or commit the group's offsets through a consumer that is not a member. If `again`, a
+        new consumer replaces a hung one."""
 
         # Not by the admin client: librdkafka 2.16 aborts the whole process when the admin client
         # cannot send a request to a coordinator (its issues 4605 and 3663, pull request 5397: an
         # assertion in rd_kafka_enq_once_del_source_return). It happened within seconds of every
-        # kill, and with a coordinator that had only just started.
+        # kill, and with a coordinator that had just started.
         def once() -> list[TopicPartition]:
             if group not in self.asking:
                 self.asking[group] = Consumer(consumer_config(self.address, group, READ_COMMITTED))
@@ -199,7 +199,8 @@ class Cluster:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
             except KafkaException as error:
                 if _silent(error):
-                    # It may stick to a coordinator that is gone; a new consumer looks it up.
+                    # It may stick to a coordinator that is gone; a new consumer looks up the
+                    # current one.
                     self.asking.pop(group, None)
                 raise
 
@@ -236,8 +237,8 @@ class Cluster:
     def _retrying(self, ask: Callable[[], Answer], doing: str) -> Answer:
         """Ask again while a broker is not ready yet: a coordinator loads, or a leader moves.
 
-        Also while one broker is silent and others answer: until the controller has missed its
-        heartbeat, clients are still sent to it.
+        Also while one broker is silent and others answer: until the controller misses its
+        heartbeat, clients are still directed to it.
         """
         retrying = Retrying(
             retry=retry_if_exception(
@@ -251,7 +252,7 @@ class Cluster:
             return retrying(ask)
 
     def _answered(self) -> bool:
-        """Whether any broker answers now."""
+        """Return whether any broker answers now."""
         try:
             self.admin.list_topics(timeout=ANY_ANSWER_S)
         except KafkaException:
@@ -280,7 +281,7 @@ def require_transactions(address: Address, spoken: Mapping[int, tuple[int, int]]
 
 
 def cluster_error(error: KafkaException, address: Address, doing: str) -> ClusterError:
-    """A sentence for a client's error: unreachable, or refused with the broker's own words."""
+    """Describe a client's error: unreachable, or refused with the broker's own words."""
     cause: KafkaError = error.args[0]
     if _silent(error):
         return ClusterError(

@@ -13,7 +13,7 @@ from topicproof.validators.merged_topics import split
 
 
 def topic_names(*bounds: Bounds) -> tuple[str, ...]:
-    """Each topic once."""
+    """Return each topic once."""
     return tuple(dict.fromkeys(own.topic for each in bounds for own, _ in split(each)))
 
 
@@ -33,7 +33,8 @@ def _ask(kafka: Connection, topics: tuple[str, ...]) -> Origin:
 
 
 def spelled(topic_id: uuid.UUID | str | bytes | None) -> str | None:
-    """The id as Kafka's own tools print it; None for the id that means none."""
+    """Return the id as Kafka's own tools print it; None for Kafka's id of zeros, which means
+    none."""
     if not topic_id:
         return None
     held = topic_id if isinstance(topic_id, bytes) else uuid.UUID(str(topic_id)).bytes

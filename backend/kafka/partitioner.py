@@ -1,6 +1,6 @@
 """The partition that our producers choose for a key: Java's murmur2, for many keys at once.
 
-It is for producers that must know a record's partition before they send it.
+Used by producers that must know a record's partition before they send it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy.typing as npt
 _SEED, _M, _R = 0x9747B28C, 0x5BD1E995, 24
 _WORD = 0xFFFFFFFF
 LONG_KEY_BYTES = 1_024
-"""Longer keys are hashed one by one: few keys are that long, so vectors would not help."""
+"""Longer keys are hashed one by one: such keys are rare, so vectors would not help."""
 
 
 def partitions_of(
     keys: Sequence[bytes | None], count: int, without_key: int
 ) -> npt.NDArray[np.int64]:
-    """The partition of each key, in a topic with `count` partitions; `without_key` for a null key,
-    which may go anywhere."""
+    """Return the partition of each key, in a topic with `count` partitions; `without_key` for a
+    null key, which may go anywhere."""
     hashes = _murmur2([key or b"" for key in keys])
     found = (hashes & np.uint32(0x7FFFFFFF)).astype(np.int64) % count
     if None in keys:
@@ -32,7 +32,7 @@ def partitions_of(
 def _murmur2(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
     lengths = np.fromiter(map(len, keys), np.int64, len(keys))
     starts = np.cumsum(lengths) - lengths
-    # After the last key there must still be a word to read.
+    # A whole word must be readable after the last key.
     data = b"".join((*keys, b"\0\0\0\0"))
     words: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     m = np.uint32(_M)

@@ -25,7 +25,7 @@ class PlainProducer:
 
     def __enter__(self) -> PlainProducer:
         # Metadata first, as in TransactionalProducer: each answer makes the client request its
-        # producer id, without which it sends nothing. The first answer may use the connection to a
+        # producer id, without which it sends nothing. The first request may use the connection to a
         # bootstrap address, which then closes: the client would only retry after 0.5 s (librdkafka
         # 2.16, rd_kafka_idemp_pid_fsm).
         for _ in range(2):

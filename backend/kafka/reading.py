@@ -1,4 +1,4 @@
-"""Records of given offsets, read by a consumer that is in no group."""
+"""Reads records at given offsets with a consumer that is in no group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLL_S = 0.1
 def open_consumer(
     address: Address, topic: str, isolation: str, settings: Mapping[str, str] | None = None
 ) -> Iterator[Consumer]:
-    """A consumer for `read_range`. Raises ClusterError, also for what goes wrong inside."""
+    """Open a consumer for `read_range`. Raises ClusterError, also for errors inside the block."""
     consumer = Consumer({**consumer_config(address, GROUP, isolation), **(settings or {})})
     try:
         yield consumer
@@ -35,11 +35,11 @@ def open_consumer(
 def read_range(
     consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, int]]
 ) -> Iterator[Message | None]:
-    """The visible records of [first, end) of each partition, as they come.
+    """Yield the visible records of [first, end) of each partition, as they arrive.
 
-    Yields None whenever nothing came for `POLL_S`, so that the caller can look at the clock. Ends
-    when each partition has shown a record at or beyond its end, or the end of what the consumer may
-    see. Raises TopicError when the first offset was deleted, KafkaException.
+    Yields None when nothing arrived for `POLL_S`, so that the caller can check the clock. Ends when
+    each partition has shown a record at or beyond its end, or the end of what the consumer may see.
+    Raises TopicError when the first offset was deleted, KafkaException.
     """
     left = {partition: end for partition, (first, end) in spans.items() if first < end}
     consumer.assign([TopicPartition(topic, partition, spans[partition][0]) for partition in left])
@@ -66,5 +66,5 @@ def read_range(
 
 
 def as_bytes(value: str | bytes | None) -> bytes | None:
-    """confluent-kafka types keys, values and headers as text or bytes."""
+    """Return bytes: confluent-kafka types keys, values and headers as text or bytes."""
     return value.encode() if isinstance(value, str) else value

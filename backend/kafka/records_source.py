@@ -2,7 +2,7 @@
 Spark can hold.
 
 Kafka stores any 64-bit number of milliseconds as a timestamp. Spark's Kafka source multiplies it by
-1,000 and fails beyond the year 294,246, so a single record would keep a topic from being judged.
+1,000 and fails beyond the year 294,246, so a single record would make a topic impossible to judge.
 `read_clamped` returns the rows of `topicproof.validators.readings.read`, with such timestamps moved
 to the nearest one that Spark documents (years 1 to 9999). It is slower than Spark's own source, and
 used only if that one fails.
@@ -41,7 +41,7 @@ OVERFLOW = "java.lang.ArithmeticException: long overflow"
 """Spark's error when a timestamp overflows 64 bits."""
 MIN_MS = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000
 MAX_MS = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000 + 999
-"""The first and the last millisecond that a timestamp of Spark is documented to hold."""
+"""The documented range of Spark's timestamps, in ms."""
 OFFSETS_PER_TASK = 1_000_000
 RECORDS_AT_ONCE, BYTES_AT_ONCE = 1_000, 8_000_000
 SILENCE_S = 30.0
@@ -59,8 +59,8 @@ SCHEMA = pa.schema(
 
 
 def beyond_spark(batches: pa.Table) -> bool:
-    """Whether batch headers show a timestamp outside the years 1 to 9999. Headers do not show the
-    timestamps in the middle of a batch."""
+    """Return whether batch headers show a timestamp outside the years 1 to 9999. Headers do not
+    show the timestamps in the middle of a batch."""
     shown = [pc.min_max(batches[name]).as_py() for name in ("first_timestamp", "max_timestamp")]
     return any(
         each["min"] is not None and (each["min"] < MIN_MS or each["max"] > MAX_MS) for each in shown
@@ -68,15 +68,15 @@ def beyond_spark(batches: pa.Table) -> bool:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with the session. Spark refuses two threads that do so at once."""
+    """Register the source with the session. Spark refuses two threads at once."""
     spark.dataSource.register(KafkaRecords)
 
 
 def read_clamped(
     spark: SparkSession, address: Address, bounds: Bounds, level: Witness
 ) -> DataFrame:
-    """The records of `bounds` that are visible at `level`, as `COLUMNS`. Lazy: every use reads them
-    again. The source must be registered."""
+    """Return the records of `bounds` that are visible at `level`, as `COLUMNS`. Lazy: every use
+    reads them again. The source must be registered."""
     options = {
         "bootstrap": address.bootstrap,
         "client": json.dumps(dict(address.client)),
@@ -96,7 +96,7 @@ def read_clamped(
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """What one task reads: the offsets [first, end) of a partition."""
+    """The input of one task: the offsets [first, end) of a partition."""
 
     partition: int
     first: int

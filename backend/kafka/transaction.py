@@ -1,8 +1,8 @@
-"""A transaction as a `with` block. confluent-kafka's errors are translated once, into what the
-caller must do.
+"""A transaction as a `with` block. Translates confluent-kafka's errors once, into what the caller
+must do.
 
-Leaving the block normally commits. An exception aborts and passes on. Being fenced does neither,
-because the transaction now belongs to another producer.
+Leaving the block normally commits. An exception aborts and propagates. Being fenced does neither,
+because the transaction then belongs to another producer.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from topicproof.backend.kafka.client_configs import (
 )
 
 ENOUGH = stop_after_attempt(5)
-"""Attempts after retriable errors; with the timeouts about one minute in all."""
+"""Attempts after retriable errors: about one minute in all, timeouts included."""
 
 PURGE_S = 0.5
 ABORT_S = 60
-"""How long one attempt of an abort may take, and all of them."""
+"""Time limits of one abort attempt, and of all attempts together."""
 
 LOOK_S = 0.2
-"""How long to wait for deliveries before checking for a failed one."""
+"""Time between checks for a failed delivery."""
 
 HEARD_S = 1.0
-"""How long to wait for the report of the record that made a transaction fail."""
+"""How long to wait for the report on the record that made a transaction fail."""
 
 NO_WAIT_S = 0.001
 
@@ -78,7 +78,7 @@ _REFUSED = {
     KafkaError.INVALID_TIMESTAMP,
     KafkaError.INVALID_RECORD,
 }
-"""The record itself is bad, so sending it again does not help."""
+"""The record itself is bad, so a retry does not help."""
 
 Delivered = Callable[[KafkaError | None, Message], None]
 
@@ -86,17 +86,17 @@ Record = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, Any]]]
 """topic, key, value, headers"""
 
 Placed = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, Any]], int]
-"""the same, and the partition"""
+"""the same, plus the partition"""
 
 
 class ConnectionLog:
-    """Takes a client's log, and notes whether a connection to a broker has failed.
+    """Receives a client's log, and notes whether a connection to a broker has failed.
 
-    librdkafka repeats by itself what was in flight on such a connection: the first copy may still
-    arrive later (KAFKA-17754). Nothing else tells: `error_cb` hears of no connection that the
-    other side closed, and repeated failures are left out of the log. Only its debug messages are
-    complete (facility FAIL). They are queued before the request is repeated, so that `poll` has
-    delivered them when the repeated request has been answered.
+    librdkafka repeats requests that were in flight on such a connection, and the first copy may
+    still arrive later (KAFKA-17754). Nothing else reports this: `error_cb` misses connections that
+    the other side closed, and the log omits repeated failures. Only the debug messages are complete
+    (facility FAIL). They are queued before the request is repeated. So `poll` has delivered them by
+    the time the repeated request is answered.
     """
 
     DEBUG = "broker"
@@ -106,15 +106,16 @@ class ConnectionLog:
         self.failed = False
 
     def log(self, level: int, _format: str, facility: str, _client: str, text: str) -> None:
-        """Called by the client's `poll`, `flush` and the like. `level` is one of `logging`'s."""
+        """Take a log line, from inside the client's `poll`, `flush` and the like. `level` is one of
+        `logging`'s."""
         self.failed = self.failed or facility == "FAIL"
         if level >= logging.INFO:
             logging.getLogger(__name__).log(level, "%s %s", facility, text)
 
 
 class TransactionalProducer:
-    """One transactional id, taken over on entering: earlier holders are fenced, and their open
-    transaction is aborted.
+    """A producer with one transactional id. Entering takes the id over: it fences earlier holders
+    and aborts their open transaction.
 
     Raises Fenced when another producer takes over the id, NotAllowed when a right is missing,
     TransactionAborted when the transaction was aborted and may be replayed, RecordRefused when a
@@ -129,7 +130,7 @@ class TransactionalProducer:
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         **special: int,
     ) -> None:
-        """`special`: further settings of the client, with underscores for dots."""
+        """Create the client. `special`: more of its settings, with underscores for dots."""
         self.transactional_id = transactional_id
         more = {name.replace("_", "."): value for name, value in special.items()}
         config = transactional_producer_config(address, transactional_id, timeout_ms)
@@ -149,18 +150,18 @@ class TransactionalProducer:
         self.producer.list_topics(timeout=TIMEOUT_S)
         self._retrying(lambda: self.producer.init_transactions(TIMEOUT_S))
         self.producer.poll(0)
-        # What failed until now can have delayed nothing of the epoch that begins here.
+        # Earlier failures cannot have delayed any request of the epoch that begins here.
         self.connections.failed = False
         return self
 
     def renew_if_unsure(self) -> bool:
-        """Between transactions: go on with a new epoch if a connection has failed since this one
-        began.
+        """Between transactions: start a new epoch if a connection has failed since this one began.
 
-        A request of an earlier transaction may then still be on its way: a late EndTxn would end
-        the next transaction, a late TxnOffsetCommit would take its offset back (KAFKA-17754). The
+        A request of an earlier transaction may still be on its way. A late EndTxn would end the
+        next transaction; a late TxnOffsetCommit would reset its offset (KAFKA-17754). The
         coordinator refuses both from an older epoch. Returns whether there is a new epoch. If so,
-        another producer may have held the id in between: what it committed must be read again.
+        another producer may have held the id in between, and the caller must read again what it
+        committed.
         """
         self.producer.poll(0)
         if not self.connections.failed:
@@ -180,7 +181,7 @@ class TransactionalProducer:
         if self.stuck:
             # Closing would wait for the hung call. The client ends with its process.
             return
-        # Closing reports once more that the producer was fenced, and tries a failed abort again.
+        # Closing reports again that the producer was fenced, and retries a failed abort.
         with suppress(KafkaException), warnings.catch_warnings() if self.open else nullcontext():
             if self.open:
                 warnings.filterwarnings(
@@ -190,8 +191,8 @@ class TransactionalProducer:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit at the end of the block; abort when the block raises. If the client hangs, the
-        next producer with the same id resolves the transaction."""
+        """Commit at the end of the block; abort if the block raises. If the client hangs, the next
+        producer with the same id resolves the transaction."""
         self.failed = None
         self.producer.begin_transaction()
         self.open = True
@@ -205,22 +206,23 @@ class TransactionalProducer:
         self._commit()
 
     def produce(self, records: Iterable[Record], delivered: Delivered | None = None) -> None:
-        """Queue records; waits for room when the queue is full. `delivered` receives the delivery
-        reports instead of `heard`."""
+        """Queue records; waits for room when the queue is full. `delivered` replaces `heard` as the
+        receiver of delivery reports."""
         try:
             enqueue(self.producer, records, delivered)
         except KafkaException as error:
             raise self._refused(error) from error
 
     def produce_placed(self, records: Iterable[Placed]) -> None:
-        """As `produce`, for records that name their partition."""
+        """Like `produce`, for records that name their partition."""
         try:
             enqueue_placed(self.producer, records)
         except KafkaException as error:
             raise self._refused(error) from error
 
     def partitions(self, topic: str) -> int:
-        """The number of partitions of the topic; 0 if it is unknown. Raises KafkaException."""
+        """Return the number of partitions of the topic; 0 if it is unknown. Raises
+        KafkaException."""
         found: list[int] = []
         self._retrying(
             lambda: found.append(
@@ -235,14 +237,14 @@ class TransactionalProducer:
             self.failed = error
 
     def flush(self) -> None:
-        """Send all queued records, so that an abort leaves them in the log (librdkafka purges the
-        unsent).
+        """Send all queued records, so that an abort leaves them in the log (librdkafka purges
+        unsent ones).
 
-        Ends with the first record that fails; librdkafka alone would wait for the timeout of later
+        Ends at the first record that fails; librdkafka alone would wait for the timeouts of later
         ones.
         """
         deadline = time.monotonic() + TIMEOUT_S
-        # Only while something is queued: each flush wakes all threads of the client, and two are
+        # Only while something is queued: each flush wakes all threads of the client, two of them
         # idle.
         while self.failed is None and len(self.producer) > 0 and self.producer.flush(LOOK_S) > 0:
             if time.monotonic() > deadline:
@@ -253,8 +255,7 @@ class TransactionalProducer:
             raise self._told(self.failed) or self._aborted(self.failed)
 
     def send_offset(self, source: TopicPartition, group: Any) -> None:
-        """Add the source's next offset to the transaction, and send queued records at the same
-        time."""
+        """Add the source's next offset to the transaction while sending queued records."""
         self._retrying(
             lambda: self._bounded(
                 partial(self.producer.send_offsets_to_transaction, [source], group)
@@ -268,8 +269,8 @@ class TransactionalProducer:
             self.producer.commit_transaction(NO_WAIT_S)
 
     def abort(self) -> None:
-        # Records that return out of sequence during a purge are purged only by the next call; until
-        # then the client waits for them (librdkafka 2.16).
+        # Only the next call purges records that return out of sequence during a purge. Until then
+        # the client waits for them (librdkafka 2.16).
         self._retrying(lambda: self.producer.abort_transaction(PURGE_S), stop_after_delay(ABORT_S))
         self.open = False
 
@@ -290,8 +291,8 @@ class TransactionalProducer:
             ) from error
 
     def _bounded(self, call: Callable[[float], None]) -> None:
-        """Call with our timeout while queued records are sent. A client that ignores the timeout is
-        abandoned. Raises ClientStuck, and what `flush` raises."""
+        """Call with our timeout while queued records are sent. Abandons a client that ignores the
+        timeout. Raises ClientStuck, and what `flush` raises."""
         try:
             bounded(partial(call, TIMEOUT_S), self.flush)
         except TimeoutError as error:
@@ -308,7 +309,7 @@ class TransactionalProducer:
         except KafkaException as error:
             if not _retriable(error):
                 raise self._translated(error) from error
-        # Only now: counting the attempts takes as much processor time as the client's call.
+        # Only after a failure: counting attempts takes as much processor time as the client's call.
         retrying = Retrying(
             retry=retry_if_exception(_retriable),
             stop=stop,
@@ -321,13 +322,13 @@ class TransactionalProducer:
             raise self._translated(error) from error
 
     def _refused(self, error: KafkaException) -> Exception:
-        """Why the client takes no more records."""
+        """Return why the client takes no more records."""
         cause: KafkaError = error.args[0]
         return self._ended(cause) if cause.code() == KafkaError._STATE else self._translated(error)
 
     def _ended(self, cause: KafkaError) -> SinkError:
-        """Why a transaction failed whose client only reports an erroneous state: the failed
-        record's report arrives a moment later."""
+        """Return why a transaction failed when its client only reports an erroneous state. The
+        failed record's report arrives a moment later."""
         deadline = time.monotonic() + HEARD_S
         while self.failed is None and time.monotonic() < deadline:
             self.producer.poll(LOOK_S)
@@ -342,7 +343,7 @@ class TransactionalProducer:
         return told or error
 
     def _told(self, cause: KafkaError) -> SinkError | None:
-        """The error that the code alone determines."""
+        """Return the error that follows from the code alone."""
         if cause.code() in _FENCED:
             return Fenced(
                 f"{self.transactional_id} was taken over by another producer ({cause.name()})."
@@ -361,7 +362,7 @@ class TransactionalProducer:
 
 
 def is_refused(error: KafkaError) -> bool:
-    """Whether a record failed because it is bad itself."""
+    """Return whether the record itself is bad."""
     return error.code() in _REFUSED
 
 
@@ -369,8 +370,8 @@ def enqueue(
     producer: Producer, records: Iterable[Record], delivered: Delivered | None = None
 ) -> None:
     """Queue records; waits for room when the queue is full. Raises KafkaException."""
-    # Called for every record of a pipeline, so lookups are made once and arguments are few. Without
-    # headers this takes less processor time than `produce_batch`, which takes dicts apart.
+    # Called for every record of a pipeline, so lookups are hoisted and arguments are few. Without
+    # headers this takes less processor time than `produce_batch`, which unpacks dicts.
     produce = (
         producer.produce if delivered is None else partial(producer.produce, on_delivery=delivered)
     )
@@ -387,7 +388,7 @@ def enqueue(
 
 
 def enqueue_placed(producer: Producer, records: Iterable[Placed]) -> None:
-    """Queue records that name their partition; as `enqueue`."""
+    """Like `enqueue`, for records that name their partition."""
     produce = producer.produce
     for topic, key, value, headers, partition in records:
         while True:

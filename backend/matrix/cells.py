@@ -1,11 +1,11 @@
 """The matrix: every guarantee against every fault. Each cell is a small real run.
 
 backend/matrix/table.py has the expectation of each cell. A cell is a surprise when its sink shows
-unexpected damage, or lacks expected damage; when its verdict does not follow from the damage; or
+unexpected damage or lacks expected damage; when its verdict does not follow from the damage; or
 when nothing proves that its fault fired.
 
 `matrix/results.json` in the home keeps the last result of every cell: a list of objects with the
-fields of `Result`. Only surprises leave their run behind.
+fields of `Result`. Only surprises keep their run.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from topicproof.validators.finding import Outcome
 from topicproof.validators.report import Report
 
 RESULTS = "matrix/results.json"
-"""In the home."""
+"""Relative to the home."""
 AT_ONCE = 2
 """How many cells run at a time. A cell waits about as long as it works."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one cell showed."""
+    """The result of one cell."""
 
     guarantee: str
     fault: str
@@ -54,12 +54,12 @@ class Result:
     run: str
     verdict: str
     found: Mapping[str, int]
-    """Each damage that was found, and its count."""
+    """Count of each damage found."""
     expected: str
     fired: str | None
-    """The proof of it."""
+    """Proof that the fault fired."""
     surprises: tuple[str, ...]
-    """Empty where the cell agrees with the table."""
+    """Empty if the cell agrees with the table."""
     took_s: float
 
     @property
@@ -76,10 +76,10 @@ def run_cells(
     ended: Callable[[Result], None],
     at_once: int = AT_ONCE,
 ) -> None:
-    """Run these cells until `stop` and keep each result in the home at once. Cells that strike
+    """Run these cells until `stop`, and save each result in the home immediately. Cells that strike
     brokers run alone.
 
-    The run of a surprise stays. Raises UsageError for a cluster with too few brokers.
+    The run of a surprise is kept. Raises UsageError for a cluster with too few brokers.
     """
     cells, history = list(wanted), History(settings)
     cluster = Cluster(services.address)
@@ -119,14 +119,14 @@ def run_cells(
 
 
 def kept(settings: Settings, wanted: Iterable[Cell]) -> list[Result]:
-    """The results in the home for these cells, where the plan is still the same."""
+    """Return the home's results for these cells, if the plan is still the same."""
     results = {(one.guarantee, one.fault): one for one in read_results(settings)}
     found = [(cell, results.get((cell.guarantee, cell.fault))) for cell in wanted]
     return [one for cell, one in found if one is not None and one.plan == cell.plan]
 
 
 def read_results(settings: Settings) -> list[Result]:
-    """The results in the home. Raises UsageError when they cannot be read."""
+    """Return the home's results. Raises UsageError if they cannot be read."""
     path = settings.home / RESULTS
     try:
         given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
@@ -145,8 +145,8 @@ def surprises(
     error: str | None,
     fired: str | None,
 ) -> list[str]:
-    """How a cell differs from its expectation, one sentence each. `why` explains the verdict,
-    `error` is why the run failed, `fired` proves the fault."""
+    """Describe how a cell differs from its expectation, one sentence each. `why` explains the
+    verdict, `error` is why the run failed, `fired` proves the fault."""
     said = []
     if fired is None:
         said.append("nothing shows that the fault fired")
@@ -165,7 +165,7 @@ def surprises(
 
 
 def _verdict(cell: Cell, found: Mapping[Damage, int]) -> Outcome:
-    """The right verdict on this damage: damage that the guarantee allows does not break it."""
+    """Return the right verdict on this damage: allowed damage does not break the guarantee."""
     allowed = EXEMPT[cell.promise.guarantee]
     broken = any(found.get(damage) for damage, kind in KINDS.items() if kind not in allowed)
     return Outcome.VIOLATED if broken else Outcome.HOLDS
@@ -179,7 +179,7 @@ def run_cell(
     cell: Cell,
     stop: threading.Event,
 ) -> Result | None:
-    """None when it was stopped."""
+    """Run one cell; None if it was stopped."""
     began = time.monotonic()
     plan, source = dict(cell.plan), None
     if cell.trouble.attempts:
@@ -246,7 +246,7 @@ def _expected(cell: Cell) -> str:
 
 
 def _write_results(settings: Settings, results: Sequence[Result]) -> None:
-    """All or nothing: a process that is killed meanwhile leaves the old file."""
+    """Write all or nothing: a process killed meanwhile leaves the old file."""
     path = settings.home / RESULTS
     fresh = path.with_suffix(".new")
     try:

@@ -1,8 +1,8 @@
-"""A finished run's sink for a reader that keeps only the first record of every lineage.
+"""A finished run's sink, for a reader that keeps only the first record of every lineage.
 
 Lineage is the header that our sink writes (validators/lineage/headers.py). Records without it are
-kept. The same validators judge what the reader keeps, by exactly-once. They do not use the raw log,
-which counts the dropped records too.
+kept. The same validators judge what the reader keeps, as exactly-once. They do not use the raw log,
+which also counts dropped records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from topicproof.validators.report import Report, judge
 
 
 def judge_deduplicated(spark_remote: str, folder: Path) -> Report:
-    """The verdict on a run, from the evidence in its folder. Raises EvidenceError, SparkError."""
+    """Judge a run from the evidence in its folder. Raises EvidenceError, SparkError."""
     with spark_session(spark_remote) as spark:
         taken = read_capture(spark, folder / EVIDENCE)
         kept = keep(
@@ -46,7 +46,7 @@ def judge_deduplicated(spark_remote: str, folder: Path) -> Report:
 
 
 def first_of_each(reading: DataFrame) -> DataFrame:
-    """The first record of every lineage in each partition, by offset."""
+    """Return the first record of every lineage in each partition, by offset."""
     lineage = F.get(F.filter("headers", lambda header: header["key"] == LINEAGE_HEADER), F.lit(0))[
         "value"
     ]

@@ -5,14 +5,14 @@ A column is a promise: a guarantee and how its producer keeps it. A row is a tro
 its damage to each promise. Damage that only exactly-once can prevent is an expectation of the
 table, never a later exception.
 
-Two columns are at-least-once followed by something that drops repeats. Theory expects no damage of
-them where at-least-once has duplicates:
+Two columns combine at-least-once with a step that drops repeats. Theory expects no damage there
+where at-least-once has duplicates:
 
 - `at_least_once-upsert` writes into a table (SQLite) by lineage. A repeated row replaces itself.
 - `at_least_once-deduplicated` is the topic of `at_least_once` for a reader that keeps the first
   record of every lineage (source topic, partition, offset and output index, from the sink's
-  header). This restores the order too, because an input's offset is committed only after its output
-  is in the log.
+  header). This also restores the order, because an input's offset is committed only after its
+  output is in the log.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from topicproof.validators.finding import Guarantee
 from topicproof.validators.report import Report
 
 SIZE: Mapping[str, Any] = {"records": 600, "partitions": 2, "per_transaction": 100, "seed": 3}
-"""The plan of every cell: three transactions or more in each of two partitions, so that one follows
-the fault."""
+"""The plan of every cell: at least three transactions in each of two partitions, so that one
+follows the fault."""
 BROKERS = 3
-"""How many brokers a cluster needs to survive the loss of one."""
+"""Number of brokers with which a cluster survives the loss of one."""
 
 
 class Damage(StrEnum):
-    """What a sink can show. `HIDDEN` (records of aborted transactions) is harmless."""
+    """What a sink may show. `HIDDEN` (records of aborted transactions) is harmless."""
 
     DUPLICATES = "duplicates"
     GAPS = "gaps"
     INVERSIONS = "inversions"
     PHANTOMS = "phantoms"
     ABORTED_INPUTS = "aborted-inputs"
-    """Outputs of inputs that were aborted."""
+    """Outputs of aborted inputs."""
     HIDDEN = "hidden"
 
 
@@ -63,7 +63,7 @@ KINDS: Mapping[Damage, str] = {
     Damage.PHANTOMS: "phantom",
     Damage.ABORTED_INPUTS: "aborted_input",
 }
-"""The kind of finding for each damage; only rows that no other kind explains count."""
+"""The kind of finding for each damage. Only rows that no other kind explains count."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Promise:
     name: str
     plan: Mapping[str, Any]
     like: str | None = None
-    """Another promise with the same expectations, without repeats."""
+    """Another promise with the same expectations, except repeats."""
     under: frozenset[str] = frozenset()
-    """With `like`: the troubles under which it is tried."""
+    """With `like`: the troubles that it is tried under."""
     deduplicated: bool = False
-    """Whether the sink is judged as a reader that drops repeats sees it."""
+    """Whether the sink is judged from the view of a reader that drops repeats."""
 
     @property
     def guarantee(self) -> Guarantee:
@@ -86,13 +86,13 @@ class Promise:
 
 @dataclass(frozen=True)
 class Trial:
-    """What happened in a cell: the witnesses of its proof."""
+    """The events of a cell: evidence for its proof."""
 
     entries: Sequence[Entry]
     """The run's journal."""
     report: Report
     partitions: int
-    """Of the source. A fault inside the worker fires once in each."""
+    """Number of source partitions. A fault inside the worker fires once in each."""
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,15 @@ class Trouble:
     title: str
     plan: Mapping[str, Any]
     proof: Callable[[Trial], str | None]
-    """What proves that the fault fired; None without proof."""
+    """Returns proof that the fault fired, or None."""
     expected: tuple[str | None, ...]
-    """For each promise without `like`: the damages that must be found; those with a question mark
-    may be. None: there is nothing to strike. `refused`: the sink must refuse to continue."""
+    """For each promise without `like`: the damages that must be found; a question mark means may.
+    None: there is nothing to strike. `refused`: the sink must refuse to continue."""
     attempts: bool = False
-    """Whether every transaction of the source was aborted once before it was committed."""
+    """Whether every transaction of the source was aborted once before it committed."""
     brokers: int = 1
-    """How many the cluster must have. More than one: brokers of the embedded Kafka are struck."""
+    """Number of brokers that the cluster must have. If more than one, brokers of the embedded Kafka
+    are struck."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ PROMISES: tuple[Promise, ...] = (
 
 
 def _quiet(trial: Trial) -> str | None:
-    """No fault was planned, and none fired."""
+    """Prove that no fault was planned and none fired."""
     loud = _fired(trial) or any(_is(entry, Declared.ABORTED) for entry in trial.entries)
     return None if loud else "no fault fired and no transaction was aborted"
 
@@ -175,7 +176,7 @@ def _aborted(trial: Trial) -> str | None:
 
 
 def _taken_over(trial: Trial) -> str | None:
-    """The fault fired in every partition, and another task took each of them over."""
+    """Prove that the fault fired in every partition, and another task took over each of them."""
     for number, fired in enumerate(trial.entries):
         if isinstance(fired, FaultFired) and not any(
             isinstance(later, TaskStarted)
@@ -191,7 +192,8 @@ def _taken_over(trial: Trial) -> str | None:
 
 
 def _fenced(trial: Trial) -> str | None:
-    """As above. With transactions, the journal also declares the replaced worker fenced."""
+    """Prove the same. With transactions, the journal must also declare the replaced worker
+    fenced."""
     taken = _taken_over(trial)
     if taken is None or trial.report.guarantee is not Guarantee.EXACTLY_ONCE:
         return taken
@@ -209,12 +211,12 @@ def _claimed(trial: Trial) -> str | None:
 
 
 def _fired(trial: Trial) -> set[int]:
-    """The partitions in which a fault fired."""
+    """Return the partitions in which a fault fired."""
     return {entry.source_partition for entry in trial.entries if isinstance(entry, FaultFired)}
 
 
 def _told(what: Told) -> Callable[[Trial], str | None]:
-    """What the run's own process reports of the fault."""
+    """Prove a fault by the reports of the run's own process."""
 
     def proof(trial: Trial) -> str | None:
         said = [
@@ -222,14 +224,14 @@ def _told(what: Told) -> Callable[[Trial], str | None]:
             for entry in trial.entries
             if isinstance(entry, FaultTold) and entry.what is what
         ]
-        # Retries repeat entries when the journal's own leader was struck.
+        # Retries repeat entries when the fault struck the journal's own leader.
         return "; ".join(dict.fromkeys(said)) or None
 
     return proof
 
 
 def _haunted(trial: Trial) -> str | None:
-    """A request was struck, and arrived late; within transactions, in the next one."""
+    """Prove that a request was struck and arrived late; with transactions, in the next one."""
     struck, arrived = _told(Told.STRUCK)(trial), _told(Told.HEALED)(trial)
     if struck is None or arrived is None:
         return None
@@ -238,7 +240,7 @@ def _haunted(trial: Trial) -> str | None:
 
 
 def _attempted(trial: Trial) -> str | None:
-    """The source holds aborted records beside committed ones and markers."""
+    """Prove that the source holds aborted records besides committed ones and markers."""
     held = sum(p.lso - p.start for p in trial.report.source.partitions)
     aborted = held - trial.report.source_records
     return (
@@ -255,7 +257,7 @@ def _is(entry: Entry, outcome: Declared) -> bool:
 def _at_each_step(
     kind: str, does: str, expected: Mapping[Step, tuple[str | None, ...]]
 ) -> Iterator[Trouble]:
-    """A fault inside the worker, once at each step of the second transaction."""
+    """Yield a fault inside the worker at each step of the second transaction."""
     for step in (one for one in Step if one in expected):
         name = f"{kind}-{step}".replace("_", "-")
         plan = {"faults": [f"{kind}@transaction=2,step={step}"]}
@@ -277,15 +279,15 @@ _WORKER_LOST: Mapping[Step, tuple[str, ...]] = {
     Step.OFFSET_SENT: ("hidden", "", "", "gaps", "gaps"),
     Step.COMMITTED: ("", "", "", "", ""),
 }
-"""Exactly-once aborts the open transaction, and its records are hidden. At-least-once repeats
-records that were in the log before their offset was. At-most-once loses records whose offset was in
-the log before they were."""
+"""Exactly-once aborts the open transaction, which hides its records. At-least-once repeats records
+that reached the log before their offset. At-most-once loses records whose offset reached the log
+before them."""
 
 _NO_TRANSACTIONS = (None, None, None, None)
 
 
 def _network(request: str, how: str, *expected: str | None, **plan: Any) -> Trouble:
-    """A request of the second transaction is hurt on its way."""
+    """Damage a request of the second transaction on its way."""
     fault = f"network@transaction=2,request={request},how={how}"
     title = f"a request ({request}) is {how}"
     return Trouble(
@@ -294,16 +296,18 @@ def _network(request: str, how: str, *expected: str | None, **plan: Any) -> Trou
 
 
 def _ghost(request: str, title: str, *expected: str | None, **plan: Any) -> Trouble:
-    """A request of the second transaction arrives when the third one has written (KAFKA-17754)."""
+    """Let a request of the second transaction arrive when the third one has written
+    (KAFKA-17754)."""
     fault = f"network@transaction=2,request={request},how=ghost,seconds=60"
     plan["faults"] = [fault, *plan.get("faults", ())]
-    # One partition: without transactions nothing else tells what follows in the same producer.
+    # One partition: without transactions, nothing else shows which requests follow in the same
+    # producer.
     return Trouble(f"ghost-{request}", title, {**plan, "partitions": 1}, _haunted, expected)
 
 
 def _broker(role: str, how: str) -> Trouble:
-    """The broker that leads a role's partition is struck in the second transaction. Without
-    transactions, the moment decides whether records are repeated or lost."""
+    """Strike the leader of a role's partition in the second transaction. Without transactions,
+    timing decides whether records are repeated or lost."""
     keeps = {
         "source": "leads the source",
         "sink": "leads the sink",
@@ -476,14 +480,15 @@ SMALL = frozenset(
         ("at_most_once", "crash-offset-sent"),
     }
 )
-"""A first look: each guarantee's typical damage, and a reader that drops repeats."""
+"""A first impression: each guarantee's typical damage, and a reader that drops repeats."""
 
 
 def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS) -> list[Cell]:
-    """The cells of the matrix that fit any of `only` (`guarantee=NAME,fault=NAME`).
+    """Return the cells of the matrix that match any of `only` (`guarantee=NAME,fault=NAME`).
 
-    A name also fits those that begin with it: `fault=crash` is every crash. Cells that need more
-    than `brokers` are left out. Raises UsageError for an unknown name, and when no cell is left.
+    A name also matches longer names that begin with it: `fault=crash` is every crash. Cells that
+    need more than `brokers` are left out. Raises UsageError for an unknown name, or if no cell is
+    left.
     """
     found = [
         _cell(promise, trouble, expected)
@@ -504,7 +509,8 @@ def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS)
 
 
 def _expected_of(promise: Promise, trouble: Trouble) -> str | None:
-    """The expectation in the words of `Trouble.expected`. None: nothing to try."""
+    """Return the expectation in the words of `Trouble.expected`; None if there is nothing to
+    try."""
     own = [one.name for one in PROMISES if one.like is None]
     if promise.like is None:
         return trouble.expected[own.index(promise.name)]

@@ -17,7 +17,8 @@ START_TIMEOUT_S = 60.0
 
 @contextmanager
 def dashboard(settings: Settings, port: int) -> Iterator[str]:
-    """The dashboard as a child process, ready when the block starts, gone when it ends."""
+    """Start the dashboard as a child process; it is ready when the block starts and gone when it
+    ends."""
     log = settings.home / "dashboard.log"
     command = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""The jars of ivy.xml, fetched once by the Apache Ivy that PySpark ships.
+"""The jars of ivy.xml, fetched once with the Apache Ivy in PySpark.
 
 Run as `python -m topicproof.backend.services.jars`.
 """
@@ -26,9 +26,9 @@ CONFIGURATIONS = (BROKER, SPARK, TOOLS, STREAMS)
 
 
 def ensure_jars(settings: Settings) -> None:
-    """Fetch the missing jars of ivy.xml. Several processes may call this at once.
+    """Fetch missing jars of ivy.xml. Several processes may call this at once.
 
-    Raises SetupError, with Ivy's last lines, if it fails.
+    Raises SetupError with Ivy's last lines if it fails.
     """
     definition = ROOT / "ivy.xml"
     digest = hashlib.sha256(definition.read_bytes()).hexdigest()
@@ -45,7 +45,7 @@ def ensure_jars(settings: Settings) -> None:
 
 
 def jar_files(settings: Settings, configuration: str) -> list[Path]:
-    """The jars of one configuration of ivy.xml. Missing ones are fetched."""
+    """Return the jars of one configuration of ivy.xml. Missing ones are fetched."""
     ensure_jars(settings)
     return sorted((settings.jars / configuration).glob("*.jar"))
 

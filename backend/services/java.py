@@ -18,7 +18,7 @@ REMEDY = (
 
 
 def java() -> str:
-    """Path of the java command. Raises SetupError if there is none or it is too old."""
+    """Return the path of the java command. Raises SetupError if there is none or it is too old."""
     home = os.environ.get("JAVA_HOME")
     command = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if command is None:

@@ -1,8 +1,8 @@
-"""A real Apache Kafka as child processes: KRaft, combined roles, one broker by default, three on
-request.
+"""A real Apache Kafka as child processes: KRaft with combined roles, one broker by default, three
+on request.
 
-It listens on loopback only and keeps its data in the folder it is given, so that a restart finds
-every topic again.
+It listens only on loopback and keeps its data in a given folder, so a restart finds every topic
+again.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ rootLogger.appenderRef.file.ref = file
 
 @dataclass
 class EmbeddedBroker:
-    """One node of the embedded cluster, which is broker and controller at once."""
+    """One node of the embedded cluster, both broker and controller."""
 
     node: int
     folder: Path
     port: int
-    """For clients."""
+    """Port for clients."""
     controller_port: int
     peers_port: int
-    """For the other brokers."""
+    """Port for the other brokers."""
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -76,20 +76,20 @@ class EmbeddedKafka:
     jars: Sequence[Path]
     brokers: int = 1
     overrides: dict[str, str] = field(default_factory=dict)
-    """Server properties that win over ours, for tests that need a special broker."""
+    """Server properties that override ours, for tests that need a special broker."""
     nodes: list[EmbeddedBroker] = field(default_factory=list)
     links: Links | None = None
     """The proxy between several brokers."""
     fronts: dict[int, int] = field(default_factory=dict)
-    """The port of the proxy, by the port for peers that it forwards to."""
+    """The proxy's port, by the peer port that it forwards to."""
 
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def start(self) -> None:
-        """Raises SetupError: no Java, no disk space, or a broker that does not start (with the end
-        of its log)."""
+        """Start all brokers. Raises SetupError: no Java, no disk space, or a broker that does not
+        start (with the end of its log)."""
         command = java()
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
@@ -176,7 +176,7 @@ class EmbeddedKafka:
         )
 
     def stop(self) -> None:
-        """Ask every broker to stop, then make sure that it did."""
+        """Ask every broker to stop, then make sure that it has."""
         for node in self.nodes:
             if node.process is not None and node.process.poll() is None:
                 node.process.send_signal(signal.SIGTERM)
@@ -193,14 +193,14 @@ class EmbeddedKafka:
         return [node.process.pid for node in self.nodes if node.process is not None]
 
     def _node_of(self, port: int, front: int) -> int | None:
-        """The node whose process has the connection from this local port to that one."""
+        """Return the node whose process has the connection from this local port to that one."""
         for node in self.nodes:
             if node.process is not None and connects(node.process.pid, port, front):
                 return node.node
         return None
 
     def _cluster_id(self) -> str:
-        """The id the data was formatted with; a new one for an empty folder."""
+        """Return the id that the data was formatted with; a new one for an empty folder."""
         path = self.folder / "cluster.id"
         if not path.exists():
             path.write_text(urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
@@ -245,8 +245,8 @@ class EmbeddedKafka:
         )
         replicas, in_sync = str(min(3, self.brokers)), str(min(2, self.brokers))
         clients = f"PLAINTEXT://127.0.0.1:{node.port}"
-        # Controllers tell each other where they listen, besides the voters' list: they go there
-        # once they know.
+        # Controllers also tell each other where they listen, and then use these addresses instead
+        # of the voters' list.
         controller = f"CONTROLLER://127.0.0.1:{self.fronts[node.controller_port]}"
         peers, fronts = (
             [f"PEERS://127.0.0.1:{port}"] if self.brokers > 1 else []
@@ -281,8 +281,8 @@ class EmbeddedKafka:
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             "group.initial.rebalance.delay.ms": "0",
             "log.retention.ms": "-1",
-            # As large as the kernel allows: with Kafka's 100 kB a request of a megabyte wakes the
-            # broker ten times.
+            # As large as the kernel allows: with Kafka's 100 kB, a request of 1 MB wakes the broker
+            # ten times.
             "socket.receive.buffer.bytes": "-1",
             "socket.send.buffer.bytes": "-1",
             "num.network.threads": "2",

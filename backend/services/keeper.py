@@ -1,8 +1,8 @@
-"""Kafka and Spark while anybody needs them: given by address, or embedded and shared.
+"""Kafka and Spark while any command needs them: at given addresses, or embedded and shared.
 
 The embedded ones belong to one keeper process per home. Every command that needs them holds a
 connection to the keeper, which the kernel closes however the command ends. After the last one the
-keeper stops Kafka and Spark, and ends. So a kill -9 leaves nothing behind, and two commands at once
+keeper stops Kafka and Spark, and ends. So a kill -9 leaves nothing behind, and concurrent commands
 share one warm Spark.
 """
 
@@ -46,12 +46,12 @@ KEEPER_START_TIMEOUT_S = 10.0
 KEEPER_STOP_TIMEOUT_S = 2 * STOP_TIMEOUT_S
 """How long an earlier keeper may take to stop Spark, then Kafka."""
 BUSY = 75
-"""The exit code of a keeper that found another one (EX_TEMPFAIL of sysexits.h)."""
+"""The exit code of a keeper that found another keeper (EX_TEMPFAIL of sysexits.h)."""
 
 
 @dataclass(frozen=True)
 class Services:
-    """Where Kafka and Spark answer, until the `with` block ends."""
+    """The addresses of Kafka and Spark, until the `with` block ends."""
 
     bootstrap: str
     spark_remote: str
@@ -80,7 +80,8 @@ def services(
     spark: bool = True,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Iterator[Services]:
-    """Kafka and Spark, started if they are embedded and not running yet. `say` receives progress.
+    """Provide Kafka and Spark; embedded ones are started if they are not running yet. `say`
+    receives progress.
 
     Raises SetupError if one of them cannot be started.
     """
@@ -104,9 +105,9 @@ def services(
 
 @contextmanager
 def brokers(settings: Settings) -> Iterator[Callable[[int, str], str]]:
-    """Hurt single brokers of this home's embedded Kafka by `handle(node, do)`, which returns a
-    description. `do` is kill, pause, isolate or heal. Brokers still hurt when the block or this
-    process ends are healed.
+    """Yield `handle(node, do)`, which hurts single brokers of this home's embedded Kafka and
+    returns a description. `do` is kill, pause, isolate or heal. Brokers still hurt when the block
+    or this process ends are healed.
 
     Raises UsageError for a given Kafka, SetupError if a broker does not come back.
     """
@@ -159,7 +160,7 @@ def _ask(
 
 
 def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
-    """Connect to this home's keeper. Start one if there is none."""
+    """Connect to this home's keeper, and start one if there is none."""
     deadline = time.monotonic() + KEEPER_START_TIMEOUT_S
     started: int | None = None
     busy = 0
@@ -177,7 +178,7 @@ def _connect(settings: Settings, say: Callable[[str], None]) -> socket.socket:
             if code not in (0, BUSY):
                 raise _no_keeper(settings)
             if code == BUSY:
-                # Another keeper accepts no connection: it is starting or, the second time, ending.
+                # Another keeper accepts no connection: it is starting, or the second time, ending.
                 busy += 1
                 if busy == 1:
                     deadline += KEEPER_STOP_TIMEOUT_S
@@ -218,7 +219,7 @@ def _start_keeper(settings: Settings) -> int:
 
 
 def _exit_code(pid: int) -> int | None:
-    """None while the child runs."""
+    """Return the exit code of a child; None while it runs."""
     ended, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None
 
@@ -232,7 +233,7 @@ class Keeper:
     spark: EmbeddedSpark | None = None
     users: int = 0
     hurt: set[int] = field(default_factory=set)
-    """Brokers that a user killed, paused or isolated on purpose. They count as alive."""
+    """Brokers that a user deliberately killed, paused or isolated. They count as alive."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -325,8 +326,8 @@ class Keeper:
         }
 
     def _handle(self, node: int, do: str, hurt: set[int]) -> str:
-        """Kill, pause, isolate or heal an embedded broker. Returns a description. `hurt`: the
-        brokers that this user hurt."""
+        """Kill, pause, isolate or heal an embedded broker. Returns a description. `hurt`: brokers
+        hurt by this user."""
         with self.lock:
             if self.kafka is None or not 1 <= node <= len(self.kafka.nodes):
                 raise SetupError(f"The embedded Kafka has no broker {node}.")
@@ -357,8 +358,7 @@ class Keeper:
         self._record().write_text(json.dumps(started))
 
     def end_leftovers(self) -> None:
-        """Kill the processes that a keeper left running when it was killed. Reused process ids are
-        left alone."""
+        """Kill processes that a killed keeper left running. Reused process ids are left alone."""
         if not self._record().exists():
             return
         for pid, created in json.loads(self._record().read_text()).items():
@@ -392,7 +392,7 @@ def main() -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Another keeper was quicker. The starter of this one connects to it.
+            # Another keeper was faster. The process that started this one connects to it.
             sys.exit(BUSY)
         keeper = Keeper(settings)
         keeper.end_leftovers()

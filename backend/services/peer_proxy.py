@@ -2,7 +2,7 @@
 clients still reach it.
 
 Each broker advertises a port of this process to its peers, and its own port to clients. The proxy
-forwards all bytes to the broker's own port, unread.
+forwards all bytes unread to the broker's own port.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ HOST = "127.0.0.1"
 READ_BYTES = 65_536
 
 Ends = tuple[int | None, int]
-"""The source node of a connection (None: unknown) and its target node."""
+"""A connection's source node (None: unknown) and target node."""
 
 
 class Links(threading.Thread):
-    """The links of one cluster, in a thread of their own. `node_of` gives the node whose process
-    has the connection from a local port to another, or None."""
+    """The links of one cluster, in their own thread. `node_of` returns the node whose process has
+    the connection from a local port to another, or None."""
 
     def __init__(self, node_of: Callable[[int, int], int | None]) -> None:
         super().__init__(name="links", daemon=True)
         self.node_of = node_of
         self.apart: set[int] = set()
-        """The isolated nodes."""
+        """Isolated nodes."""
         self.loop = asyncio.new_event_loop()
         self.servers: list[asyncio.Server] = []
         self.open: dict[asyncio.Task[None], Ends] = {}
@@ -39,7 +39,7 @@ class Links(threading.Thread):
         self.loop.close()
 
     def listen(self, node: int, port: int) -> int:
-        """A new port that forwards to this port of a node. Raises OSError."""
+        """Open a new port that forwards to this port of a node. Raises OSError."""
         return asyncio.run_coroutine_threadsafe(self._listen(node, port), self.loop).result()
 
     def cut(self, node: int) -> None:

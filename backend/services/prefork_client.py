@@ -1,7 +1,7 @@
 """Asks for a fork (see prefork_server.py). Spark starts this program as its Python; it lives as
 long as the fork.
 
-It imports the standard library alone, so it starts in a few milliseconds.
+It imports only the standard library, so it starts in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def ask(
     detached: bool = False,
 ) -> tuple[socket.socket, int]:
     """Run `arguments` (a module and its arguments) in a fork. Returns a connection that ends with
-    the fork, and its process id.
+    the fork, and the fork's process id.
 
     `streams`: the descriptors of its standard streams. `detached`: it outlives the prefork server.
     Raises OSError if no server answers at `address`.
@@ -51,7 +51,7 @@ def ask(
 
 
 def main(address: str, python: str, arguments: list[str]) -> None:
-    """`arguments` are Python's own. Anything but `-m module` goes to `python` itself."""
+    """Run Python's `arguments` in a fork. Anything but `-m module` goes to `python` itself."""
     try:
         if arguments[:1] != ["-m"]:
             raise OSError

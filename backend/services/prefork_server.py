@@ -1,13 +1,13 @@
-"""Python processes of Spark and of runs, forked from one that has done the imports.
+"""Python processes of Spark and of runs, forked from a process with all imports done.
 
 A streaming query starts two Python daemons: one plans the sink, one commits each batch. Each would
-import PySpark, Arrow and the sink again, 3.4 s in every run. Here one process, started with the
-Spark server, imports them once. Spark's Python executable (`EXECUTABLE`) passes its arguments,
-environment and standard streams to that process, which forks and runs the module. The dashboard
-starts runs in the same way (launch.py) and saves 1.2 s.
+import PySpark, Arrow and the sink again, which takes 3.4 s in every run. Here one process, started
+with the Spark server, imports them once. Spark's Python executable (`EXECUTABLE`) passes its
+arguments, environment and standard streams to that process, which forks and runs the module. The
+dashboard starts runs in the same way (launch.py) and saves 1.2 s.
 
 No thread is started and no client opened before the fork, so forking is safe. If the process does
-not answer, the executable becomes an ordinary Python: slower, and otherwise the same.
+not answer, the executable becomes an ordinary Python: slower, but otherwise the same.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ exec "{python}" -I -S "{client}" "{address}" "{python}" "$@"
 
 
 def write_executable(path: Path, address: Path) -> None:
-    """Write the file to be named as PYSPARK_PYTHON of a server whose forks are served at
-    `address`."""
+    """Write the PYSPARK_PYTHON file of a server whose forks are served at `address`."""
     client = Path(__file__).with_name("prefork_client.py")
     path.write_text(EXECUTABLE.format(python=sys.executable, client=client, address=address))
     path.chmod(0o700)
@@ -67,7 +66,7 @@ def serve(address: str) -> None:
     # imported modules each time: 100 ms.
     gc.collect()
     gc.freeze()
-    # No parent waits for the children: a client sees the end of its connection.
+    # No parent waits for the children: clients notice the end of their connection.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     unfinished = Path(f"{address}.new")
     unfinished.unlink(missing_ok=True)
@@ -88,7 +87,7 @@ def serve(address: str) -> None:
 def _become(connection: socket.socket) -> Never:
     """Run the caller's module with its environment, folder and streams.
 
-    The connection stays open as long as this process or a child of it lives.
+    The connection stays open while this process or one of its children lives.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     head, streams, _, _ = socket.recv_fds(connection, LENGTH_BYTES, 3)

@@ -1,4 +1,4 @@
-"""Child processes of the services: how they start and end, and their ports."""
+"""Child processes of the services: their start, end and ports."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def await_start(
     timeout_s: float,
     *logs: Path,
 ) -> None:
-    """Wait until a process is ready. Raises SetupError, with the end of its log, if it ends first
-    or takes too long."""
+    """Wait until a process is ready. Raises SetupError with the end of its log if it ends first or
+    takes too long."""
 
     def look() -> tuple[bool, bool]:
         return ready(), process is None or process.poll() is not None
@@ -39,7 +39,8 @@ def await_start(
 
 
 def end_of_log(*logs: Path) -> str:
-    """The last lines of the first log that has any, without the frames of Java's stack traces."""
+    """Return the last lines of the first log that has any, without the frames of Java stack
+    traces."""
     for path in logs:
         text = path.read_text(errors="replace") if path.exists() else ""
         lines = [line for line in text.splitlines() if not line.startswith(("\tat ", "\t..."))]
@@ -60,8 +61,8 @@ def end_process(process: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOU
 
 @contextmanager
 def giving_way() -> Iterator[None]:
-    """Processes started in this block do not preempt others when a thread wakes (SCHED_BATCH on
-    Linux). Elsewhere, and where it is forbidden, nothing changes.
+    """Keep processes started in this block from preempting others when a thread wakes (SCHED_BATCH
+    on Linux). Elsewhere, or if it is forbidden, nothing changes.
 
     A transaction is about 15 requests, and each wakes two or three threads of the broker. On a
     machine shared with Spark this saves a fifth of the context switches.
@@ -70,7 +71,7 @@ def giving_way() -> Iterator[None]:
         yield
         return
     policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
-    # A child inherits the policy of this thread. A running Java has many threads to change.
+    # A child inherits this thread's policy. A running Java would have many threads to change.
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
@@ -81,7 +82,7 @@ def giving_way() -> Iterator[None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different loopback ports that nothing listens on."""
+    """Return different loopback ports that nothing listens on."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -93,15 +94,15 @@ def free_ports(count: int) -> list[int]:
 
 
 def listens(port: int) -> bool:
-    """Whether anything listens on this loopback port."""
+    """Return whether anything listens on this loopback port."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def connects(pid: int, port: int, to: int) -> bool:
-    """Whether a process has a connection from this local port to that one. The local port alone is
-    not enough: connections to different ports may share it."""
+    """Return whether a process has a connection from this local port to that one. The local port
+    alone is ambiguous: connections to different ports may share it."""
     with suppress(psutil.Error):
         for one in psutil.Process(pid).net_connections("tcp"):
             if one.laddr and one.raddr and (one.laddr.port, one.raddr.port) == (port, to):

@@ -1,4 +1,4 @@
-"""The Spark Connect server, as a child process or given by address, and the sessions on it.
+"""The Spark Connect server, as a child process or at a given address, and its sessions.
 
 One long-lived server serves many short-lived clients: a warm JVM runs the same pipeline twice as
 fast as a cold one.
@@ -37,15 +37,14 @@ SESSION_TIMEOUT_S = 60
 """A killed client's session, and its queries, end after this long."""
 
 CONNECT_RETRIES, CONNECT_BACKOFF_MS = 4, 1_000
-"""How often a server that does not answer is asked again, within about 3 s. Spark's own patience is
-10 minutes, which suits a network that comes back, and not a server on this machine that has
-died."""
+"""A server that does not answer is asked again this often, within about 3 s. Spark's default of 10
+minutes suits a network that comes back, but not a dead server on this machine."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 COMPILER = "-XX:ThreadPriorityPolicy=1 -XX:CompilerThreadPriority=10 -XX:ReservedCodeCacheSize=512m"
-"""Java compiles what it runs often, for minutes, in threads that took a third of the processor time
-of a short run: they give way to the run (10 is their nice value), and what they compiled once is
-not thrown away for want of room."""
+"""Java compiles hot code for minutes, in threads that took a third of the processor time of a short
+run. Now they give way to the run (10 is their nice value), and compiled code is not discarded for
+lack of space."""
 
 
 @dataclass
@@ -58,11 +57,11 @@ class EmbeddedSpark:
     port: int = 0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     forks: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    """What the server's Python processes are forked from."""
+    """The process from which the server's Python processes are forked."""
 
     @property
     def python(self) -> Path:
-        """What the server starts as its Python."""
+        """The server's Python executable."""
         return self.folder / "python"
 
     @property
@@ -74,8 +73,8 @@ class EmbeddedSpark:
         return self.folder / "server.log"
 
     def start(self) -> None:
-        """Raises SetupError: no Java, no disk space, or a server that does not start (with the end
-        of its log)."""
+        """Start the server. Raises SetupError: no Java, no disk space, or a server that does not
+        start (with the end of its log)."""
         java()
         self.folder.mkdir(parents=True, exist_ok=True)
         require_disk_space(self.folder)
@@ -133,14 +132,14 @@ class EmbeddedSpark:
         with self.log.open("wb") as output:
             self.forks = subprocess.Popen(
                 [sys.executable, "-m", "topicproof.backend.services.prefork_server", str(address)],
-                # Never written to. It closes when this process ends, in whatever way.
+                # Never written to. It closes when this process ends, however that happens.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,
-                # As Spark sets it for its workers, whose hashes must agree; and no thread before
-                # the fork.
+                # Spark sets the seed for its workers too, and hashes must agree. No thread may
+                # start before the fork.
                 env={
                     **os.environ,
                     **_python_path(),
@@ -156,8 +155,8 @@ class EmbeddedSpark:
 
     def _conf(self) -> dict[str, str]:
         return {
-            # Two tasks a core: one that ends a transaction waits for brokers most of that time.
-            # Eight tries a task: a fault that kills a Python worker must not end the query.
+            # Two tasks a core: a task that ends a transaction mostly waits for brokers. Eight tries
+            # a task: a fault that kills a Python worker must not end the query.
             "spark.master": f"local[{2 * self.cores},8]",
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(self.port),
@@ -169,10 +168,11 @@ class EmbeddedSpark:
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": str(2 * self.cores),
-            # Spark decides on broadcasts by Parquet's compressed size, far below that in memory.
+            # Spark decides on broadcasts by Parquet's compressed size, far below the size in
+            # memory.
             "spark.sql.autoBroadcastJoinThreshold": "-1",
             "spark.sql.streaming.stopTimeout": "30s",
-            # For each file of a checkpoint, two a batch, Spark's default starts `stat` and `chmod`.
+            # Spark's default starts `stat` and `chmod` for each checkpoint file, two files a batch.
             "spark.sql.streaming.checkpointFileManagerClass": (
                 "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
             ),
@@ -185,8 +185,8 @@ class EmbeddedSpark:
             },
             "spark.speculation": "false",
             "spark.log.level": "WARN",
-            # A verdict takes over a hundred generated classes: the default of 100 would compile
-            # them again each time.
+            # A verdict needs over a hundred generated classes: with the default of 100 they are
+            # compiled again each time.
             "spark.sql.codegen.cache.maxEntries": "2000",
         }
 
@@ -203,8 +203,8 @@ class EmbeddedSpark:
 
 
 def connect(remote: str) -> SparkSession:
-    """A new session of its own on the server. Raises SparkError when nothing answers there."""
-    # A proxy of the environment is not used for this machine.
+    """Open a new session on the server. Raises SparkError when nothing answers there."""
+    # The environment's proxy is not used for this machine.
     proxied = urlsplit(remote).hostname not in LOOPBACK
     try:
         channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
@@ -212,8 +212,8 @@ def connect(remote: str) -> SparkSession:
         raise SparkError(
             f"{remote} is no address of a Spark Connect server. Check SPARK_REMOTE."
         ) from error
-    # As `SparkSession.builder.remote` does, which takes no channel: what `pyspark.sql.functions`
-    # build is for Connect.
+    # As in `SparkSession.builder.remote`, which accepts no channel: makes `pyspark.sql.functions`
+    # build columns for Connect.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     session = ConnectSession.builder.channelBuilder(channel).create()
     client = session.client
@@ -222,7 +222,7 @@ def connect(remote: str) -> SparkSession:
         client.set_retry_policies(
             [DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=CONNECT_BACKOFF_MS)]
         )
-        # The error that follows tells it. The filter stays: the server may go away later.
+        # The error below reports it. The filter stays: the server may go away later.
         warnings.filterwarnings("ignore", ".*RETRIES_EXCEEDED")
         session.version  # noqa: B018  the first question to the server; creating a session asks nothing
         if proxied:
@@ -239,7 +239,7 @@ def connect(remote: str) -> SparkSession:
 
 @contextmanager
 def spark_session(remote: str) -> Iterator[SparkSession]:
-    """A new session until the block ends. Raises SparkError if nothing answers there."""
+    """Open a new session until the block ends. Raises SparkError if nothing answers there."""
     session = connect(remote)
     try:
         yield session
@@ -248,7 +248,7 @@ def spark_session(remote: str) -> Iterator[SparkSession]:
 
 
 def session_id(session: SparkSession) -> str:
-    """The session's id on its server, by which the queries of a killed client are found."""
+    """Return the session's id on its server, used to find the queries of a killed client."""
     return str(session.session_id)  # type: ignore[attr-defined]
 
 
@@ -258,6 +258,6 @@ def first_line(error: BaseException) -> str:
 
 
 def _python_path() -> dict[str, str]:
-    """The variables by which each Python process of the server finds this project."""
+    """Return the variables with which the server's Python processes find this project."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}

@@ -1,5 +1,4 @@
-"""From rows to transactions: which inputs go into one, and whether the offsets of the rows follow
-each other.
+"""From rows to transactions: which inputs share one, and whether the rows' offsets are consecutive.
 
 Nothing here asks Kafka.
 """
@@ -22,7 +21,7 @@ Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Contents:
-    """What one transaction holds. All attempts of it share these."""
+    """The contents of one transaction. All its attempts share them."""
 
     sequence: int
     first: int
@@ -30,7 +29,7 @@ class Contents:
     following: int
     """The offset that the transaction commits."""
     metadata: str
-    """What the group keeps beside that offset."""
+    """The metadata that the group keeps beside that offset."""
     inputs: int
     outputs: Sequence[Output]
 
@@ -44,14 +43,14 @@ class Batcher:
         self.position = position
         """Where the last transaction ended."""
         self.expected = position.offset
-        """The offset of the next row, if nothing is missing."""
+        """The offset of the next row, if none is missing."""
         self.outputs: list[Output] = []
         self.inputs = self.weight = self.size = 0
         self.last = -1
         """The offset of the last input in `outputs`."""
 
     def holes(self, offsets: Offsets) -> list[tuple[int, int]]:
-        """The expected offset and the row's offset, wherever rows do not follow each other.
+        """Return the expected offset and the row's offset, wherever rows are not consecutive.
 
         Raises ShuffledInput for falling offsets.
         """
@@ -66,7 +65,7 @@ class Batcher:
         return [(int(expected[n]), int(offsets[n])) for n in np.flatnonzero(offsets > expected)]
 
     def take(self, offsets: Offsets, new: Outputs) -> Iterator[Contents]:
-        """Add inputs, and give each transaction that they fill: it ends at the input that reaches
+        """Add inputs, and yield each transaction that they fill. It ends at the input that reaches
         a limit."""
         begin = record = weight = size = 0
         while begin < offsets.size:

@@ -1,22 +1,22 @@
 """A database table as the sink: `df.writeStream.format("database-transactional")`, through
 SQLAlchemy.
 
-The argument of backend/sink/exactly_once.py, with a database in Kafka's place: each transaction
-holds the outputs of some inputs *and* the source offset that follows them. The offset lies in the
-table `topicproof_offsets` of the same database, and is compared and set. If it is no longer what
-this task read, another writer has gone on, and this task's transaction is rolled back. So after a
-killed worker, a repeated task or batch, or a lost checkpoint, each input's outputs are there once.
-Continuity, faults and the journal are as in that sink. The generation lies beside the offset and is
-compared with it, so a worker of a stopped or restarted query commits nothing more.
+The argument is that of backend/sink/exactly_once.py, with a database in Kafka's place. Each
+transaction holds the outputs of some inputs *and* the source offset that follows them. The offset
+lies in the table `topicproof_offsets` of the same database, and is compared and set. If it is no
+longer the offset that this task read, another writer has gone on, and this task's transaction is
+rolled back. So each input's outputs are there once, even after a killed worker, a repeated task or
+batch, or a lost checkpoint. Continuity, faults and the journal work as in that sink. The generation
+lies beside the offset and is compared too, so a worker of a stopped or restarted query commits
+nothing more.
 
-`exactly_once` appends. `at_least_once` upserts by lineage, and commits the offset afterwards:
-inputs may be processed again, but if the transformation is deterministic, their rows are there
-once.
+`exactly_once` appends. `at_least_once` upserts by lineage, and commits the offset afterwards.
+Inputs may be processed again, but with a deterministic transformation their rows are there once.
 
-Options: those of backend/sink/exactly_once.py (the brokers are asked about holes in the source, and
-for the journal), and
+Options: those of backend/sink/exactly_once.py (the brokers serve the journal and questions about
+holes in the source), and
 
-- `url` (required): as SQLAlchemy writes it, such as `sqlite:////var/out.db` or
+- `url` (required): in SQLAlchemy's form, such as `sqlite:////var/out.db` or
   `postgresql+psycopg://user@host/name`.
 - `topic` (required): the table.
 - `guarantee` (exactly_once): or at_least_once.
@@ -42,7 +42,7 @@ from topicproof.validators.finding import Guarantee
 
 
 class DatabaseSink(DataSource):
-    """Registered with `spark.dataSource.register`; the module's docstring has the options."""
+    """Registered with `spark.dataSource.register`; the module's docstring lists the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +66,7 @@ class DatabaseSink(DataSource):
         return DatabaseWriter(sink, url, self.hooks())
 
     def given(self) -> Mapping[str, str]:
-        """The options that are the sink's own."""
+        """Return the sink's own options."""
         return self.options
 
     def hooks(self) -> MakeHooks:

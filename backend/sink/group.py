@@ -1,4 +1,4 @@
-"""What the consumer group says about one source partition, and how it fences: steps 1 and 2 of
+"""The consumer group's offset of one source partition, and its fencing: steps 1 and 2 of
 backend/sink/exactly_once.py."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from topicproof.backend.sink.position import (
 from topicproof.backend.sink.task import SinkTask
 
 JOURNAL_TAIL = 5_000
-"""Entries at the end of the journal in which a writer looks for its own last one."""
+"""A writer looks for its own last entry in this many entries at the journal's end."""
 TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 
 
@@ -47,7 +47,8 @@ class GroupPosition:
         self.consumer = self._consumer(READ_COMMITTED)
 
     def read(self) -> Position:
-        """The position to go on from. Raises OffsetMissing, OffsetsMoved, Fenced and SinkError."""
+        """Return the position to continue from. Raises OffsetMissing, OffsetsMoved, Fenced and
+        SinkError."""
         try:
             answer = self.committed()
         except OffsetMissing:
@@ -59,13 +60,13 @@ class GroupPosition:
         if found.sequence > 0 and not self.task.hooks.entries:
             return found
         self.is_moved(found)
-        # A sequence is never used twice, even if somebody else has set the offset.
+        # No sequence is used twice, even if the offset was set by other means.
         used = self.known.sequence if self.known else 0
         return Position(max(found.sequence, used), found.offset)
 
     def committed(self) -> TopicPartition:
-        """The group's committed offset and its metadata. Raises Fenced if the query has a later
-        generation, OffsetMissing and SinkError."""
+        """Return the group's committed offset and its metadata. Raises Fenced if the query has a
+        later generation, OffsetMissing and SinkError."""
         sink, where = self.task.sink, self.task.where
         asked = [TopicPartition(*self.task.source)]
         if sink.generation and sink.journal is not None:
@@ -84,8 +85,8 @@ class GroupPosition:
         return answer
 
     def require(self, offset: int) -> None:
-        """Another producer may have held the transactional id meanwhile. Raises Fenced if it has
-        committed."""
+        """Require that the group's offset is still `offset`. Another producer may have held the
+        transactional id meanwhile. Raises Fenced if it has committed."""
         if self.committed().offset != offset:
             raise Fenced(f"{self.task.name} was taken over by another producer, which went on.")
 
@@ -103,13 +104,13 @@ class GroupPosition:
 
     @cached_property
     def metadata(self) -> Any:
-        """The group's name for the broker. The consumer never joins the group, so this never
+        """The group's name for the broker. Cached: the consumer never joins the group, so it never
         changes, and each lookup wakes a client thread."""
         return self.consumer.consumer_group_metadata()
 
     @cached_property
     def known(self) -> Position | None:
-        """The position that the journal knows; None without a journal."""
+        """The position in the journal; None without a journal."""
         sink = self.task.sink
         if sink.journal is None:
             return None
@@ -119,7 +120,7 @@ class GroupPosition:
         )
 
     def is_moved(self, found: Position) -> bool:
-        """Whether the group's offset disagrees with the journal. Raises OffsetsMoved unless
+        """Return whether the group's offset disagrees with the journal. Raises OffsetsMoved unless
         offsetsForced is set."""
         if self.known is None or agree(found, self.known):
             return False
@@ -128,7 +129,7 @@ class GroupPosition:
         return True
 
     def confirm_hole(self, first: int, row: int) -> None:
-        """A fetch from `first`, at the isolation level of the rows, must return exactly `row`.
+        """Fetch from `first`, at the isolation level of the rows: the result must be exactly `row`.
 
         Raises SourceGap.
         """
@@ -159,8 +160,8 @@ class GroupPosition:
 
     @cached_property
     def _reader(self) -> Consumer:
-        """Reads the source at the isolation level of the rows. The group's offsets are always read
-        at read_committed."""
+        """A reader of the source at the isolation level of the rows. The group's offsets are always
+        read at read_committed."""
         isolation = self.task.sink.source_isolation
         return self.consumer if isolation == READ_COMMITTED else self._consumer(isolation)
 

@@ -1,6 +1,6 @@
 """Hooks at each step of a transaction. The plain sinks use NoHooks.
 
-`backend/faults/injecting.py` has sinks whose hooks cause faults. Nothing here knows of them.
+The sinks of `backend/faults/injecting.py` have hooks that cause faults. Nothing here knows of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from topicproof.backend.sink.options import SinkOptions
 
 
 class Step(StrEnum):
-    """A step of a transaction, or of its counterpart under the other guarantees."""
+    """A step of a transaction, or its counterpart under the other guarantees."""
 
     BEGUN = "begun"
     PRODUCING = "producing"
@@ -22,33 +22,33 @@ class Step(StrEnum):
     PRODUCED = "produced"
     """All records are in the log; nothing is committed."""
     OFFSET_SENT = "offset_sent"
-    """The next source offset is part of the transaction; without transactions it is committed."""
+    """The next source offset is in the transaction; without transactions it is committed."""
     COMMITTING = "committing"
-    """The commit of the transaction has been sent, and its answer not received."""
+    """The commit of the transaction was sent, but its answer was not received."""
     COMMITTED = "committed"
-    """The answer to the commit was received; the journal does not have it yet."""
+    """The answer to the commit was received, but the journal does not have it yet."""
     DECLARED = "declared"
     """The journal has the outcome."""
 
 
 class Hooks(Protocol):
-    """What acts in one source partition within one task."""
+    """Hooks of one source partition within one task."""
 
     entries: list[Entry]
-    """The journal's entries; empty if the hooks did not need to read it."""
+    """The journal's entries; empty if the hooks need none."""
 
     def prepare(self) -> None:
-        """Called once, before the committed offset is read."""
+        """Prepare; called once, before the committed offset is read."""
 
     def client_settings(self) -> Mapping[str, int]:
-        """Settings that the hooks need of the transactional producer: librdkafka's names, with
-        underscores for dots."""
+        """Return settings that the hooks need in the transactional producer: librdkafka's names,
+        with underscores for dots."""
 
     def defended(self) -> bool:
-        """Whether the sink defends itself against requests that arrive late (KAFKA-17754)."""
+        """Return whether the sink defends itself against late requests (KAFKA-17754)."""
 
     def is_due(self, step: Step, sequence: int) -> bool:
-        """Whether the hooks want to act at this step of this transaction."""
+        """Return whether the hooks want to act at this step of this transaction."""
 
     def reach(
         self,
@@ -58,22 +58,22 @@ class Hooks(Protocol):
         journal: JournalWriter | None,
         flush: Callable[[], None],
     ) -> None:
-        """A step was reached. `inputs` are the transaction's first offset and the one after its
-        last; `flush` sends what is queued."""
+        """Act on a step. `inputs` are the transaction's first offset and the one after its last;
+        `flush` sends queued records."""
 
     def before_commit(self, sequence: int, attempt: int, flush: Callable[[], None]) -> None:
-        """The outputs are sent. Raises TransactionAborted to abort this attempt."""
+        """Act after the outputs are sent. Raises TransactionAborted to abort this attempt."""
 
     def take_extra_value(self) -> bytes | None:
-        """The value of an additional record for the first input of this attempt, or None."""
+        """Return the value of an extra record for the first input of this attempt, or None."""
 
     def drop_extra_value(self) -> None:
-        """A dead letter replaced the input: add no more records."""
+        """Add no more records: a dead letter replaced the input."""
 
 
 MakeHooks = Callable[[SinkOptions, tuple[str, int], str, str], Hooks]
-"""Makes the hooks of a writer from the sink's options, source topic and partition, name in the
-journal, and task token. Spark pickles it."""
+"""Makes a writer's hooks from the sink's options, source topic and partition, name in the journal,
+and task token. Spark pickles it."""
 
 
 class NoHooks:

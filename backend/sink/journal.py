@@ -1,11 +1,11 @@
 """The journal: a topic for each run, in which the sink declares its transactions and their
 outcomes.
 
-It is not transactional, so it survives what it describes. One acknowledged record per task before
-its first produce, one per transaction sent without waiting and flushed at the task's end: the cost
-is per task. A transaction without an outcome is unknown, and is settled from the log. A fault
-claims itself here before it fires, because the process it strikes is the one that would have
-remembered.
+It is not transactional, so it survives the transactions that it describes. Each task writes one
+acknowledged record before its first produce. Each transaction adds one, sent without waiting and
+flushed at the task's end, so the cost is per task. A transaction without an outcome is unknown, and
+the log settles it. A fault is claimed here before it fires, because the process that it strikes
+could not remember it.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 
 
 class Declared(StrEnum):
-    """The outcome of a transaction, as the sink declares it."""
+    """A transaction's outcome as the sink declares it."""
 
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
     FENCED = "FENCED"
-    """Another producer has taken the transactional id over, and settles it."""
+    """Another producer took over the transactional id, and settles the transaction."""
     UNKNOWN = "UNKNOWN"
 
 
 @dataclass(frozen=True)
 class TaskStarted:
-    """A Spark task took a source partition over and is about to produce."""
+    """A Spark task took over a source partition and is about to produce."""
 
     task: str
     transactional_id: str
     source_topic: str
     source_partition: int
     sequence: int
-    """Of its first transaction."""
+    """Sequence of its first transaction."""
     next_offset: int
     """The group's committed offset at that moment."""
 
@@ -64,7 +64,7 @@ class TransactionEnded:
     attempt: int
     outcome: Declared
     reason: str
-    """Why it was not committed or is unknown; empty if committed."""
+    """Why it is aborted, fenced or unknown; empty if committed."""
     inputs: int
     records: int
     next_offset: int
@@ -84,12 +84,12 @@ class Told(StrEnum):
     """How far the run's process is with a fault."""
 
     DONE = "DONE"
-    """It is under way; the waiting worker may go on."""
+    """The fault is under way; the waiting worker may continue."""
     STRUCK = "STRUCK"
-    """It has struck, once more."""
+    """The fault struck once more."""
     HEALED = "HEALED"
     FAILED = "FAILED"
-    """It cannot be done."""
+    """The fault is impossible."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ def decode(value: bytes) -> Entry:
 
 
 class JournalWriter:
-    """Appends to a run's journal. Raises ClusterError when an entry that must be acknowledged is
-    not."""
+    """Appends to a run's journal. Raises ClusterError when a required acknowledgement does not
+    arrive."""
 
     def __init__(self, address: Address, topic: str) -> None:
         self.topic = topic
@@ -158,7 +158,7 @@ class JournalWriter:
             raise ClusterError(f"The journal {self.topic} could not be written: {why}.")
 
     def close(self) -> None:
-        """Send what is still queued: a failed task must not lose its declarations."""
+        """Send queued entries: a failed task must not lose its declarations."""
         self.producer.flush(TIMEOUT_S)
         self.producer.close()
 
@@ -167,7 +167,7 @@ class JournalWriter:
 
 
 def append_to_journal(address: Address, topic: str, entry: Entry) -> None:
-    """One acknowledged entry. Raises ClusterError."""
+    """Append one acknowledged entry. Raises ClusterError."""
     writer = JournalWriter(address, topic)
     try:
         writer.append_acknowledged(entry)
@@ -176,7 +176,7 @@ def append_to_journal(address: Address, topic: str, entry: Entry) -> None:
 
 
 class JournalReader:
-    """Reads a run's journal from its beginning, or from its last `tail` entries. `news` gives the
+    """Reads a run's journal from its beginning, or from its last `tail` entries. `news` yields the
     entries since the last call."""
 
     def __init__(self, address: Address, topic: str, tail: int | None = None) -> None:
@@ -187,14 +187,13 @@ class JournalReader:
         self.next_offset: int | None = None
 
     def news(self) -> Iterator[Entry]:
-        """Entries up to the end of the topic at this moment. Raises ClusterError when the journal
+        """Yield entries up to the current end of the topic. Raises ClusterError when the journal
         cannot be read."""
-        # Up to the high watermark: the client says "end of partition" once, and not again while
-        # nothing new arrives.
+        # Up to the high watermark: the client reports "end of partition" only once until new
+        # entries arrive.
         start, end = self._bounds()
         if self.next_offset is None:
-            # By number: looking the beginning up by itself, a client that has just started waits
-            # 0.5 s first.
+            # By number: a new client that looks up the beginning itself first waits 0.5 s.
             self.next_offset = start if self.tail is None else max(start, end - self.tail)
             self.consumer.assign([TopicPartition(self.topic, 0, self.next_offset)])
         while self.next_offset < end:
@@ -222,7 +221,7 @@ class JournalReader:
 
 
 def read_journal(address: Address, topic: str, tail: int | None = None) -> list[Entry]:
-    """Everything in the journal now, or its last `tail` entries."""
+    """Return all entries of the journal, or its last `tail` entries."""
     reader = JournalReader(address, topic, tail)
     try:
         return list(reader.news())
@@ -233,7 +232,7 @@ def read_journal(address: Address, topic: str, tail: int | None = None) -> list[
 def last_attempt(
     entries: Iterable[Entry], source_topic: str, source_partition: int, sequence: int
 ) -> int:
-    """The number of attempts at this transaction in the journal; 0 if there are none."""
+    """Return the number of attempts at this transaction in the journal; 0 if there are none."""
     return max(
         (
             entry.attempt

@@ -1,5 +1,5 @@
-"""Where a sink's records say which input they come from: in headers of each, or in one header for a
-pack of them."""
+"""How a sink's records name their inputs: in headers of each record, or in one header for a
+pack."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, formatted
 
 Headers = list[tuple[str, bytes]]
 Place = Callable[[int], bytes]
-"""Gives `topic/partition/offset` of an input, from the number that an Output has for it."""
+"""Returns `topic/partition/offset` of an input, from its number in an Output."""
 
 
 def offset_in(source: tuple[str, int]) -> Place:
-    """The place of an input whose number is its offset."""
+    """Return the place of an input whose number is its offset."""
     beginning = "{}/{}/".format(*source).encode()
     return lambda offset: b"%b%d" % (beginning, offset)
 
@@ -31,7 +31,7 @@ def offset_in(source: tuple[str, int]) -> Place:
 def records_of(
     task: SinkTask, place: Place, outputs: Iterable[Output], more: Headers
 ) -> Iterator[Record]:
-    """The records of outputs, each made when it is asked for."""
+    """Return the records of outputs lazily."""
     if task.sink.lineage == OFF:
         return ((topic, key, value, headers) for _, _, topic, key, value, headers in outputs)
     return (
@@ -41,17 +41,17 @@ def records_of(
 
 
 class Packer:
-    """Lets the first record of each pack carry the lineage of all."""
+    """Puts the lineage of each pack on its first record."""
 
     def __init__(self, source: tuple[str, int]) -> None:
         self.source = source
         self.packed = 0
-        """How often. Records without a key take turns in the partitions by it."""
+        """Number of calls. Records without a key rotate through the partitions by it."""
 
     def pack(
         self, topic: str, count: int, outputs: Sequence[Output], more: Headers
     ) -> Iterable[Placed]:
-        """The records of outputs to one topic of `count` partitions."""
+        """Return the records of outputs to one topic of `count` partitions."""
         self.packed += 1
         # Column by column: zip(*outputs) takes twice as long.
         keys = [one[3] for one in outputs]
@@ -65,7 +65,7 @@ class Packer:
 
 
 def by_topic(outputs: Sequence[Output]) -> Iterable[tuple[str, Sequence[Output]]]:
-    """The outputs by their topic, in their order."""
+    """Group the outputs by topic, in their order."""
     topics = [one[2] for one in outputs]
     if topics and topics.count(topics[0]) == len(topics):
         return [(topics[0], outputs)]
@@ -82,8 +82,8 @@ def packs_of(
     indices: Sequence[int],
     sink_partitions: np.ndarray[Any, np.dtype[np.int64]],
 ) -> Iterator[tuple[int, bytes]]:
-    """The packs of records that go to these partitions of one topic: the position of each pack's
-    first record, and the value of its header."""
+    """Yield the packs of records for these partitions of one topic: the position of each pack's
+    first record, and its header's value."""
     order = np.argsort(sink_partitions, kind="stable")
     places, outputs = np.asarray(offsets, np.int64)[order], np.asarray(indices, np.int64)[order]
     borders = np.flatnonzero(np.diff(sink_partitions[order])) + 1

@@ -1,4 +1,4 @@
-"""The sinks' options, checked. backend/sink/exactly_once.py has a list of them."""
+"""The sinks' checked options. backend/sink/exactly_once.py lists them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORD, PACKED, OFF = "record", "packed", "off"
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of the sink, checked. Raises UsageError naming the option."""
+    """The sink's checked options. Raises UsageError naming the wrong one."""
 
     bootstrap: str
     client: Mapping[str, str]
@@ -33,7 +33,7 @@ class SinkOptions:
     acks: str
     lineage: str
     """RECORD: each record's headers name its input. PACKED: the first record of many names the
-    inputs of all (validators/lineage/packs.py). OFF: no header of ours."""
+    inputs of all (validators/lineage/packs.py). OFF: none of our headers."""
     records_per_transaction: int
     bytes_per_transaction: int
     transaction_timeout_ms: int
@@ -49,7 +49,7 @@ class SinkOptions:
         return Address(self.bootstrap, self.client)
 
     def refuse_packed(self, what: str) -> None:
-        """For sinks that cannot. Raises UsageError."""
+        """Refuse packed lineage, for sinks that cannot write it. Raises UsageError."""
         if self.lineage == PACKED:
             raise UsageError(f"{FORMAT}: lineage is {PACKED}, and {what}. Choose {RECORD}.")
 

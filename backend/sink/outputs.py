@@ -1,4 +1,4 @@
-"""The outputs that input rows ask for, taken from whole Arrow columns."""
+"""The outputs of input rows, taken from whole Arrow columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REMEDY_SHUFFLED = (
 )
 Headers = Sequence[tuple[str, bytes | None]]
 Output = tuple[int, int, str, bytes | None, bytes | None, Headers]
-"""Its input (the offset), its index among that input's outputs, topic, key, value, headers"""
+"""The input (its offset), the index among that input's outputs, topic, key, value, headers."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Outputs:
 
     records: list[Output]
     ends: np.ndarray[Any, np.dtype[np.int64]]
-    """Where in `records` each input's outputs end."""
+    """Where each input's outputs end in `records`."""
     weights: np.ndarray[Any, np.dtype[np.int64]]
     """Number of outputs up to and including each input. An input without outputs counts as one, so
-    that many of them fill a transaction too."""
+    many of them also fill a transaction."""
     sizes: np.ndarray[Any, np.dtype[np.int64]]
     """Bytes of keys and values up to and including each input."""
 
@@ -49,7 +49,7 @@ def require_columns(schema: StructType) -> None:
 
 
 def only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[str, int]:
-    """The one source partition of these rows. Raises ShuffledInput when there are several."""
+    """Return the one source partition of these rows. Raises ShuffledInput if there are several."""
     topics, partitions = pc.unique(batch.column("topic")), pc.unique(batch.column("partition"))
     found = (topics[0].as_py(), partitions[0].as_py())
     if len(topics) > 1 or len(partitions) > 1 or (known is not None and found != known):
@@ -60,8 +60,8 @@ def only_source(batch: pa.RecordBatch, known: tuple[str, int] | None) -> tuple[s
 
 
 def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
-    """The outputs of the rows. Raises UsageError if an output is null or has no topic."""
-    # Column by column: row by row, this took more processor time than the rest of a transaction.
+    """Return the outputs of the rows. Raises UsageError if an output is null or has no topic."""
+    # Column by column: row by row took more processor time than the rest of a transaction.
     offsets = batch.column("offset").to_numpy()
     if "outputs" in batch.schema.names:
         lists = batch.column("outputs")
@@ -93,12 +93,12 @@ def outputs_of(batch: pa.RecordBatch, default_topic: str | None) -> Outputs:
 
 
 def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """As a numpy array, with 0 for null."""
+    """Return a numpy array, with 0 for null."""
     return np.asarray(pc.fill_null(column, 0).to_numpy(zero_copy_only=False), np.int64)
 
 
 def _topics(own: pa.Array | None, default: str | None, total: int) -> list[str]:
-    """Where each output goes."""
+    """Return the topic of each output."""
     named = [None] * total if own is None else own.to_pylist()
     if default is None and None in named:
         raise UsageError(f"{FORMAT}: an output names no topic, and the option topic is not set.")
@@ -106,7 +106,7 @@ def _topics(own: pa.Array | None, default: str | None, total: int) -> list[str]:
 
 
 def _headers(own: pa.Array | None, total: int) -> list[Headers]:
-    """The outputs' own headers."""
+    """Return the outputs' own headers."""
     if own is None or own.null_count == total:
         return [()] * total
     return [

@@ -1,8 +1,7 @@
-"""Where a writer stands: as the group's committed offset says, and as the journal says.
+"""A writer's position, according to the group's committed offset and to the journal.
 
-The two are written by different means. Where they differ, somebody has moved the group's offset: by
-hand, or by putting back an old copy of the brokers' data. Going on from there would repeat inputs
-or skip them.
+The two are written independently. If they differ, the group's offset was moved: by hand, or by
+restoring an old copy of the brokers' data. Continuing from there would repeat or skip inputs.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from topicproof.backend.sink.journal import Declared, Entry, TaskStarted, Transa
 @dataclass(frozen=True, order=True)
 class Position:
     sequence: int
-    """Of the last committed transaction; 0 before the first, and if the offset was set by other
-    means."""
+    """Sequence of the last committed transaction; 0 before the first, or if the offset was set by
+    other means."""
     offset: int
-    """Of the next input."""
+    """Offset of the next input."""
 
 
 def journalled(entries: Iterable[Entry], name: str) -> Position | None:
-    """The furthest position of a transactional id in the journal; None if it has no entry."""
+    """Return the furthest position of a transactional id in the journal; None if it has no
+    entry."""
     known: Position | None = None
     for entry in entries:
         if isinstance(entry, TaskStarted) and entry.transactional_id == name:
@@ -39,14 +39,14 @@ def journalled(entries: Iterable[Entry], name: str) -> Position | None:
             found = Position(entry.sequence, entry.next_offset)
         else:
             continue
-        # The later entry of one sequence wins: a writer with offsetsForced began there.
+        # The later entry of a sequence wins: a writer with offsetsForced began there.
         if known is None or found.sequence >= known.sequence:
             known = found
     return known
 
 
 def agree(found: Position, known: Position | None) -> bool:
-    """Whether the group's offset is where the journal says, or ahead by undeclared transactions
+    """Return whether the group's offset matches the journal, or is ahead by undeclared transactions
     (their worker was killed before its last entries were sent)."""
     if known is None or found.offset == known.offset:
         return True
@@ -54,7 +54,7 @@ def agree(found: Position, known: Position | None) -> bool:
 
 
 def moved(group: str, where: str, found: int, known: Position) -> OffsetsMoved:
-    """The error for a group's offset that does not agree with the journal."""
+    """Return the error for a group's offset that disagrees with the journal."""
     how = "back" if found < known.offset else "forward"
     then = "repeat" if found < known.offset else "leave out"
     first, last = sorted((found, known.offset))
@@ -67,7 +67,7 @@ def moved(group: str, where: str, found: int, known: Position) -> OffsetsMoved:
 
 
 def generation_partition(journal: str) -> TopicPartition:
-    """The partition whose committed offset is the group's generation. No group processes its
+    """Return the partition whose committed offset is the group's generation. No group processes its
     records."""
     return TopicPartition(journal, 0)
 
@@ -75,7 +75,7 @@ def generation_partition(journal: str) -> TopicPartition:
 def next_generation(cluster: Cluster, group: str, journal: str) -> int:
     """Begin a new generation of a group, so that workers of earlier ones end before they write.
 
-    Gives its number, from 1. Raises ClusterError.
+    Returns its number, from 1. Raises ClusterError.
     """
     partition = generation_partition(journal).partition
     generation = cluster.committed(group, journal).get(partition, 0) + 1

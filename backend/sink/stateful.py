@@ -3,38 +3,36 @@
 
 Why it is exactly-once
 ----------------------
-A stateful stage shuffles, so a task holds outputs of many source partitions. What it makes of a
-batch depends on state in the checkpoint. Here the checkpoint *is* the truth about what was
-processed, and the batch is the fence. Each shuffle partition has a transactional id and, in the
-consumer group, a committed offset that counts batches. Each transaction holds all outputs of one
-batch in one shuffle partition *and* the offset batch id + 1, with the query's id. Per Spark task:
+A stateful stage shuffles, so a task holds outputs of many source partitions. Its outputs depend on
+state in the checkpoint. Here the checkpoint *is* the truth about processed inputs, and the batch is
+the fence. Each shuffle partition has a transactional id and, in the consumer group, a committed
+offset that counts batches. Each transaction holds all outputs of one batch in one shuffle partition
+*and* the offset batch id + 1, with the query's id. Per Spark task:
 
 1. `init_transactions()` fences the earlier holder of the transactional id and settles its
    transaction.
-2. Only then is the committed offset read. Equal to the batch's id: write. One above: the batch is
-   in the sink, this is a replay, skip it. Anything else, or another query's id: the checkpoint is
-   not the one that wrote this sink, and CheckpointMismatch says what to do. An offset that carries
-   no query was set by hand, unless it is the floor: OffsetsMoved refuses it where the journal says
-   another.
-3. Begin, produce, send the offset, commit. A partition without outputs commits its offset all the
-   same.
+2. The committed offset is read only now. Equal to the batch's id: write. One above: the batch is in
+   the sink and this is a replay, so skip it. Anything else, or another query's id: another
+   checkpoint wrote this sink, and CheckpointMismatch says what to do. An offset without a query was
+   set by hand, unless it is the floor: OffsetsMoved refuses it if the journal has another.
+3. Begin, produce, send the offset, commit. A partition without outputs commits its offset too.
 
-The offsets belong to the topic of the option `batches`, which holds no record: only its partitions
-count, as many as Spark's shuffle has. Making a run commits offset 0 for each, so an absent one is
+The offsets belong to the topic of the option `batches`, which holds no record. It only needs as
+many partitions as Spark's shuffle. Creating a run commits offset 0 for each, so an absent offset is
 an error, never a fresh start.
 
-A checkpoint that was put back by exactly one batch looks like a replay. So the offset's metadata
-also holds a sum over the batch's outputs, and a replay with other outputs is refused. Two cases
-remain outside the guarantee. A state that was put back by one batch may make the very same outputs
-from other inputs. A transformation that is not deterministic has its replays refused, although
-nothing is wrong.
+A checkpoint restored to one batch earlier looks like a replay. So the offset's metadata also holds
+a sum over the batch's outputs, and a replay with other outputs is refused. Two cases remain outside
+the guarantee. A state restored to one batch earlier may produce the very same outputs from other
+inputs. Replays of a transformation that is not deterministic are refused, although nothing is
+wrong.
 
-The driver's `commit()` notes in the group how far each source partition is processed: information
-for people and tools, read by nobody here.
+The driver's `commit()` records in the group how far each source partition is processed. This is for
+people and tools; nothing here reads it.
 
-Input: the rows of backend/sink/exactly_once.py, in any order and of any source partition; an output
-keeps the place of the input that it stems from as its lineage. Options: those of that sink, where
-recordsPerTransaction and bytesPerTransaction have no meaning (a batch is a transaction: bound it
+Input: the rows of backend/sink/exactly_once.py, in any order and of any source partition. The
+lineage of an output is the place of its input. Options: those of that sink, except that
+recordsPerTransaction and bytesPerTransaction have no effect (a batch is a transaction: limit it
 with the source's maxOffsetsPerTrigger), and
 
 | option | meaning | default |
@@ -78,8 +76,8 @@ def batches_topic(group: str) -> str:
 
 
 def commit_batch_floor(cluster: Cluster, group: str, partitions: int) -> str:
-    """Make the topic that counts the group's batches, and commit 0 for each partition. Gives its
-    name."""
+    """Create the topic that counts the group's batches, and commit 0 for each partition. Returns
+    its name."""
     topic = batches_topic(group)
     cluster.create_topic(topic, partitions)
     cluster.commit_offsets(group, topic, dict.fromkeys(range(partitions), 0))
@@ -87,7 +85,7 @@ def commit_batch_floor(cluster: Cluster, group: str, partitions: int) -> str:
 
 
 class KafkaStatefulSink(DataSource):
-    """Registered with `spark.dataSource.register`; the module's docstring has the options."""
+    """Registered with `spark.dataSource.register`; the module's docstring lists the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -109,7 +107,7 @@ class KafkaStatefulSink(DataSource):
         return KafkaStatefulWriter(sink, own or batches_topic(sink.group), self.hooks())
 
     def given(self) -> Mapping[str, str]:
-        """The options that are the sink's own."""
+        """Return the sink's own options."""
         return self.options
 
     def hooks(self) -> MakeHooks:
@@ -118,12 +116,11 @@ class KafkaStatefulSink(DataSource):
 
 @dataclass
 class BatchReceipt(Receipt):
-    """What one task did with one batch. `source` is the batches' topic and the shuffle
+    """The result of one task for one batch. `source` is the batches' topic and the shuffle
     partition."""
 
     reached: dict[str, dict[int, int]] = field(default_factory=dict)
-    """By source topic and partition: the offset that follows the last input that these outputs stem
-    from."""
+    """By source topic and partition: the offset after the last input of these outputs."""
 
 
 class KafkaStatefulWriter(DataSourceStreamArrowWriter):
@@ -162,7 +159,7 @@ class KafkaStatefulWriter(DataSourceStreamArrowWriter):
                 cluster.commit_offsets(self.sink.group, topic, offsets)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to undo: every transaction was settled by its own task."""
+        """Undo nothing: each task settled its own transactions."""
 
 
 class BatchPosition(GroupPosition):
@@ -172,15 +169,15 @@ class BatchPosition(GroupPosition):
         super().__init__(task)
         self.query, self.batch = query, batch
         self.sum = ""
-        """Over the outputs of the last committed batch."""
+        """Sum over the outputs of the last committed batch."""
 
     def read(self) -> Position:
-        """The batch's number is also the sequence of the last committed transaction. Raises
-        CheckpointMismatch as well."""
+        """Return the position: the batch's number is also the sequence of the last committed
+        transaction. Also raises CheckpointMismatch."""
         answer = self.committed()
         query, _, self.sum = (answer.metadata or "").partition(" ")
         if not query:
-            # The floor, or set by hand.
+            # This is the floor, or was set by hand.
             self.is_moved(Position(0, answer.offset))
         if query and query != self.query:
             raise CheckpointMismatch(
@@ -222,7 +219,7 @@ class BatchWriter(TransactionWriter):
         super().__init__(task, self.batches, delivery, self.reached)
         self.outputs: list[Output] = []
         self.sum = 0
-        """Over the outputs, whatever their order."""
+        """Sum over the outputs, in any order."""
 
     def accept(self, batch: pa.RecordBatch) -> None:
         places = zip(

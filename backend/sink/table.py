@@ -1,4 +1,4 @@
-"""The tables of a database sink: one of outputs, and one of the groups' offsets."""
+"""A database sink's tables: one of outputs, and one of the groups' offsets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from topicproof.validators.finding import Guarantee
 
 DATABASE_FORMAT = "database-transactional"
 LOCK_TIMEOUT_S = 60
-"""How long a writer waits for SQLite, which lets one write at a time."""
+"""How long a writer waits for SQLite, which allows one write at a time."""
 LINEAGE = ("source_topic", "source_partition", "source_offset", "output_index")
 
 OFFSETS = Table(
@@ -46,7 +46,7 @@ OFFSETS = Table(
 
 
 def rows_of(name: str) -> Table:
-    """The table of outputs: one row each, in the order in which they were written."""
+    """Return the table of outputs: one row each, in the order of writing."""
     return Table(
         name,
         MetaData(),
@@ -61,7 +61,7 @@ def rows_of(name: str) -> Table:
 
 
 def connect_database(url: str) -> Engine:
-    """Raises UsageError for what is no address of a database."""
+    """Create an engine. Raises UsageError for a malformed or unknown address."""
     try:
         waits = {"timeout": LOCK_TIMEOUT_S} if url.startswith("sqlite") else {}
         return create_engine(url, poolclass=NullPool, connect_args=waits)
@@ -81,7 +81,7 @@ def make_tables(
 ) -> None:
     """Make the table of outputs, and set the group's first offset by source topic and partition.
 
-    Called once, before the first start. Raises SinkError, and changes nothing, if the group has
+    Call this once, before the first start. Raises SinkError and changes nothing if the group has
     begun already or the database does not answer.
     """
     outputs = rows_of(table)
@@ -95,8 +95,8 @@ def make_tables(
 
 
 def begin(url: str, group: str, floor: Mapping[tuple[str, int], int]) -> None:
-    """Set the group's first offset in these source partitions. Raises SinkError as `make_tables`
-    does."""
+    """Set the group's first offset in these source partitions. Raises the same SinkError as
+    `make_tables`."""
     engine = connect_database(url)
     begun = [
         dict(zip(OFFSETS.columns.keys(), (group, topic, partition, offset, 0, 0), strict=True))
@@ -115,8 +115,8 @@ def begin(url: str, group: str, floor: Mapping[tuple[str, int], int]) -> None:
 
 
 def require_no_table(url: str, table: str) -> None:
-    """Raises SinkError if the database does not answer, or has such a table: a verdict covers all
-    of its rows."""
+    """Raises SinkError if the database does not answer, or has such a table. A verdict covers all
+    rows of a table."""
     engine = connect_database(url)
     with answering(engine):
         there = inspect(engine).has_table(table)
@@ -127,7 +127,8 @@ def require_no_table(url: str, table: str) -> None:
 
 
 def committed_offsets(url: str, group: str, topic: str) -> dict[int, int]:
-    """The offset of the group's next input, by partition of a source topic. Raises SinkError."""
+    """Return the offset of the group's next input, by partition of a source topic. Raises
+    SinkError."""
     asked = select(OFFSETS.c.partition, OFFSETS.c.next_offset).where(
         OFFSETS.c.group_id == group, OFFSETS.c.topic == topic
     )
@@ -137,7 +138,7 @@ def committed_offsets(url: str, group: str, topic: str) -> dict[int, int]:
 
 
 def set_generation(url: str, group: str, generation: int) -> None:
-    """From now on no worker of an earlier generation commits anything. Raises SinkError."""
+    """Keep workers of earlier generations from committing anything. Raises SinkError."""
     engine = connect_database(url)
     with answering(engine), engine.begin() as connection:
         connection.execute(
@@ -146,7 +147,7 @@ def set_generation(url: str, group: str, generation: int) -> None:
 
 
 def drop_tables(url: str, table: str, group: str) -> None:
-    """Remove a table of outputs, and what its group had committed. Raises SinkError."""
+    """Remove a table of outputs and its group's offsets. Raises SinkError."""
     drop_table(url, rows_of(table))
     engine = connect_database(url)
     with answering(engine), engine.begin() as connection:
@@ -161,18 +162,18 @@ def drop_table(url: str, table: Table) -> None:
 
 
 def shown_url(url: str) -> str:
-    """A database's address, without a password."""
+    """Return a database's address, without a password."""
     return shown(connect_database(url))
 
 
 def shown(engine: Engine) -> str:
-    """The database's address, without a password."""
+    """Return the database's address, without a password."""
     return engine.url.render_as_string(hide_password=True)
 
 
 @contextmanager
 def answering(engine: Engine) -> Iterator[None]:
-    """Raises SinkError, in the database's own words, for what the database refuses."""
+    """Raise SinkError, in the database's own words, for a refusal inside the block."""
     try:
         yield
     except DBAPIError as error:
@@ -180,5 +181,5 @@ def answering(engine: Engine) -> Iterator[None]:
 
 
 def said(error: DBAPIError) -> str:
-    """The database's own words, without the statement and its values."""
+    """Return the database's own words, without the statement and its values."""
     return str(error.orig).splitlines()[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""One source partition within one Spark task: its names, and what it tells the hooks and the
+"""One source partition within one Spark task: its names, and its reports to the hooks and the
 journal."""
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class SinkTask:
         self.source = (topic, partition)
         self.where = f"{topic}-{partition}"
         self.name = f"{sink.prefix}-{topic}-{partition}"
-        """The transactional id. Without transactions, the journal still uses this name."""
+        """The transactional id. The journal also uses this name when there are no transactions."""
         self.token = uuid.uuid4().hex[:8]
         self.hooks = hooks(sink, self.source, self.name, self.token)
         self.journal: JournalWriter | None = None
 
     def open_journal(self, contents: Contents) -> None:
-        """Declare, before the first transaction, that this task is about to write."""
+        """Declare before the first transaction that this task is about to write."""
         if self.journal is None and self.sink.journal is not None:
             self.journal = JournalWriter(self.sink.address, self.sink.journal)
             self.journal.append_acknowledged(
@@ -54,7 +54,7 @@ class SinkTask:
         self.hooks.reach(step, contents.sequence, inputs, self.journal, flush)
 
     def flush(self) -> None:
-        """Wait until the journal has everything. Raises ClusterError."""
+        """Wait until the journal holds every entry. Raises ClusterError."""
         if self.journal is not None:
             self.journal.flush()
 

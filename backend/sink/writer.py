@@ -1,4 +1,4 @@
-"""What a Spark task does with its rows: take the source partition over, and commit transaction by
+"""A Spark task's work on its rows: take over the source partition, then commit transaction by
 transaction."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DELIVERIES: dict[Guarantee, Callable[[SinkTask, GroupPosition, Place], Delivery]
 
 @dataclass
 class Receipt(WriterCommitMessage):
-    """What one task did. `source` is None for a task that got no rows."""
+    """The result of one task. `source` is None for a task that got no rows."""
 
     source: tuple[str, int] | None
     inputs: int
@@ -66,10 +66,10 @@ class TransactionWriter:
         self.task, self.group, self.delivery, self.receipt = task, group, delivery, receipt
         self.opened = ExitStack()
         self.position = Position(0, 0)
-        """Where the group stood when this task took the source partition over."""
+        """The group's position when this task took over the source partition."""
 
     def __enter__(self) -> Self:
-        """Take the source partition over: fence, then ask what is committed."""
+        """Take over the source partition: fence, then ask what is committed."""
         with ExitStack() as stack:
             stack.callback(self.group.close)
             stack.callback(self.delivery.close)
@@ -84,7 +84,7 @@ class TransactionWriter:
         self.opened.close()
 
     def commit(self, contents: Contents) -> None:
-        """One transaction: try again after a failed attempt, as often as allowed."""
+        """Commit one transaction; retry a failed attempt as often as allowed."""
         task = self.task
         attempt = last_attempt(task.hooks.entries, *task.source, contents.sequence)
         while attempt < task.sink.attempts_max:
@@ -121,7 +121,7 @@ class TransactionWriter:
 
 
 class PartitionWriter(TransactionWriter):
-    """Takes the rows of one source partition, in rising order."""
+    """Accepts the rows of one source partition, in rising order."""
 
     def __init__(self, task: SinkTask, group: GroupPosition, delivery: Delivery) -> None:
         super().__init__(task, group, delivery, Receipt(task.source, 0, 0, 0, 0))
@@ -132,7 +132,7 @@ class PartitionWriter(TransactionWriter):
         return self
 
     def accept(self, batch: pa.RecordBatch) -> None:
-        """Skip what is committed, and commit every transaction that is full."""
+        """Skip committed rows, and commit every full transaction."""
         offsets = batch.column("offset").to_numpy()
         first_new = int(np.searchsorted(offsets, self.batcher.position.offset))
         if first_new > 0 and self.receipt.skipped == 0:
@@ -162,7 +162,7 @@ class PartitionWriter(TransactionWriter):
 
 
 def delivery_of(task: SinkTask, group: GroupPosition, place: Place) -> Delivery:
-    """The delivery into Kafka that keeps the sink's guarantee."""
+    """Return the delivery into Kafka for the sink's guarantee."""
     return DELIVERIES[task.sink.guarantee](task, group, place)
 
 

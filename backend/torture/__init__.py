@@ -1,1 +1,1 @@
-"""Random schedules of faults, judged all along."""
+"""Random schedules of faults, all of them judged."""

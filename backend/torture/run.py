@@ -1,4 +1,4 @@
-"""Schedules run one after the other, each judged from its sink, and failures made smaller."""
+"""Runs schedules, judges each from its sink, and shrinks failures."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from topicproof.backend.sink.journal import FaultFired, FaultTold
 from topicproof.backend.torture.schedule import Schedule, draw, smaller
 
 AT_ONCE = 2
-"""How many runs go on at a time: a run waits about as long as it works."""
+"""How many runs are active at a time: a run waits about as long as it works."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One schedule and what its run showed."""
+    """One schedule and the result of its run."""
 
     schedule: Schedule
     result: Result
 
     @property
     def surprises(self) -> tuple[str, ...]:
-        """Where it differs from what theory allows, one sentence each."""
+        """Differences from what theory allows, one sentence each."""
         return self.result.surprises
 
 
 class Torture:
-    """Tries schedules on the services of a home, until `stop`."""
+    """Tries schedules on a home's services, until `stop`."""
 
     def __init__(self, settings: Settings, services: Services, stop: threading.Event) -> None:
         self.settings = settings
@@ -47,7 +47,7 @@ class Torture:
         self.cluster = Cluster(services.address)
 
     def require_brokers(self, brokers: int) -> None:
-        """Raises UsageError for a cluster with fewer."""
+        """Raises UsageError for a cluster with fewer brokers."""
         found = how_many(self.cluster)
         if brokers > 1 and found < brokers:
             raise UsageError(
@@ -56,7 +56,7 @@ class Torture:
             )
 
     def try_one(self, schedule: Schedule) -> Tried | None:
-        """None when it was stopped before its end."""
+        """Run a schedule; None if it was stopped before its end."""
         result = run_cell(
             self.settings, self.services, self.history, self.cluster, _cell(schedule), self.stop
         )
@@ -65,7 +65,7 @@ class Torture:
     def try_all(
         self, schedules: Iterator[Schedule], ended: Callable[[Tried], None], at_once: int = AT_ONCE
     ) -> None:
-        """So many at a time. A schedule that strikes brokers has them to itself."""
+        """Run schedules, `at_once` at a time. A schedule that strikes brokers runs alone."""
         running: set[Future[Tried | None]] = set()
         with ThreadPoolExecutor(at_once) as pool:
             for schedule in schedules:
@@ -78,10 +78,10 @@ class Torture:
             _wait(running, 0, ended)
 
     def shrink(self, failed: Tried, tries: int, ended: Callable[[Tried], None]) -> Tried:
-        """The smallest schedule found in so many runs that still is a surprise.
+        """Return the smallest schedule found in `tries` runs that is still a surprise.
 
-        A failure may depend on the moment, so that one run without a surprise is no proof. What
-        comes out is a surprise all the same.
+        A failure may depend on timing, so one run without a surprise proves nothing. The result is
+        a surprise in any case.
         """
         smallest, left = failed, list(smaller(failed.schedule))
         while left and tries > 0 and not self.stop.is_set():
@@ -98,7 +98,7 @@ class Torture:
 def drawn(
     seed: int, brokers: int, runs: int | None, minutes: float | None, stop: threading.Event
 ) -> Iterator[Schedule]:
-    """The schedules of `seed`, `seed + 1` and so on, until there are so many, or time is over."""
+    """Yield the schedules of `seed`, `seed + 1` and so on, up to a number of runs or minutes."""
     ends = None if minutes is None else time.monotonic() + 60 * minutes
     number = 0
     while (runs is None or number < runs) and (ends is None or time.monotonic() < ends):
@@ -109,7 +109,7 @@ def drawn(
 
 
 def _cell(schedule: Schedule) -> Cell:
-    """What the matrix runs and judges."""
+    """Turn a schedule into a cell that the matrix can run and judge."""
     struck = len(schedule.strikes)
 
     def proof(trial: Trial) -> str:
@@ -139,7 +139,7 @@ def _cell(schedule: Schedule) -> Cell:
 def _wait(
     running: set[Future[Tried | None]], most: int, ended: Callable[[Tried], None]
 ) -> set[Future[Tried | None]]:
-    """Until no more than `most` go on. Raises what one of them raised."""
+    """Wait until at most `most` are running. Raises any error that one of them raised."""
     while len(running) > most:
         done, running = wait(running, return_when=FIRST_COMPLETED)
         for one in done:

@@ -1,13 +1,13 @@
-"""A schedule: a small run and several troubles of the matrix at once, drawn from a seed.
+"""A schedule: a small run under several troubles of the matrix at once, drawn from a seed.
 
-A schedule is text, so that a failure can be replayed and made smaller by hand:
+A schedule is text, so that failures can be replayed and shrunk by hand:
 
     exactly_once records=240 partitions=2 per_transaction=40 lineage=record: open@2 zombie@4
 
-The troubles are rows of the matrix (backend/matrix/table.py); the number behind `@` is the
-transaction that each strikes. What a guarantee may show is the union of what theory expects of it
-under each of them. So exactly-once must stay exact under any of them together, and the others may
-break only as their table says.
+The troubles are rows of the matrix (backend/matrix/table.py); the number after `@` is the
+transaction that each strikes. A guarantee may show the union of what theory expects of it under
+each trouble. So exactly-once must stay exact under any combination, and the others may break only
+as their table says.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from topicproof.backend.matrix.table import PROMISES, TABLE, Damage, Promise, Tr
 from topicproof.validators.finding import Guarantee
 
 TROUBLES_MAX = 3
-"""Spark gives a task up when it has failed four times."""
+"""Spark gives up a task after four failures."""
 _ALONE = frozenset({"none", "produce-overtaken"})
-"""Troubles that are not drawn: nothing, and one that needs transactions of 30,000 records."""
+"""Troubles that are never drawn: none, and one that needs transactions of 30,000 records."""
 _PROMISES = {one.name: one for one in PROMISES if one.like is None}
 _TROUBLES = {one.name: one for one in TABLE if one.name not in _ALONE}
 _STRIKES = re.compile(r"transaction=\d+")
@@ -38,18 +38,18 @@ _FORM = (
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is tried. `str` gives its text; `parse` reads it."""
+    """One run to try. `str` formats it, `parse` reads it."""
 
     name: str
-    """The promise's."""
+    """Name of the promise."""
     records: int
     partitions: int
     per_transaction: int
     lineage: str
     strikes: tuple[tuple[str, int], ...]
-    """Names of troubles, each with the transaction that it strikes."""
+    """Names of troubles, each with its transaction."""
     seed: int = 0
-    """Of the run's own draws: aborts."""
+    """Seed of the run's own random choices: aborts."""
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={getattr(self, name)}" for name in _SIZES)
@@ -62,7 +62,7 @@ class Schedule:
 
     @property
     def brokers(self) -> int:
-        """How many the cluster must have."""
+        """Number of brokers that the cluster must have."""
         return max((trouble.brokers for trouble in self.troubles), default=1)
 
     @property
@@ -76,17 +76,17 @@ class Schedule:
 
     @property
     def may(self) -> frozenset[Damage]:
-        """What the sink may show."""
+        """Damage that the sink may show."""
         words = (word.removesuffix("?") for word in self._words())
         return frozenset(Damage(word) for word in words if word != _REFUSED)
 
     @property
     def may_refuse(self) -> bool:
-        """Whether the sink may refuse to go on: the group's offset was moved."""
+        """Whether the sink may refuse to continue: the group's offset was moved."""
         return _REFUSED in self._words()
 
     def plan(self) -> dict[str, Any]:
-        """The fields of a RunPlan (backend/runs/plan.py)."""
+        """Return the fields of a RunPlan (backend/runs/plan.py)."""
         plan: dict[str, Any] = {name: getattr(self, name) for name in _SIZES}
         plan |= {"lineage": self.lineage, "seed": self.seed, **self.promise.plan}
         faults = []
@@ -108,7 +108,8 @@ _REFUSED = "refused"
 
 
 def draw(seed: int, brokers: int = 1) -> Schedule:
-    """The schedule of a seed, on a cluster with so many brokers. Half of all are exactly-once."""
+    """Draw a seed's schedule for a cluster of this many brokers. Half of all schedules are
+    exactly-once."""
     chance = random.Random(f"torture/{seed}")
     names = list(_PROMISES)
     promise = names[0] if chance.random() < 0.5 else chance.choice(names)
@@ -131,7 +132,7 @@ def draw(seed: int, brokers: int = 1) -> Schedule:
 
 
 def parse(text: str) -> Schedule:
-    """Raises UsageError for what is no schedule."""
+    """Parse a schedule. Raises UsageError for other text."""
     head, _, tail = text.partition(":")
     promise, *fields = head.split() or [""]
     given = dict(field.partition("=")[::2] for field in fields)
@@ -152,8 +153,8 @@ def parse(text: str) -> Schedule:
 
 
 def smaller(schedule: Schedule) -> Iterator[Schedule]:
-    """Schedules with one step less, the largest steps first: without a trouble, with one
-    partition, with fewer transactions, with lineage on each record."""
+    """Yield schedules that are one step smaller, the largest steps first: without a trouble, with
+    one partition, with fewer transactions, with lineage on each record."""
     for number in range(len(schedule.strikes)):
         yield replace(schedule, strikes=schedule.strikes[:number] + schedule.strikes[number + 1 :])
     if schedule.partitions > 1:

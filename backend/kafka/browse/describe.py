@@ -1,4 +1,4 @@
-"""A cluster and a topic: brokers, topics, leaders, settings. No record is read."""
+"""A cluster and a topic: brokers, topics, leaders, settings. Reads no records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERDICT_SETTINGS = (
     "retention.ms",
     "unclean.leader.election.enable",
 )
-"""Settings on which a verdict depends: what a topic still holds, and how safe it is."""
+"""Settings that affect a verdict: what a topic still holds, and how safe it is."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TopicShape:
     topic: str
     partitions: int
     replicas: int
-    """The fewest of any partition."""
+    """The smallest number of any partition."""
     out_of_sync: int
     """Partitions that lack an in-sync replica."""
 
@@ -54,13 +54,13 @@ class ClusterView:
     cluster: str
     brokers: tuple[Broker, ...]
     controller: int | None
-    """The leader of the metadata quorum; None if unknown, as before KRaft."""
+    """The leader of the metadata quorum; None if unknown, which it is before KRaft."""
     topics: tuple[TopicShape, ...]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The brokers of a partition."""
+    """A partition's brokers."""
 
     partition: int
     leader: int
@@ -112,7 +112,7 @@ def describe_cluster(address: Address) -> ClusterView:
 def describe_topic(
     address: Address, topic: str
 ) -> tuple[tuple[Placement, ...], tuple[Setting, ...]]:
-    """The topic's placements and settings; settings that are not the default come first.
+    """Return the topic's placements and settings; changed settings come first.
 
     Raises TopicError for a missing topic, ClusterError.
     """
@@ -140,8 +140,8 @@ def describe_topic(
 
 
 def cleanup_policy(kafka: Connection, topic: str) -> str:
-    """What Kafka removes from a topic, such as `delete after 7 days`; empty without the right to
-    ask."""
+    """Describe what Kafka removes from a topic, such as `delete after 7 days`; empty without the
+    right to ask."""
     try:
         answer = kafka.with_retries(
             lambda: kafka.admin.describe_configs(
@@ -162,7 +162,7 @@ def cleanup_policy(kafka: Connection, topic: str) -> str:
 
 
 def _controller(kafka: Connection) -> int | None:
-    """The quorum's answer. Since KRaft, brokers name any broker as the controller."""
+    """Return the quorum's leader. Since KRaft, brokers name any broker as the controller."""
     try:
         told = kafka.with_retries(kafka.admin.describe_metadata_quorum)
         leader: int = told["topics"][0]["partitions"][0]["leader_id"]

@@ -24,16 +24,17 @@ class Account:
     fate: Fate
     control: str | None
     held: bool
-    """The offset must hold a record."""
+    """Whether the offset must hold a record."""
     thinned: bool
-    """Compaction left some records of the batch: the offset may hold one."""
+    """Whether compaction left only some records of the batch, so the offset may hold one."""
     transactional: bool
     transaction: int | None
     producer_id: int | None
 
 
 def fate_of(account: Account, came: bool) -> Fate:
-    """The fate of one offset, if the range leaves it open or a reading contradicts it."""
+    """Return the fate of one offset: the range's, unless a committed or aborted record did not
+    arrive."""
     if account.fate not in (Fate.COMMITTED, Fate.ABORTED) or came:
         return account.fate
     return Fate.UNEXPLAINED if account.held else Fate.GONE
@@ -47,7 +48,7 @@ def why(
     came: bool,
     lso: int,
 ) -> str:
-    """One sentence: why a read_committed consumer receives the offset or not."""
+    """Explain in one sentence why a read_committed consumer does or does not receive the offset."""
     marker = transaction.marker_offset if transaction else None
     at = f" (marker at {marker:,})" if marker is not None else ""
     if account.control is not None and (fate in (Fate.MARKER, Fate.PENDING)):

@@ -1,4 +1,4 @@
-"""A topic at a glance, for `topicproof inspect`. Asked once, without Spark."""
+"""A topic at a glance, for `topicproof inspect`. One round of requests, without Spark."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class TransactionView:
     transactional_id: str | None
     """From a coordinator that still knows the producer, or from the coordinators' log."""
     reason: str | None
-    """Why it was aborted (`reasons`): declared, timeout, fenced, operator; None if it was not, or
-    without proof."""
+    """Why it was aborted (`reasons`): declared, timeout, fenced, operator. None if it was not
+    aborted, or the reason is not proven."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class TransactionsView:
     open: int
     unexplained: int
     records_committed: int
-    """Records in committed transactions, without those outside of transactions."""
+    """Records in committed transactions, without records outside transactions."""
     records_aborted: int
     aborted_by: Mapping[str, int]
-    """The aborted ones by known reason."""
+    """Aborted transactions by known reason."""
     last: tuple[TransactionView, ...]
-    """The last few to begin, latest first."""
+    """The last few that began, latest first."""
 
 
 @dataclass(frozen=True)
@@ -113,25 +113,26 @@ class TopicView:
 
     topic: str
     taken_at: datetime
-    """UTC, right after the bounds."""
+    """UTC, right after the bounds were read."""
     bounds: Bounds
     fates: Mapping[Fate, int]
     """Offsets by fate over all partitions; sums to `bounds.offsets`."""
     outside: int
-    """Records outside of transactions."""
+    """Records outside transactions."""
     partitions: tuple[PartitionView, ...]
     transactions: TransactionsView
     open: tuple[OpenTransaction, ...]
     producers: tuple[ProducerView, ...]
     lags: tuple[GroupLag, ...]
     unstable: tuple[UnstableOffset, ...]
-    """Group offsets held by an open transaction."""
+    """Group offsets held up by an open transaction."""
     not_heard: tuple[str, ...]
-    """Questions that the cluster did not answer, with the reasons. Their part of the view is empty,
-    not 0."""
+    """Unanswered questions to the cluster, with the reasons. Their part of the view is empty, not
+    0."""
 
     def to_json(self) -> dict[str, Any]:
-        """For `json.dumps`: fates in lower case, times in ISO 8601, every sentence included."""
+        """Return a dict for `json.dumps`: fates in lower case, times in ISO 8601, every sentence
+        included."""
         told = asdict(self)
         told["taken_at"] = self.taken_at.isoformat()
         told["offsets"] = self.bounds.offsets
@@ -150,8 +151,8 @@ class TopicView:
 
 
 def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> TopicView:
-    """Look at a topic once. The log must be readable; unanswered questions to coordinators are
-    listed in `not_heard`.
+    """Inspect a topic once. The log must be readable; `not_heard` lists questions that coordinators
+    did not answer.
 
     `check_crc` verifies every batch's checksum. Raises TopicError for a missing topic, ClusterError
     when no broker answers or a batch is corrupt.
@@ -212,8 +213,8 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
 
 
 def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsView:
-    """Counts of the table of `fates.transactions`, with `transactional_id` and `reason`, and its
-    last few rows to begin."""
+    """Count the rows of `fates.transactions`, extended by `transactional_id` and `reason`, and keep
+    the last few that began."""
     number = found["outcome"].value_counts()
     records = found.groupby("outcome")["records"].sum()
     latest = found.sort_values(
@@ -236,8 +237,8 @@ def summary(found: pd.DataFrame, last: int = LAST_TRANSACTIONS) -> TransactionsV
 def _states(
     kafka: Connection, ended: pd.DataFrame, names: Mapping[int, str | None]
 ) -> tuple[StateEntry, ...]:
-    """The coordinators' log entries of these transactions' producers; of all producers if a name is
-    unknown."""
+    """Return the coordinators' log entries for these transactions' producers. If a name is unknown,
+    the entries of all producers."""
     wanted = {names.get(producer_id) for producer_id in ended["producer_id"].unique()}
     if not wanted:
         return ()
@@ -252,7 +253,7 @@ def _known(names: Mapping[int, str | None]) -> dict[int, str]:
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table with null as None."""
+    """Return the rows of a table, with null as None."""
     rows: list[dict[str, Any]] = pa.Table.from_pandas(frame, preserve_index=False).to_pylist()
     return rows
 

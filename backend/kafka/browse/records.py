@@ -55,12 +55,12 @@ class Record:
     delivered: bool
     """Whether a read_committed consumer received it."""
     transaction: str | None
-    """`<transactional id>/<sequence>, attempt <n>` from our header, else the producer; None
-    outside of transactions."""
+    """`<transactional id>/<sequence>, attempt <n>` from our header, else the producer; None outside
+    transactions."""
     why: str
-    """Why a read_committed consumer receives this offset or not."""
+    """Why a read_committed consumer does or does not receive this offset."""
     packed: bytes | None = None
-    """Its lineage, if that is in a header of another record."""
+    """Its lineage, if another record's header holds it."""
 
     @property
     def lineage(self) -> str | None:
@@ -79,11 +79,11 @@ def read_window(
     ranges: pd.DataFrame,
     batches: pa.Table | None = None,
 ) -> list[Record]:
-    """A `Record` for every offset of [first, first + count) that lies in the bounds, in offset
-    order.
+    """Return a `Record` for every offset of [first, first + count) that lies in the bounds, in
+    offset order.
 
-    `ranges` are the `fates.fate_ranges` of the same bounds. Each level is read by a consumer of its
-    own, up to the LSO or the high watermark. `batches` are the raw log's; without them, packed
+    `ranges` are the `fates.fate_ranges` of the same bounds. Each level has its own consumer, which
+    reads up to the LSO or the high watermark. `batches` come from the raw log; without them, packed
     lineage is unknown. Raises TopicError when the partition is not in the bounds or its records
     were deleted meanwhile, ClusterError when the records do not arrive in time.
     """
@@ -137,7 +137,7 @@ def read_window(
 def _of_window(
     batches: pa.Table, partition: int, transactions: Mapping[int, Transaction], low: int, end: int
 ) -> pa.Table:
-    """The batches of the window and of the transactions that reach into it."""
+    """Return the batches of the window and of the transactions that reach into it."""
     first = min((one.first_offset for one in transactions.values()), default=low)
     own = batches.filter(pc.equal(batches["partition"], partition))
     return own.filter(
@@ -155,12 +155,12 @@ def _named(
     messages: Mapping[int, Message],
     read_head: Callable[[int], Head | None],
 ) -> dict[int, Named]:
-    """The packed lineage of the window's records without a lineage header of their own."""
+    """Return the packed lineage of the window's records that have no lineage header."""
     heads: dict[int, Head] = {}
     wanted: list[int] = []
     early: dict[int, int] = {}
     begun: set[int] = set()
-    """Transactions with a pack that begins in the window."""
+    """Transactions whose pack begins in the window."""
     for offset, message in sorted(messages.items()):
         account, headers = accounts.get(offset), headers_of(message)
         transaction = account.transaction if account else None
@@ -184,8 +184,8 @@ def _head(headers: Headers) -> Head | None:
 
 
 def as_text(value: bytes | None, limit: int = TEXT_CHARACTERS) -> str:
-    """Bytes as text: UTF-8 if they are printable, else hexadecimal after `0x`. `…` marks a cut.
-    Null is empty."""
+    """Show bytes as text: UTF-8 if printable, else hexadecimal after `0x`. `…` marks a cut. Null is
+    empty."""
     if value is None:
         return ""
     start = value[: _UTF8_BYTES_MAX * limit + 1]
@@ -202,7 +202,7 @@ def as_text(value: bytes | None, limit: int = TEXT_CHARACTERS) -> str:
 
 
 def _accounts(own: pd.DataFrame, low: int, end: int) -> dict[int, Account]:
-    """The account of each offset of [low, end), from the ranges of one partition."""
+    """Return the account of each offset of [low, end), from the ranges of one partition."""
     accounts = {}
     inside = own[(own["last_offset"] >= low) & (own["first_offset"] < end)]
     for row in pa.Table.from_pandas(inside, preserve_index=False).to_pylist():
@@ -222,7 +222,7 @@ def _accounts(own: pd.DataFrame, low: int, end: int) -> dict[int, Account]:
 
 
 def _transactions(own: pd.DataFrame, wanted: Collection[int | None]) -> dict[int, Transaction]:
-    """The transactions that have something in the window."""
+    """Return the transactions with an offset in the window."""
     found: dict[int, Transaction] = {}
     rows = own[own["transaction"].isin([number for number in wanted if number is not None])]
     for row in pa.Table.from_pandas(rows, preserve_index=False).to_pylist():
@@ -243,9 +243,9 @@ def _read(
     span: tuple[int, int],
     due: set[int],
 ) -> dict[int, Message]:
-    """The records of [first, end), by offset. `due` are the offsets that must come.
+    """Read the records of [first, end), by offset. `due` are the offsets that must arrive.
 
-    A consumer is told of no marker and no aborted record that it skips. So reading also ends when
+    A consumer does not report markers and aborted records that it skips. So reading also ends when
     nothing more is due and a moment has passed.
     """
     found: dict[int, Message] = {}
@@ -283,7 +283,7 @@ def _records(
         message, packed = uncommitted.get(offset) or committed.get(offset), named.get(offset)
         return _name(headers_of(message), packed.transaction if packed else None)
 
-    # A marker has no headers: it is named like the records of its transaction.
+    # A marker has no headers, so it takes the name from the records of its transaction.
     names: dict[int | None, str] = {
         account.transaction: name
         for offset, account in accounts.items()
@@ -315,7 +315,7 @@ def _records(
 
 
 def _name(headers: Headers, packed: bytes | None) -> str | None:
-    """The transaction in our header, or in that of the record's pack, in words."""
+    """Describe the transaction in our header, or in the header of the record's pack."""
     found = parse_transaction(packed or _header(headers, TRANSACTION_HEADER))
     return (
         None
@@ -329,7 +329,7 @@ def _header(headers: Headers, wanted: str) -> bytes | None:
 
 
 def headers_of(message: Message | None) -> Headers:
-    """A message's headers in order; names may repeat."""
+    """Return a message's headers in order; names may repeat."""
     found = (message.headers() if message is not None else None) or []
     return tuple(
         (name, as_bytes(value))

@@ -1,7 +1,8 @@
-"""Find records of a topic: a bounded search that tells where it stopped, and the newest records.
+"""Searches for records of a topic: a bounded search that reports where it stopped, and the newest
+records.
 
-The fate of an offset follows from the raw log's ranges. So one reading at read_uncommitted is
-enough, and a search for a fate skips all others without reading them.
+The raw log's ranges determine the fate of an offset. So one read at read_uncommitted is enough, and
+a search for a fate skips all other ranges without reading them.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ SCAN_OFFSETS_MAX = 200_000
 SCAN_BYTES_MAX = 64_000_000
 SCAN_S_MAX = 10.0
 KEPT_BYTES_MAX = 1_000_000
-"""Longer keys, values and headers are cut; the whole one can be fetched alone."""
+"""Longer keys, values and headers are cut; a single record can be fetched whole."""
 LATEST_S_MAX = 5.0
 LATEST_KEPT_BYTES_MAX = 1_000
-"""The same for the newest records, which are many, only listed, and read again and again."""
+"""The same limit for the newest records: many, only listed, and read repeatedly."""
 TOLD_EVERY = 5_000
 SKIPPED_MIN = 2_000
-"""A stretch of other fates is skipped by a new fetch if it has so many offsets; else it is read,
-which is faster."""
+"""A stretch of other fates with at least this many offsets is skipped by a new fetch. Reading a
+shorter one is faster."""
 
 
 class Stop(StrEnum):
@@ -57,7 +58,7 @@ class RecordQuery:
     key: bytes = b""
     value: bytes = b""
     header: bytes = b""
-    """Occurs in `name=value` of a header."""
+    """Must occur in `name=value` of a header."""
     fates: tuple[Fate, ...] = ()
 
     def fits(self, message: Message) -> bool:
@@ -76,8 +77,7 @@ class RecordQuery:
 
 @dataclass(frozen=True)
 class Row:
-    """A record. Its key, value and headers are cut if they are very long: `KEPT_BYTES_MAX` in a
-    search."""
+    """A record. Its key, value and headers are cut if very long: `KEPT_BYTES_MAX` in a search."""
 
     partition: int
     offset: int
@@ -86,7 +86,7 @@ class Row:
     value: bytes | None
     headers: Headers
     size: int
-    """Bytes of key, value and headers, before cutting, uncompressed."""
+    """Uncompressed bytes of key, value and headers, before cutting."""
     fate: Fate
     producer_id: int | None
 
@@ -98,7 +98,7 @@ class Search:
     rows: tuple[Row, ...]
     first: int
     reached: int
-    """Every record below was searched. The next search begins here."""
+    """Every record below it was searched. The next search begins here."""
     end: int
     """The partition's end in the bounds."""
     stop: Stop
@@ -113,11 +113,12 @@ def search(
     wanted: RecordQuery,
     told: Callable[[int, int], None] = lambda _offsets, _found: None,
 ) -> Search:
-    """The matching records of a partition from `first` on, up to `FOUND_MAX` or another limit.
+    """Return the matching records of a partition from `first` on, up to `FOUND_MAX` or another
+    limit.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`. `told` is called from time to time with the
-    number of offsets searched and of records found. Raises TopicError when the partition is missing
-    or its records were deleted meanwhile, ClusterError when nothing arrives in time.
+    `ranges` are the `fates.fate_ranges` of `bounds`. `told` is called regularly with the numbers of
+    offsets searched and records found. Raises TopicError when the partition is missing or its
+    records were deleted meanwhile, ClusterError when nothing arrives in time.
     """
     p = _of(bounds, partition)
     fates = _Fates(ranges, partition)
@@ -155,7 +156,8 @@ def search(
 
 
 def offset_at(address: Address, bounds: Bounds, partition: int, timestamp_ms: int) -> int:
-    """The first offset with a record of that time or later; the high watermark without one.
+    """Find the first offset with a record of that time or later; the high watermark if there is
+    none.
 
     Raises TopicError for a missing partition, ClusterError when the broker does not answer.
     """
@@ -181,10 +183,11 @@ def latest(
     kept: int = LATEST_KEPT_BYTES_MAX,
     seconds: float = LATEST_S_MAX,
 ) -> tuple[Row, ...]:
-    """The newest records of all partitions that a consumer at this level receives, newest first.
+    """Return the newest records of all partitions that a consumer at this level receives, newest
+    first.
 
     Each key, value and header is cut to `kept` bytes. The records must arrive within `seconds`.
-    `ranges` are the `fates.fate_ranges` of `bounds`. Raises as `search` does.
+    `ranges` are the `fates.fate_ranges` of `bounds`. Raises the same errors as `search`.
     """
     committed = isolation == client_configs.READ_COMMITTED
     wanted = (Fate.COMMITTED,) if committed else DATA_FATES
@@ -221,13 +224,13 @@ class _Fates:
         self.producers: list[int | None] = own["producer_id"].to_pylist()
 
     def of(self, offset: int) -> tuple[Fate, int | None]:
-        """Fate and producer id of an offset."""
+        """Return fate and producer id of an offset."""
         row = bisect_right(self.lows, offset) - 1
         return self.fates[row], self.producers[row]
 
     def spans(self, first: int, end: int, wanted: Sequence[Fate]) -> list[tuple[int, int]]:
-        """Spans within [first, end) that may hold records of these fates; everything for no
-        fates."""
+        """Return the spans within [first, end) that may hold records of these fates; without fates,
+        everything."""
         if not wanted:
             return [(first, end)] if first < end else []
         found: list[tuple[int, int]] = []
@@ -243,8 +246,8 @@ class _Fates:
         return found
 
     def last(self, wanted: Sequence[Fate], count: int) -> int | None:
-        """The offset where the last `count` records of these fates begin, estimated within the
-        first range; None if there are none."""
+        """Return the offset where the last `count` records of these fates begin, estimated within
+        the first range; None if there are none."""
         low = None
         for row in range(len(self.lows) - 1, -1, -1):
             if self.fates[row] in wanted and self.records[row]:
@@ -256,7 +259,7 @@ class _Fates:
 
 
 def _bounded(spans: Sequence[tuple[int, int]], end: int) -> tuple[list[tuple[int, int]], int]:
-    """The part of the spans that one search may read, and its end."""
+    """Return the part of the spans that one search may read, and its end."""
     room = SCAN_OFFSETS_MAX
     kept = []
     for low, high in spans:

@@ -1,4 +1,4 @@
-"""Packed lineage of a window's records. The first record of a pack holds it and may lie before the
+"""Packed lineage of a window's records. The first record of a pack holds it, and may lie before the
 window."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from topicproof.validators.lineage.packs import HEADS, SEQUENCE_MASK, lay, parse_pack
 
 PACKS_FOLLOWED = 20
-"""How many packs of a transaction are read, from its first one on, to find the one that reaches
+"""How many packs of a transaction are read, starting with its first, to find the one that reaches
 into a window."""
 
 
@@ -25,7 +25,7 @@ class Head(NamedTuple):
 
 
 class Named(NamedTuple):
-    """What a record's own headers would say."""
+    """What a record's own headers would contain."""
 
     lineage: bytes
     transaction: bytes | None
@@ -38,13 +38,13 @@ def name_packed(
     early: Mapping[int, int],
     read: Callable[[int], Head | None],
 ) -> dict[int, Named]:
-    """By offset, the packed lineage of the `wanted` records of a window, without those whose pack
-    is unknown.
+    """Return the packed lineage of the `wanted` records of a window by offset, without those whose
+    pack is unknown.
 
     `batches` are the partition's, from the raw log. `heads` are the packs that begin in the window,
-    by offset. `early` maps the first offset of each transaction that begins before the window to
-    its first record in the window that belongs to an earlier pack. `read` returns the head at an
-    offset, or None.
+    by offset. `early` concerns transactions that begin before the window. It maps the first offset
+    of each to its first record in the window that belongs to an earlier pack. `read` returns the
+    head at an offset, or None.
     """
     found = dict(heads)
     for begun, first in early.items():
@@ -79,8 +79,8 @@ def name_packed(
 def _before(
     batches: pa.Table, begun: int, wanted: int, read: Callable[[int], Head | None]
 ) -> dict[int, Head]:
-    """The last pack of a transaction that begins before the offset `wanted`; empty if it is too
-    far."""
+    """Return the last pack of a transaction that begins before the offset `wanted`; empty if that
+    pack is too far away."""
     at: int | None = begun
     last: dict[int, Head] = {}
     for _ in range(PACKS_FOLLOWED):
@@ -97,7 +97,7 @@ def _before(
 
 
 def _behind(batches: pa.Table, head: int, count: int) -> int | None:
-    """The offset of the record after a pack of `count`; None if no batch holds it."""
+    """Return the offset of the record after a pack of `count`; None if no batch holds it."""
     data = batches.filter(
         pc.and_(pc.is_null(batches["control"]), pc.greater_equal(batches["last_offset"], head))
     )

@@ -1,7 +1,7 @@
-"""An operator aborts an open transaction: first a plan that says what is lost, then the abort.
+"""Aborts an open transaction for an operator: first a plan of what is lost, then the abort.
 
-For a hanging transaction an ABORT marker is written to its partition (WriteTxnMarkers, KIP-664): no
-coordinator knows it, so none can contradict. An ordinary open one must never be ended that way,
+A hanging transaction gets an ABORT marker on its partition (WriteTxnMarkers, KIP-664): no
+coordinator knows it, so none can contradict. An ordinary open transaction must never end that way,
 because its coordinator might still commit it on other partitions. Instead its transactional id is
 taken over: the coordinator aborts it everywhere and fences its producer. A transaction that its
 coordinator has already decided is left alone: its marker is on the way.
@@ -48,11 +48,11 @@ class AbortPlan:
     """Offset of the transaction's last record on this partition."""
     bounds: PartitionBounds
     next_stable: int
-    """The last stable offset afterwards: the next open transaction, else the end."""
+    """The last stable offset after the abort: the next open transaction, else the end."""
 
     @property
     def released(self) -> int:
-        """At most so many records of others become readable or settle: some may wait behind the
+        """At most this many records of others become readable or settle; some may wait behind the
         next open transaction."""
         return self.found.withheld - self.found.records
 
@@ -92,7 +92,7 @@ class AbortPlan:
 
     @property
     def means(self) -> str:
-        """One sentence: how the abort is done, and who else is affected."""
+        """One sentence: how the abort works, and who else is affected."""
         if self.found.hanging:
             return (
                 "An ABORT marker is written to this partition; no coordinator knows the"
@@ -110,7 +110,7 @@ class AbortPlan:
         return sentence
 
     def to_json(self) -> dict[str, Any]:
-        """For `json.dumps`, every sentence included."""
+        """Return a dict for `json.dumps`, every sentence included."""
         sentences = {name: getattr(self, name) for name in ("lost", "gained", "means")}
         return asdict(self) | sentences | {"released": self.released}
 
@@ -124,12 +124,12 @@ def plan_abort(
     open_too: bool = False,
     two_phase_too: bool = False,
 ) -> AbortPlan:
-    """What it would do to abort the transaction that begins at `offset` or belongs to
-    `producer_id`. Changes nothing.
+    """Plan to abort the transaction that begins at `offset` or belongs to `producer_id`. Changes
+    nothing.
 
     Raises UsageError when there is no such open transaction; when it is not hanging, unless
     `open_too`; when it takes part in a two-phase commit, unless `two_phase_too`; and always when
-    its coordinator has decided how it ends. Raises TopicError and ClusterError as
+    its coordinator has decided its outcome. Raises TopicError and ClusterError as
     `open_transactions` does.
     """
     with connect(address) as kafka:
@@ -250,8 +250,8 @@ def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
         TopicPartition(plan.topic, found.partition),
         found.producer_id,
         found.producer_epoch,
-        # As Java's tool does. Below the epoch that the partition has seen, the leader would take it
-        # for a fenced coordinator.
+        # As in Java's tool. With an epoch below the one that the partition has seen, the leader
+        # assumes a fenced coordinator.
         max(0, found.coordinator_epoch),
     )
     try:
@@ -269,8 +269,8 @@ def _write_marker(kafka: Connection, plan: AbortPlan) -> None:
 
 
 def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
-    """The partition's bounds, once the transaction has ended there and the last stable offset has
-    moved on."""
+    """Wait until the transaction has ended on the partition and the last stable offset has moved
+    on. Returns the partition's bounds."""
     found = plan.found
     at = TopicPartition(plan.topic, found.partition)
 
@@ -284,7 +284,7 @@ def _ended(kafka: Connection, plan: AbortPlan) -> PartitionBounds:
             for one in state.active_producers
         }
         ended = (found.producer_id, found.start_offset) not in begun
-        # The last stable offset follows the high watermark, so the replicas come first.
+        # The last stable offset follows the high watermark, which waits for the replicas.
         return ended and bounds.lso >= min(plan.next_stable, bounds.hw), bounds
 
     shown, bounds = ask_until(ask, itemgetter(0), MOVE_S)

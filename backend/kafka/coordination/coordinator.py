@@ -1,9 +1,9 @@
-"""Open transactions and producers of a topic, asked of its partitions and of the transaction
-coordinators (KIP-664).
+"""Open transactions and producers of a topic, from its partitions and the transaction coordinators
+(KIP-664).
 
 The search starts from the partitions: each leader knows which producers have an open transaction
 there, and its first offset. The coordinators' answers are joined to that. A transaction that is
-open on a partition and unknown to the coordinators hangs: only an operator can end it, and until
+open on a partition and unknown to the coordinators hangs. Only an operator can end it, and until
 then every read_committed consumer stops there.
 """
 
@@ -60,11 +60,11 @@ class _Transaction:
 def open_transactions(
     kafka: Connection, topic: str, bounds: Bounds | None = None, ranges: pd.DataFrame | None = None
 ) -> tuple[OpenTransaction, ...]:
-    """The transactions open on the topic now, by partition and start.
+    """Return the transactions open on the topic now, by partition and start.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`, in which the withheld records are counted.
-    Without them, the log from the first open transaction on is scanned. Raises TopicError for a
-    missing topic, and kafka-python's errors, also when the brokers are older than Kafka 3.0.
+    `ranges` are the `fates.fate_ranges` of `bounds`, used to count withheld records. Without them,
+    the log is scanned from the first open transaction on. Raises TopicError for a missing topic,
+    and kafka-python's errors, also for brokers older than Kafka 3.0.
     """
     found = [each for each in _on_partitions(kafka, topic) if each.open_from is not None]
     if not found:
@@ -72,8 +72,8 @@ def open_transactions(
     transactions = _of_coordinators(kafka, {each.producer_id for each in found})
     known = [_on_partition(transactions.get(each.producer_id), topic, each) for each in found]
     if not all(known):
-        # One that is not known may have ended between the two questions. It hangs only if it is
-        # still open from the same offset.
+        # An unknown one may have ended between the two requests. It hangs only if it is still open
+        # from the same offset.
         still = {
             (each.partition, each.producer_id, each.open_from)
             for each in _on_partitions(kafka, topic)
@@ -102,16 +102,16 @@ def open_transactions(
 
 
 def open_json(each: OpenTransaction) -> dict[str, Any]:
-    """For `json.dumps`, with its sentence."""
+    """Return a dict for `json.dumps`, with its sentence."""
     return asdict(each) | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why}
 
 
 def topic_producers(kafka: Connection, topic: str) -> pd.DataFrame:
-    """One row (`PRODUCER_COLUMNS`) per partition and producer that its leader remembers.
+    """Return one row (`PRODUCER_COLUMNS`) per partition and producer that its leader remembers.
 
     `open_from` is the first offset of its open transaction, else null. `transactional_id` and
-    `state` are the coordinator's, null for a producer that is only idempotent. Raises as
-    `open_transactions` does.
+    `state` come from the coordinator, null for a producer that is only idempotent. Raises the same
+    errors as `open_transactions`.
     """
     found = _on_partitions(kafka, topic)
     listed = kafka.with_retries(kafka.admin.list_transactions) if found else {}
@@ -134,8 +134,8 @@ def _open_transaction(
     withheld: int,
     now_ms: int,
 ) -> OpenTransaction:
-    """What the partition and the coordinator say, joined. It hangs unless the coordinator knows it
-    on this partition."""
+    """Join the views of partition and coordinator. The transaction hangs unless the coordinator
+    knows it on this partition."""
     known = transaction if _on_partition(transaction, topic, producer) else None
     return OpenTransaction(
         partition=producer.partition,
@@ -155,12 +155,12 @@ def _open_transaction(
 
 
 def _on_partition(transaction: _Transaction | None, topic: str, producer: _Producer) -> bool:
-    """Whether the coordinator knows the transaction on the producer's partition."""
+    """Return whether the coordinator knows the transaction on the producer's partition."""
     return transaction is not None and (topic, producer.partition) in transaction.partitions
 
 
 def _own_records(ranges: pd.DataFrame, producer: _Producer) -> int:
-    """Data records of the producer's open transaction."""
+    """Count data records of the producer's open transaction."""
     own = ranges[
         (ranges["partition"] == producer.partition)
         & (ranges["producer_id"] == producer.producer_id)
@@ -190,7 +190,7 @@ def _on_partitions(kafka: Connection, topic: str) -> list[_Producer]:
 
 
 def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[int, _Transaction]:
-    """The transactions of these producers, by producer id."""
+    """Return the transactions of these producers, by producer id."""
     listed = kafka.with_retries(
         lambda: kafka.admin.list_transactions(producer_id_filters=sorted(producer_ids))
     )
@@ -212,10 +212,11 @@ def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[i
 def _decided(
     kafka: Connection, transactions: Collection[_Transaction], now_ms: int
 ) -> dict[str, int]:
-    """How many ms ago transactions were decided, by transactional id: only the coordinators' log
-    tells.
+    """Return how many ms ago transactions were decided, by transactional id. Only the coordinators'
+    log shows this.
 
-    It is read only for those that may be stuck. Without the right to read it, their age has to do.
+    It is read only for transactions that may be stuck. Without the right to read it, callers use
+    their age.
     """
     names = {
         each.transactional_id
@@ -236,8 +237,8 @@ def _decided(
 
 
 def _behind(bounds: Bounds, found: Collection[_Producer]) -> Bounds:
-    """The bounds from the first open transaction of each partition on, without the partitions that
-    have none."""
+    """Return the bounds from the first open transaction of each partition on, without partitions
+    that have none."""
     first: dict[int, int] = {}
     for each in found:
         start = each.open_from or 0

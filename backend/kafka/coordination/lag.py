@@ -1,8 +1,8 @@
 """Consumer lag, counted in records instead of subtracted in offsets.
 
-High watermark minus committed offset counts markers, aborted records, holes, and what an open
-transaction withholds: on a transactional topic it may never reach 0. Here records are counted from
-batch headers, at both isolation levels.
+High watermark minus committed offset also counts markers, aborted records, holes, and records that
+an open transaction withholds. On a transactional topic it may never reach 0. Here records are
+counted from batch headers, at both isolation levels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PartitionLag:
 
     partition: int
     committed: int
-    """The offset that the group would read next."""
+    """The offset that the group reads next."""
     visible: int
     """Records readable now at read_committed: committed ones from there to the LSO."""
     uncommitted: int
@@ -33,27 +33,27 @@ class PartitionLag:
     withheld: int
     """Records from there on, at or above the LSO."""
     subtraction: int
-    """High watermark minus committed offset: the number that other tools show."""
+    """High watermark minus committed offset: the number shown by other tools."""
     exact: bool
-    """False if the committed offset lies inside a batch that compaction thinned out: that batch is
-    estimated."""
+    """False if the committed offset lies inside a batch that compaction thinned out. The count of
+    that batch is an estimate."""
     stuck: bool
     """Nothing is left below the LSO, and an open transaction withholds the rest."""
     stuck_behind: str | None
     """The holder of the LSO, if known: a transactional id, or the producer of a hanging
     transaction."""
     why: str
-    """One sentence for a person."""
+    """One sentence for people."""
 
 
 @dataclass(frozen=True)
 class GroupLag:
-    """One group that has committed offsets on the topic."""
+    """One group with committed offsets on the topic."""
 
     group: str
     state: str
-    """The group's state in Kafka's words: Stable, Empty, Dead; empty for a broker that does not
-    say."""
+    """The group's state in Kafka's words: Stable, Empty, Dead. Empty if the broker does not report
+    it."""
     partitions: tuple[PartitionLag, ...]
 
     @property
@@ -74,7 +74,8 @@ class GroupLag:
 
     @property
     def stuck(self) -> bool:
-        """It waits for an open transaction on one partition, and can read nothing on any."""
+        """Whether it waits for an open transaction on one partition, and can read nothing on
+        any."""
         return self.visible == 0 and any(p.stuck for p in self.partitions)
 
 
@@ -85,10 +86,10 @@ def group_lags(
     ranges: pd.DataFrame,
     opened: Collection[OpenTransaction] = (),
 ) -> tuple[GroupLag, ...]:
-    """The lag of every group with a committed offset on the topic, by name.
+    """Return the lag of every group with a committed offset on the topic, by name.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`. `opened` are the transactions that are open on
-    the topic, if known: then the lag names the one that a stuck group waits for.
+    `ranges` are the `fates.fate_ranges` of `bounds`. `opened` are the open transactions of the
+    topic, if known. Then the lag names the one that a stuck group waits for.
     """
     states = group_states(kafka)
     names = sorted(states)
@@ -114,8 +115,8 @@ def group_lags(
 
 
 def group_states(kafka: Connection) -> dict[str, str]:
-    """The state of every group that commits offsets, by name; empty for a broker that does not
-    say."""
+    """Return the state of every group that commits offsets, by name; empty if the broker does not
+    report it."""
     listed = kafka.with_retries(kafka.admin.list_groups)
     # Share groups (KIP-932) have no committed offset.
     return {
@@ -128,8 +129,8 @@ def group_states(kafka: Connection) -> dict[str, str]:
 def partition_lag(
     p: PartitionBounds, committed: int, ranges: pd.DataFrame, blocker: OpenTransaction | None = None
 ) -> PartitionLag:
-    """The lag of a group that would read `committed` next. `blocker` is the transaction that holds
-    the LSO, if known."""
+    """Return the lag of a group that reads `committed` next. `blocker` is the transaction that
+    holds the LSO, if known."""
     visible = records_between(ranges, p.partition, committed, p.lso, [Fate.COMMITTED])
     uncommitted = records_between(ranges, p.partition, committed, p.hw, DATA_FATES)
     withheld = records_between(ranges, p.partition, max(committed, p.lso), p.hw, DATA_FATES)
@@ -152,7 +153,7 @@ def partition_lag(
 
 
 def _blocker(p: PartitionBounds, opened: Collection[OpenTransaction]) -> OpenTransaction | None:
-    """The transaction that begins at the partition's LSO."""
+    """Return the transaction that begins at the partition's LSO."""
     return next(
         (each for each in opened if (each.partition, each.start_offset) == (p.partition, p.lso)),
         None,

@@ -1,7 +1,7 @@
 """Why transactions were aborted, and their transactional ids: the raw log's transactions joined
 with the coordinators' log.
 
-`declared`: the producer aborted it. `timeout`: the coordinator aborted it after its timeout.
+`declared`: its producer aborted it. `timeout`: the coordinator aborted it after its timeout.
 `fenced`: another producer took over the transactional id. `operator`: no coordinator decided it.
 Without proof, the reason is unknown.
 """
@@ -19,11 +19,11 @@ from topicproof.validators.facts.log_facts import ABORTED
 
 DECLARED, TIMEOUT, FENCED, OPERATOR = "declared", "timeout", "fenced", "operator"
 CLOCKS_MS = 1_000
-"""How far a partition leader's clock may be behind the coordinator's."""
+"""How far a partition leader's clock may lag behind the coordinator's."""
 
 
 class _Abort(NamedTuple):
-    """A decision to abort, with the transactional id's entries before it and after its
+    """A decision to abort, with the entries of its transactional id before it and after its
     completion."""
 
     before: StateEntry | None
@@ -33,7 +33,7 @@ class _Abort(NamedTuple):
 
 
 def transactional_ids(states: Iterable[StateEntry]) -> dict[int, str]:
-    """Transactional id by producer id, replaced producer ids included."""
+    """Map producer ids to transactional ids, replaced producer ids included."""
     found: dict[int, str] = {}
     for each in states:
         found[each.producer_id] = each.transactional_id
@@ -45,7 +45,7 @@ def transactional_ids(states: Iterable[StateEntry]) -> dict[int, str]:
 def abort_reasons(
     topic: str, transactions: pd.DataFrame, states: Sequence[StateEntry]
 ) -> list[str | None]:
-    """The reason of every row of `fates.transactions`; None where it was not aborted, or nothing
+    """Return the reason for every row of `fates.transactions`. None: it was not aborted, or nothing
     proves a reason.
 
     `states` are the coordinators' entries, in order for each transactional id. A marker with the
@@ -117,6 +117,6 @@ def _reason(
         and (before.client_version or 0) < EPOCH_BUMPS
     ):
         return FENCED
-    # Here every end bumps the epoch. A fence is followed by its successor's Empty, and so is an
-    # abort before a restart.
+    # Here every end bumps the epoch. The successor's Empty follows a fence, but also an abort
+    # before a restart.
     return DECLARED if after is None or after.state == "Ongoing" else None

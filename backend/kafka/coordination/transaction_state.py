@@ -1,10 +1,10 @@
 """The transaction coordinators' own log, `__transaction_state`, read as a topic.
 
-It has one record per state change of a transactional id. It tells what coordinators do not answer:
+It has one record per state change of a transactional id. It shows what coordinators do not report:
 the transactional id of a forgotten or replaced producer id, when a transaction was decided, and why
 one was aborted.
 
-Kafka's schemas: `TransactionLogKey.json` and `TransactionLogValue.json` of its module
+Kafka's schemas are `TransactionLogKey.json` and `TransactionLogValue.json` of its module
 transaction-coordinator. The log is compacted, so old entries may be gone. Records of unknown
 versions are skipped.
 """
@@ -30,7 +30,7 @@ from topicproof.validators.finding import Bounds
 
 TOPIC = "__transaction_state"
 ENTRIES_MAX = 50_000
-"""At most so many of the last records of each partition are read: 16,000 transactions."""
+"""At most this many records at the end of each partition are read: 16,000 transactions."""
 EPOCH_BUMPS = 2
 """The transaction version in which every end bumps the epoch (KIP-890)."""
 STATES = (
@@ -43,7 +43,7 @@ STATES = (
     "Dead",
     "PrepareEpochFence",
 )
-"""Indexed by the number in the log."""
+"""Indexed by the state's number in the log."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class StateEntry:
     transactional_id: str
     producer_id: int
     previous_producer_id: int
-    """The producer id before its epochs were used up; -1: none."""
+    """The producer id that ran out of epochs; -1: none."""
     producer_epoch: int
     timeout_ms: int
     state: str
@@ -62,17 +62,17 @@ class StateEntry:
     began_ms: int
     """-1 when no transaction is under way."""
     client_version: int | None
-    """The transaction version (KIP-890) of the client that made the change: 2 bumps the epoch with
+    """The transaction version (KIP-890) of the client that made the change. 2 bumps the epoch at
     every end, 0 is an older client. None before Kafka 4."""
 
 
 def read_states(
     address: Address, bounds: Bounds, transactional_ids: Collection[str] | None = None
 ) -> tuple[StateEntry, ...]:
-    """The log's entries of these transactional ids (None: of all), in order for each id.
+    """Return the log's entries of these transactional ids (None: of all), in order for each id.
 
-    `bounds` are those of `__transaction_state`. Raises ClusterError when the log may not be read or
-    does not arrive in time.
+    `bounds` are those of `__transaction_state`. Raises ClusterError when the log cannot be read, or
+    not in time.
     """
     count = len(bounds.partitions)
     wanted = (
@@ -95,8 +95,8 @@ def read_states(
 
 
 def client_versions(states: Iterable[StateEntry]) -> dict[str, int | None]:
-    """The transaction version of each id's client, by the last change that certainly came from
-    it. An abort may come from a fence or a time-out, and carries the version of these."""
+    """Return the transaction version of each id's client, from the last change that certainly came
+    from it. An abort may come from a fence or a timeout, and carries their version."""
     return {
         each.transactional_id: each.client_version
         for each in states
@@ -105,15 +105,18 @@ def client_versions(states: Iterable[StateEntry]) -> dict[str, int | None]:
 
 
 def is_exposed(client_version: int | None) -> bool | None:
-    """Whether a request that arrives late can reach the client's next transaction (KAFKA-17754);
-    None: not known. From version 2 on, every transaction has an epoch of its own. An older client
-    may take new epochs by itself, as this project's sink does."""
+    """Return whether a late request can reach the client's next transaction (KAFKA-17754); None:
+    unknown.
+
+    From version 2 on, every transaction has its own epoch. An older client may take new epochs by
+    itself, as this project's sink does.
+    """
     return None if client_version is None else client_version < EPOCH_BUMPS
 
 
 def partition_of(transactional_id: str, partitions: int) -> int:
-    """The log partition of an id, whose leader is the id's coordinator: Java's string hash, made
-    positive as in Kafka."""
+    """Return the log partition of an id; its leader is the id's coordinator. Java's string hash,
+    made positive as Kafka does."""
     found = 0
     data = transactional_id.encode("utf-16-be")
     for (unit,) in struct.iter_unpack(">H", data):
@@ -123,7 +126,7 @@ def partition_of(transactional_id: str, partitions: int) -> int:
 
 
 def decode(key: bytes | None, value: bytes | None) -> StateEntry | None:
-    """A record of the log; None for a deleted id, an unknown version or broken bytes."""
+    """Decode a record of the log; None for a deleted id, an unknown version or broken bytes."""
     if not key or not value:
         return None
     try:
@@ -194,12 +197,12 @@ _Value._struct.set_data_class(_Value)
 def _records(
     address: Address, spans: Mapping[int, tuple[int, int]]
 ) -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values of [first, end) of each partition, in order for each of them."""
+    """Return keys and values of [first, end) of each partition, in order within each."""
     found: list[tuple[bytes | None, bytes | None]] = []
     if not spans:
         return found
     deadline = time.monotonic() + client_configs.REQUEST_TIMEOUT_MS / 1000
-    # Compaction may have taken the first record since the bounds were taken.
+    # Compaction may have removed the first record since the bounds were read.
     earliest = {"auto.offset.reset": "earliest"}
     with open_consumer(address, TOPIC, client_configs.READ_UNCOMMITTED, earliest) as consumer:
         for message in read_range(consumer, TOPIC, spans):

@@ -1,7 +1,7 @@
 """All transactional ids of a cluster, and the transactions that are open on any topic.
 
-Open transactions are looked up on the partitions first, as in `coordinator`, which also finds
-hanging ones. The protocol of each transactional id comes from the coordinators' own log.
+Partitions are asked first for open transactions, as in `coordinator`, which also finds hanging
+ones. The protocol of each transactional id comes from the coordinators' own log.
 """
 
 from __future__ import annotations
@@ -35,25 +35,26 @@ UNDER_WAY = ("Ongoing", *PREPARED, "PrepareEpochFence")
 
 @dataclass(frozen=True)
 class TransactionalId:
-    """One transactional id, as its coordinator describes it."""
+    """One transactional id as its coordinator describes it."""
 
     transactional_id: str
     state: str
     producer_id: int
     producer_epoch: int | None
-    """None while no transaction is under way, as are the fields below; `partitions` is then
+    """None while no transaction is under way. So are the fields below, but `partitions` is then
     empty."""
     timeout_ms: int | None
     age_ms: int | None
     partitions: tuple[tuple[str, int], ...]
-    """The partitions of its transaction. Offsets in it are on `__consumer_offsets`."""
+    """The partitions of its transaction. Offsets in it count as partitions of
+    `__consumer_offsets`."""
     client_version: int | None = None
     """The transaction version of its client (KIP-890): 2, or 0 for an older protocol. None: the
-    coordinators' log does not tell."""
+    coordinators' log does not show it."""
 
     @property
     def exposed(self) -> bool | None:
-        """As `is_exposed`."""
+        """See `is_exposed`."""
         return is_exposed(self.client_version)
 
 
@@ -62,12 +63,12 @@ class TransactionsOfCluster:
     """Open transactions, and all transactional ids."""
 
     open: Mapping[str, tuple[OpenTransaction, ...]]
-    """By topic, including Kafka's own; without topics that have none."""
+    """By topic, including Kafka's own topics; topics without any are left out."""
     ids: tuple[TransactionalId, ...]
-    """Those under way first, oldest first; then by name."""
+    """Ids with a transaction under way first, oldest first; then by name."""
 
     def to_json(self) -> dict[str, Any]:
-        """For `json.dumps`, every sentence included."""
+        """Return a dict for `json.dumps`, every sentence included."""
         opened = [
             {"topic": topic} | open_json(each)
             for topic, found in self.open.items()
@@ -78,7 +79,7 @@ class TransactionsOfCluster:
 
     @property
     def protocols(self) -> str:
-        """How many ids use which protocol, in words."""
+        """How many ids use each protocol, in words."""
         counts = Counter(each.exposed for each in self.ids)
         words = {
             False: "take a new epoch for each transaction",
@@ -91,7 +92,7 @@ class TransactionsOfCluster:
 def cluster_transactions(address: Address) -> TransactionsOfCluster:
     """Ask every partition and every coordinator once.
 
-    Raises ClusterError when the brokers do not answer, or are too old for the question (before
+    Raises ClusterError when the brokers do not answer, or are too old for these requests (before
     Kafka 3.0).
     """
     with connect(address) as kafka:
@@ -136,7 +137,7 @@ def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
 
 
 def _states(kafka: Connection) -> tuple[StateEntry, ...]:
-    """Nothing without the right to read the coordinators' log."""
+    """Return the coordinators' log; empty without the right to read it."""
     try:
         return read_states(kafka.address, kafka.bounds(STATE_TOPIC))
     except (KafkaError, ClusterError):
@@ -144,7 +145,8 @@ def _states(kafka: Connection) -> tuple[StateEntry, ...]:
 
 
 def _described(kafka: Connection, listed: Any) -> TransactionalId:
-    """Only ids under way are described: a cluster may have many thousands of others."""
+    """Describe an id. Only ids under way are asked about: a cluster may have many thousands of
+    others."""
     name, state = listed.transactional_id, listed.state.value
     if state in UNDER_WAY:
         # It may have expired since it was listed.

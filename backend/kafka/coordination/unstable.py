@@ -1,7 +1,7 @@
 """Committed offsets that an open transaction may still change (KIP-447).
 
-A consumer that is assigned such a partition cannot start until the transaction ends. Its
-candidates are the transactions that are open on the group's partition of `__consumer_offsets`.
+A consumer that is assigned such a partition cannot start until the transaction ends. Candidates are
+the transactions that are open on the group's partition of `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from topicproof.validators.coordinator import UnstableOffset
 
 TOPIC = "__consumer_offsets"
 VERSION_MIN, VERSION_MAX = 8, 9
-"""From 8 on one request asks for many groups (KIP-709); from 10 on it names topics only by id."""
+"""One request covers many groups from version 8 on (KIP-709), and names topics only by id from 10
+on."""
 
 
 def unstable_offsets(kafka: Connection, topic: str) -> tuple[int, tuple[UnstableOffset, ...]]:
-    """How many offsets groups have on the topic, and those that are unstable now, by group and
+    """Count the groups' offsets on the topic, and return those that are unstable now, by group and
     partition."""
     groups = sorted(group_states(kafka))
     if not groups:
@@ -43,14 +44,14 @@ def unstable_offsets(kafka: Connection, topic: str) -> tuple[int, tuple[Unstable
         )
         for group, partition in sorted(unstable)
     ]
-    # Without a holder, the transaction has ended between the two questions.
+    # Without a holder, the transaction has ended between the two requests.
     return stable + len(unstable), tuple(each for each in found if each.holders)
 
 
 def _offsets(
     kafka: Connection, topic: str, partitions: Collection[int], groups: Collection[str]
 ) -> tuple[int, set[tuple[str, int]]]:
-    """How many offsets are stable, and the groups and partitions of those that are not."""
+    """Count the stable offsets, and return the groups and partitions of unstable ones."""
     ask = OffsetFetchRequest.OffsetFetchRequestGroup
     by_coordinator: dict[int | None, list[str]] = {}
     for group, node in kafka.net._manager.run(

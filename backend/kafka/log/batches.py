@@ -16,7 +16,7 @@ from topicproof.backend.errors import ClusterError, TopicError
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 CONTROLS: tuple[str | None, ...] = (None, "ABORT", "COMMIT", "OTHER")
-"""`OTHER` are the control records of Kafka's own metadata log; they end no transaction."""
+"""`OTHER` marks control records of Kafka's own metadata log; they end no transaction."""
 
 SCHEMA = pa.schema(
     [
@@ -61,7 +61,7 @@ ROW = np.dtype(
         for field in SCHEMA
     ]
 )
-"""A row of the table while it is collected: `control` and `compression` are indexes into the tuples
+"""A table row before the table is built: `control` and `compression` are indexes into the tuples
 above."""
 
 _SHARED = [name for name in HEADER.names or () if name in SCHEMA.names]
@@ -81,7 +81,8 @@ Headers = npt.NDArray[Any]
 
 
 def batch_positions(data: memoryview, where: str) -> list[int]:
-    """Where the complete batches of a Fetch response begin. Its last batch may be cut off (KIP-74).
+    """Find where the complete batches of a Fetch response begin. The last one may be cut off
+    (KIP-74).
 
     Raises TopicError for records older than message format version 2, ClusterError for bytes that
     are not a batch.
@@ -112,8 +113,8 @@ def batch_positions(data: memoryview, where: str) -> list[int]:
 def require_crc(data: memoryview, positions: Sequence[int], where: str) -> None:
     """Verify every batch's CRC-32C, which covers all bytes after it (KIP-98).
 
-    Raises ClusterError naming the first batch that differs. kafka-python computes it by the package
-    crc32c, much faster than the network; in Python it would be 5 MB/s.
+    Raises ClusterError naming the first batch that differs. kafka-python computes it with the
+    package crc32c, much faster than the network; pure Python manages 5 MB/s.
     """
     for at in positions:
         header = np.frombuffer(data[at : at + HEADER.itemsize], HEADER)[0]
@@ -134,8 +135,8 @@ def _corrupt(where: str, offset: int, what: str) -> ClusterError:
 
 
 def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> Headers:
-    """The headers of the batches at `positions`, as `ROW`s. No record is decoded, except a control
-    record's key."""
+    """Return the headers of the batches at `positions`, as `ROW`s. No record is decoded, except a
+    control record's key."""
     at = np.asarray(positions, np.int64)
     found = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(HEADER.itemsize)].view(HEADER)[
         :, 0
@@ -159,7 +160,7 @@ def batch_rows(data: memoryview, positions: Sequence[int], partition: int) -> He
 
 
 def control_of(batch: memoryview, count: int) -> int:
-    """Index into CONTROLS; OTHER for a control batch that compaction has emptied."""
+    """Return the index into CONTROLS; OTHER for a control batch that compaction has emptied."""
     if count < 1:
         return CONTROLS.index("OTHER")
     at = HEADER.itemsize
@@ -172,7 +173,7 @@ def control_of(batch: memoryview, count: int) -> int:
 
 
 def cut(row: Any, batch: memoryview, first: int, end: int, where: str) -> Any:
-    """The row for the records of the batch within [first, end). Raises ClusterError for broken
+    """Return the row for the batch's records within [first, end). Raises ClusterError for broken
     records."""
     try:
         offsets, timestamps = record_positions(batch[: int(row["size"])])
@@ -200,7 +201,7 @@ def cut(row: Any, batch: memoryview, first: int, end: int, where: str) -> Any:
 
 
 def record_positions(batch: memoryview) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Offset and timestamp (ms) of every record of one batch."""
+    """Return offset and timestamp (ms) of every record of one batch."""
     header = np.frombuffer(batch[: HEADER.itemsize], HEADER)[0]
     records = memoryview(
         decompress(batch[HEADER.itemsize :], int(header["attributes"]) & _COMPRESSION_BITS)
@@ -221,7 +222,8 @@ def record_positions(batch: memoryview) -> tuple[npt.NDArray[np.int64], npt.NDAr
 
 
 def decompress(data: memoryview, compression: int) -> bytes:
-    """The records of a batch. Raises ClusterError for a codec that Kafka does not have."""
+    """Decompress the records of a batch. Raises ClusterError for a codec that Kafka does not
+    have."""
     if compression >= len(COMPRESSIONS):
         raise ClusterError(
             f"A record batch names compression codec {compression}, which is not one of Kafka's."
@@ -237,7 +239,7 @@ def decompress(data: memoryview, compression: int) -> bytes:
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A zigzag-encoded integer and the position behind it."""
+    """Decode a zigzag integer. Returns it and the position behind it."""
     value, shift = 0, 0
     while True:
         byte = data[at]
@@ -249,7 +251,8 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
-    """Java clients write blocks with a header of the xerial library, others one bare block."""
+    """Yield the compressed blocks. Java clients write several after a xerial header, others one
+    bare block."""
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         yield data
         return
@@ -273,8 +276,7 @@ def _snappy(block: memoryview) -> bytes:
 
 
 def table(kept: pa.Table, parts: Sequence[Headers]) -> pa.Table:
-    """The rows as a table (`SCHEMA`), after those that are already in one, by partition and
-    offset."""
+    """Append the rows to those that are already in a table (`SCHEMA`), by partition and offset."""
     rows = np.concatenate([np.empty(0, ROW), *parts])
     columns = []
     for field in SCHEMA:

@@ -1,4 +1,4 @@
-"""kafka-python's client: how it is opened, and its errors as sentences."""
+"""kafka-python's client: opens it, and turns its errors into sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from topicproof.backend.kafka import client_configs
 
 
 class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
-    """kafka-python's connection, except that a socket that fails is closed. The scheme `direct`
+    """kafka-python's connection that also closes a socket whose connect failed. The scheme `direct`
     selects it."""
 
     SCHEMES = ("direct",)
@@ -37,13 +37,13 @@ class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no
 
 @contextmanager
 def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
-    """kafka-python's admin client, and the network client below it.
+    """Open kafka-python's admin client and the network client below it.
 
-    Raises ClusterError, also for kafka-python's errors inside the block; UsageError for an address
-    that is none.
+    Raises ClusterError, also for kafka-python's errors inside the block; UsageError for a malformed
+    address.
     """
-    # The library logs the bytes it receives, and every failed attempt. What matters reaches the
-    # caller as an error.
+    # The library logs received bytes and every failed attempt. Real failures reach the caller as
+    # errors.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     require_reachable(address.bootstrap)
     opened: list[Any] = []
@@ -60,8 +60,8 @@ def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
                 proxy_url="direct://",
             )
         except BaseException:
-            # The constructor starts a thread before it looks for a broker, and would leave it
-            # running.
+            # The constructor starts a thread before it looks for a broker, and leaves it running on
+            # failure.
             for each in opened:
                 each.close()
             raise
@@ -76,9 +76,9 @@ def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
 def require_reachable(bootstrap: str) -> None:
     """Open and close a connection to one of the addresses.
 
-    Raises ClusterError naming the reason for each address, UsageError for an address that is none.
+    Raises ClusterError naming the reason for each address, UsageError for a malformed one.
 
-    kafka-python itself tries a dead address for its whole time limit, reports only a timeout, and
+    kafka-python itself retries a dead address until its timeout, reports only that timeout, and
     leaves sockets open.
     """
     try:
@@ -104,7 +104,7 @@ def require_reachable(bootstrap: str) -> None:
 
 
 def cluster_error(address: Address, error: KafkaError) -> ClusterError:
-    """What happened, where, and what to do."""
+    """Describe what happened, where, and what to do."""
     name = type(error).__name__
     details = f": {error.args[0]}" if error.args else ""
     if isinstance(error, SaslAuthenticationFailedError | AuthorizationError):

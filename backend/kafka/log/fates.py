@@ -1,6 +1,6 @@
 """The fate of every offset, folded from batch headers. Pure: tables in, tables out.
 
-Which transaction a batch belongs to, and how it ended, is in validators/facts/log_facts.py.
+validators/facts/log_facts.py assigns batches to transactions and determines how each one ended.
 
 `batches` is the table of `rawlog.scan`, read within the same `bounds`.
 """
@@ -20,16 +20,16 @@ from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, attributed
 from topicproof.validators.finding import Bounds, Fate
 
 FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER, Fate.GONE, Fate.UNEXPLAINED)
-"""The fates that the raw log can tell, in the order of the balance."""
+"""Fates that the raw log shows, in the order of the balance."""
 
 DATA_FATES = (Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.UNEXPLAINED)
-"""The fates that a record can have."""
+"""Fates that a record can have."""
 
 WORST_FIRST = (Fate.UNEXPLAINED, Fate.ABORTED, Fate.PENDING, Fate.COMMITTED, Fate.GONE, Fate.MARKER)
-"""The fate that colours a bin of several offsets. The first three matter most, so they show however
-many committed records surround them. Markers end every transaction and compaction leaves gaps
-everywhere: before COMMITTED, they would cover a healthy topic. They show in bins that hold nothing
-else, so at one offset a bin they always show."""
+"""The fates by priority, when a bin of several offsets needs one colour. The first three matter
+most, so they show among any number of committed records. Markers and compaction gaps are
+everywhere: ranked before COMMITTED, they would cover a healthy topic. They show in bins that hold
+nothing else, so at one offset a bin they always show."""
 
 RANGE_COLUMNS = (
     "partition",
@@ -50,33 +50,36 @@ Flags = npt.NDArray[np.bool_]
 
 
 def transactions(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
-    """One row (`TRANSACTION_COLUMNS`) per transaction and partition that has data in the bounds, by
-    first offset.
+    """Return one row (`TRANSACTION_COLUMNS`) per transaction and partition that has data in the
+    bounds, by first offset.
 
-    `records` and `bytes` are the data's (bytes as stored, so compressed); `producer_epoch` is the
-    data's last; timestamps are in ms; `marker_offset`, `marker_timestamp` and `marker_epoch` are
-    nullable Int64. The index is what the column `transaction` of `fate_ranges` refers to.
+    `records` and `bytes` count its data (bytes as stored, so compressed); `producer_epoch` is the
+    last one of its data; timestamps are in ms; `marker_offset`, `marker_timestamp` and
+    `marker_epoch` are nullable Int64. The column `transaction` of `fate_ranges` refers to the
+    index.
     """
     return attributed(batches, bounds)[1]
 
 
 def fate_ranges(batches: pa.Table, bounds: Bounds) -> pd.DataFrame:
-    """Ranges (`RANGE_COLUMNS`) that cover [start, hw) of every partition without a gap, in offset
-    order.
+    """Return ranges (`RANGE_COLUMNS`) that cover [start, hw) of every partition without a gap, in
+    offset order.
 
     `first_offset` and `last_offset` are inclusive. `records` counts data records: 0 for markers and
-    for gone offsets, and less than the span for a batch that compaction thinned out. Headers do not
-    tell which of its offsets remain; the rest counts as gone (`balance`). `producer_id` is null
-    without a producer. `control` is COMMIT, ABORT or OTHER for a control batch, also a pending one,
-    else null. `transaction` is the row of `transactions`, for data and the final marker, else null.
+    gone offsets, and less than the span for a batch that compaction thinned out. Headers do not
+    show which of its offsets remain; `balance` counts the rest as gone. `producer_id` is null
+    without a producer. `control` is COMMIT, ABORT or OTHER for a control batch, even a pending one,
+    else null. `transaction` is the row of `transactions` for data and the final marker, else null.
     """
     rows, ended = attributed(batches, bounds)
     return _merged(_ranges(rows, ended, bounds))
 
 
 def balance(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
-    """Offsets by fate: a row for each partition (the index), a column for each of `FATES`. Each row
-    sums to hw - start, else AssertionError is raised: the ranges are of other bounds."""
+    """Count offsets by fate: a row for each partition (the index), a column for each of `FATES`.
+
+    Each row sums to hw - start. Raises AssertionError if not: the ranges belong to other bounds.
+    """
     row = {p.partition: number for number, p in enumerate(bounds.partitions)}
     counts = np.zeros((len(row), len(FATES)), np.int64)
     partition = ranges["partition"].map(row).to_numpy(np.int64)
@@ -92,19 +95,19 @@ def balance(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
 
 
 def total(counts: pd.DataFrame) -> dict[Fate, int]:
-    """A balance summed over its partitions."""
+    """Sum a balance over its partitions."""
     return {fate: int(counts[fate].sum()) for fate in FATES}
 
 
 @dataclass(frozen=True)
 class Bins:
-    """The overview strip: a row of bins for each partition, on one axis of offsets."""
+    """The overview strip: a row of bins for each partition, on one offset axis."""
 
     partitions: tuple[int, ...]
     edges: Ints
     """Bin i covers the offsets [edges[i], edges[i + 1]); every bin has the same width."""
     counts: Ints
-    """Offsets, indexed by partition row, bin and fate (the order of `FATES`)."""
+    """Offset counts by partition row, bin and fate (the order of `FATES`)."""
     worst: npt.NDArray[np.int8]
     """Index into `FATES` of the worst fate, per partition row and bin; -1 outside the
     partition."""
@@ -113,9 +116,10 @@ class Bins:
 def bins(
     ranges: pd.DataFrame, bounds: Bounds, columns: int, window: tuple[int, int] | None = None
 ) -> Bins:
-    """At most `columns` bins over `window` ([first, end) in offsets), or over the whole bounds.
+    """Count fates in at most `columns` bins over `window` ([first, end) in offsets), or over the
+    whole bounds.
 
-    The worst fate wins (`WORST_FIRST`), not the most frequent one. The records of a batch that
+    The worst fate wins (`WORST_FIRST`), not the most frequent one. Records of a batch that
     compaction thinned out count as evenly spread.
     """
     first = min((p.start for p in bounds.partitions), default=0) if window is None else window[0]
@@ -142,9 +146,9 @@ def bins(
 def records_between(
     ranges: pd.DataFrame, partition: int, first: int, end: int, fates: Sequence[Fate]
 ) -> int:
-    """Data records of these fates at the offsets [first, end) of a partition.
+    """Count data records of these fates at the offsets [first, end) of a partition.
 
-    Exact, except in a thinned-out batch across `first` or `end`, whose records count as evenly
+    Exact, except for a thinned-out batch that crosses `first` or `end`: its records count as evenly
     spread.
     """
     own = ranges[(ranges["partition"] == partition) & ranges["fate"].isin(list(fates))]
@@ -157,7 +161,8 @@ def records_between(
 
 
 def _before(own: pd.DataFrame, codes: npt.NDArray[np.int8], at: Ints) -> Ints:
-    """Offsets of each fate below each of `at`. The ranges cover one partition without a gap."""
+    """Count offsets of each fate below each of `at`. The ranges cover one partition without a
+    gap."""
     low = own["first_offset"].to_numpy(np.int64)
     span = own["last_offset"].to_numpy(np.int64) + 1 - low
     kept = _kept(own, span)
@@ -176,21 +181,22 @@ def _before(own: pd.DataFrame, codes: npt.NDArray[np.int8], at: Ints) -> Ints:
 
 
 def _kept(ranges: pd.DataFrame, span: Ints) -> Ints:
-    """The offsets of each range that have its fate; the others are gone.
+    """Count the offsets of each range that have its fate; the others are gone.
 
-    Fewer than the span only for thinned-out data. At or above the LSO every offset is pending.
+    Only thinned-out data has fewer than the span. At or above the LSO every offset is pending.
     """
     data = ranges["fate"].isin([Fate.COMMITTED, Fate.ABORTED, Fate.UNEXPLAINED]).to_numpy(bool)
     return np.where(data, ranges["records"].to_numpy(np.int64), span)
 
 
 def _codes(fates: pd.Series[Any]) -> npt.NDArray[np.int8]:
-    """Each fate as its index in FATES."""
+    """Return each fate as its index in FATES."""
     return np.asarray(pd.Categorical(fates, categories=list(FATES)).codes, np.int8)
 
 
 def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
-    """Batches and the gaps between them, cut at the last stable offset, each with its fate."""
+    """Return batches and the gaps between them, cut at the last stable offset, each with its
+    fate."""
     own = pd.DataFrame(
         {
             "partition": rows["partition"].astype(np.int64),
@@ -222,9 +228,9 @@ def _ranges(rows: pd.DataFrame, found: pd.DataFrame, bounds: Bounds) -> pd.DataF
 
 
 def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
-    """The offsets of [start, hw) that lie in no batch, as empty ranges."""
+    """Return the offsets of [start, hw) that lie in no batch, as empty ranges."""
     partition = [p.partition for p in bounds.partitions]
-    # The start and the end stand in as batches, so every gap lies between two batches.
+    # Start and end act as batches, so every gap lies between two batches.
     edges = pd.DataFrame(
         {
             "partition": partition * 2,
@@ -258,8 +264,8 @@ def _gaps(own: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
 
 
 def _cut_at_lso(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
-    """Cut the ranges that cross the last stable offset: gaps, and batches if the bounds were
-    chosen."""
+    """Cut the ranges that cross the last stable offset: gaps, and batches if the caller chose the
+    bounds."""
     lso = lso_of(ranges["partition"], bounds)
     low, high, records = (
         ranges[name].to_numpy(np.int64) for name in ("first_offset", "last_offset", "records")
@@ -272,7 +278,8 @@ def _cut_at_lso(ranges: pd.DataFrame, bounds: Bounds) -> pd.DataFrame:
 
 
 def _merged(ranges: pd.DataFrame) -> pd.DataFrame:
-    """Merge equal neighbours. Thinned-out ranges stay alone, so that their gaps do not spread."""
+    """Merge equal neighbours. Thinned-out ranges stay separate, so that their gaps do not
+    spread."""
     whole = (ranges["last_offset"] - ranges["first_offset"] + 1) == ranges["records"]
     alone = ranges["control"].notna() | (~whole & (ranges["records"] > 0))
     begins = alone.to_numpy(bool).copy()

@@ -1,4 +1,5 @@
-"""Whole transactions of a topic, from their parts on each partition (`fates.transactions`)."""
+"""Whole transactions of a topic, assembled from their parts on each partition
+(`fates.transactions`)."""
 
 from __future__ import annotations
 
@@ -10,8 +11,7 @@ import pandas as pd
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 
 SPLIT = "SPLIT"
-"""A transaction over several partitions that was committed on one of them and aborted on
-another."""
+"""A transaction that was committed on one partition and aborted on another."""
 
 OVER_PARTITIONS_COLUMNS = (
     "producer_id",
@@ -28,27 +28,27 @@ OVER_PARTITIONS_COLUMNS = (
 
 
 def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
-    """One row (`OVER_PARTITIONS_COLUMNS`) per transaction of the topic, by begin; from the table of
-    `transactions`.
+    """Return one row (`OVER_PARTITIONS_COLUMNS`) per transaction of the topic, by begin. The input
+    is the table of `transactions`.
 
-    `partitions`, `first_offset_by_partition` and `last_offset_by_partition` are tuples of one
-    order, by partition. `begin_ms` is the first timestamp of its data, `end_ms` that of its last
-    marker, a nullable Int64: null unless it has ended everywhere.
+    `partitions`, `first_offset_by_partition` and `last_offset_by_partition` are tuples in the same
+    order, by partition. `begin_ms` is the first timestamp of the data. `end_ms` is the timestamp of
+    the last marker, a nullable Int64: null unless the transaction has ended everywhere.
 
     The parts of a transaction share producer id and epoch. A marker of the next epoch (KIP-890: of
     a Java client, a fence or a timeout) ends its epoch, so all parts of the epoch belong together.
-    Otherwise one epoch holds many transactions (librdkafka), and time decides: the coordinator lets
-    a transaction write only after every marker of the one before, and writes the markers of one
-    transaction at nearly the same time. So, in the order of markers, a part begins the next
-    transaction if its partition already has a part, or if it was begun nearer to the first marker
-    than its own marker is to it, or later. A part without a marker joins parts that have ended only
-    if their data overlap in time: it may have been hanging since long before.
+    Otherwise one epoch holds many transactions (librdkafka), and time decides. The coordinator lets
+    a transaction write only after every marker of the previous one, and writes the markers of one
+    transaction at nearly the same time. So parts are taken in the order of their markers. A part
+    starts the next transaction if its partition already has a part. It also does if it began after
+    the first marker, or closer to it than its own marker is. A part without a marker may have been
+    hanging for long, so it joins ended parts only if their data overlap in time.
 
     Headers alone cannot always separate two transactions of one epoch that share no partition. A
-    commit returns before its markers are written, so the next data may be some ms older than them.
-    Timestamps may be set by the writer, and clocks may differ. Then two transactions may count as
-    one, which is SPLIT if they ended differently, or one as two. Parts in other topics, and parts
-    that were deleted or compacted away, are unknown.
+    commit returns before its markers are written, so the next data may be some ms older than the
+    markers. Writers may set timestamps, and clocks may differ. Then two transactions may count as
+    one (SPLIT if they ended differently), or one as two. Parts in other topics, and deleted or
+    compacted parts, are unknown.
     """
     order = transactions.assign(
         marker=transactions["marker_timestamp"].astype("Float64").fillna(np.inf).astype(float)
@@ -84,9 +84,9 @@ def over_partitions(transactions: pd.DataFrame) -> pd.DataFrame:
 
 
 def _numbers(order: pd.DataFrame) -> list[int]:
-    """Which transaction each part belongs to; the parts come by producer id, epoch and marker."""
-    # A part's data are older than its marker. Where their timestamps say otherwise, the writer's
-    # clock is ahead.
+    """Number the transaction of each part. The parts are sorted by producer id, epoch and
+    marker."""
+    # A part's data are older than its marker. If timestamps disagree, the writer's clock is ahead.
     ahead = (order["last_timestamp"] - order["marker"]).clip(lower=0)
     ahead = ahead.groupby([order["producer_id"], order["producer_epoch"]]).transform("max")
     numbers: list[int] = []
@@ -118,8 +118,8 @@ def _numbers(order: pd.DataFrame) -> list[int]:
 
 
 def _outcomes(rows: pd.DataFrame) -> pd.Series[Any]:
-    """The outcome of each number; where its partitions differ, what is not known yet comes before
-    what is."""
+    """Return the outcome of each number: SPLIT if its partitions contradict each other, else an
+    outcome that is not known yet before a known one."""
     has = {
         name: (rows["outcome"] == name).groupby(rows["number"]).any()
         for name in (COMMITTED, ABORTED)

@@ -1,9 +1,9 @@
-"""The raw log: bounds and batch headers as the broker stores them, by kafka-python's Fetch
+"""The raw log: bounds and batch headers as the broker stores them, read with kafka-python's Fetch
 requests.
 
 Batch headers show what no consumer shows: the producer of a range, whether it was in a transaction,
-and how each transaction ended (control batches). No record is decoded, so a topic is scanned at the
-speed of the network.
+and how each transaction ended (control batches). No record is decoded, so a scan runs at network
+speed.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ PARTITION_BYTES_MAX = 4_000_000
 """Maximum bytes of one partition in a response; a larger single batch still comes whole
 (KIP-74)."""
 RESPONSE_BYTES_MAX = 8_000_000
-"""Measured: larger responses are slower, because their memory is new each time."""
+"""Larger responses measured slower, because each one needs fresh memory."""
 NEW_TOPIC_PATIENCE_S = 1.0
 """A new topic may be unknown to some brokers; after this long it counts as missing."""
 RETRY_PAUSE_S = 0.1
 FAILOVER_TIMEOUT_S = 20.0
-"""How long a partition may have no leader: a killed broker is noticed only after its session
-(9 s)."""
+"""How long a partition may have no leader. A killed broker goes unnoticed for its session of 9
+s."""
 FETCH_VERSION_MIN = 5
 """The first version with the log start offset."""
 FETCH_VERSION_MAX = 12
@@ -72,8 +72,8 @@ Answer = TypeVar("Answer")
 
 
 def fetch_bounds(address: Address, topic: str) -> Bounds:
-    """The topic's bounds at one moment: log start, LSO and HW of a partition come from one Fetch
-    response.
+    """Return the topic's bounds at one moment: log start, LSO and HW of a partition come from one
+    Fetch response.
 
     Raises TopicError for a topic that does not exist, ClusterError when no broker answers.
     """
@@ -88,12 +88,12 @@ def scan(
     since: pa.Table | None = None,
     check_crc: bool = False,
 ) -> pa.Table:
-    """One row (`batches.SCHEMA`) per record batch within the bounds, by partition and offset.
-    Timestamps are in ms.
+    """Return one row (`batches.SCHEMA`) per record batch within the bounds, by partition and
+    offset. Timestamps are in ms.
 
-    `since` is an earlier table of the same topic: only missing batches are read, and the whole
-    table is returned. A batch that crosses the bounds is cut (after DeleteRecords the log may start
-    inside a batch): `base_offset`, `count` and `first_timestamp` describe only the records inside,
+    `since` is an earlier table of the same topic: only missing batches are read, but all are
+    returned. A batch that crosses the bounds is cut: after DeleteRecords the log may start inside a
+    batch. Then `base_offset`, `count` and `first_timestamp` describe only the records inside, but
     `size` the stored batch. `check_crc` verifies the checksum of every batch read
     (`batches.require_crc` has the cost).
 
@@ -106,8 +106,8 @@ def scan(
 
 @contextmanager
 def connect(address: Address) -> Iterator[Connection]:
-    """One client of the cluster for several questions. Raises ClusterError, also for errors inside
-    the block."""
+    """Open one client of the cluster for several questions. Raises ClusterError, also for errors
+    inside the block."""
     with open_client(address) as (admin, net):
         yield Connection(address, admin, net)
 
@@ -139,9 +139,10 @@ class Connection:
         return found if complete else self.bounds_in_order(topic)
 
     def bounds_in_order(self, topic: str) -> Bounds:
-        """The same by three requests, for a broker whose Fetch responses lack one of the three.
+        """Return the same bounds by three requests, for brokers whose Fetch responses lack one of
+        the three.
 
-        In the order start, LSO, HW, so that start <= LSO <= HW holds even if all three move.
+        The order is start, LSO, HW, so that start <= LSO <= HW holds even if all three move.
         """
 
         def ask() -> Bounds:
@@ -164,8 +165,8 @@ class Connection:
         check_crc: bool = False,
         part_of: Bounds | None = None,
     ) -> pa.Table:
-        """See `scan`. With `part_of`, the bounds are a part of others: only batches that begin
-        inside are returned, cut only at those others."""
+        """See `scan`. With `part_of`, `bounds` are a part of it. Then only batches that begin in
+        `bounds` are returned, and they are cut only at the edges of `part_of`."""
         kept, spans = missing_spans(bounds, since)
         edges = {p.partition: (p.start, p.hw) for p in part_of.partitions} if part_of else {}
         parts: list[Headers] = []
@@ -199,7 +200,7 @@ class Connection:
         return table(kept, parts)
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """The broker that leads each partition. Raises TopicError for a topic that does not
+        """Return the broker that leads each partition. Raises TopicError for a topic that does not
         exist."""
         (found,) = self.metadata(topic).topics
         for partition in found.partitions:
@@ -210,7 +211,7 @@ class Connection:
         return {partition.partition_index: partition.leader_id for partition in found.partitions}
 
     def metadata(self, topic: str) -> Any:
-        """The Metadata response for one topic. Raises TopicError for a topic that does not
+        """Return the Metadata response for one topic. Raises TopicError for a topic that does not
         exist."""
         wanted = MetadataRequest.MetadataRequestTopic(name=topic)
         request = MetadataRequest(
@@ -237,7 +238,7 @@ class Connection:
         return answer
 
     def send(self, requests: Mapping[int | None, Any]) -> dict[int | None, Any]:
-        """One request to each broker, all at the same time; None is any broker."""
+        """Send one request to each broker, all at the same time; None means any broker."""
         # No public method sends a given request; the library's version is pinned.
         manager = self.net._manager
 
@@ -290,7 +291,7 @@ class Connection:
         offsets: Mapping[int, int],
         partition_bytes: int,
     ) -> dict[int, Any]:
-        """One Fetch response for each partition. Raises its error, unless the offset is out of
+        """Fetch one response for each partition. Raises its error, unless the offset is out of
         range."""
         ask = FetchRequest.FetchTopic
         requests = {
@@ -337,8 +338,8 @@ class Connection:
         answer: Any,
         check_crc: bool,
     ) -> tuple[Headers, int | None]:
-        """The rows of one response that begin within the span, and the next offset to fetch (None
-        if nothing was served).
+        """Return the rows of one response that begin within the span, and the next offset to fetch
+        (None if nothing was served).
 
         The edges contain the span. A batch that crosses an edge is cut there, and begins at the
         cut.
@@ -363,7 +364,7 @@ class Connection:
         return rows[inside], max(reached, first)
 
     def _first_left(self, topic: str, partition: int, offset: int) -> int:
-        """Where the log starts, if `offset` was deleted. Deleted offsets are not an error."""
+        """Return the log start if `offset` was deleted. Deleted offsets are not an error."""
         start = self._offsets(topic, [partition], EARLIEST, UNCOMMITTED)[partition]
         if start <= offset:
             raise ClusterError(
@@ -375,7 +376,7 @@ class Connection:
 
 
 def _passing(error: BaseException) -> bool:
-    """Whether to ask again, also because the leader is a broker that this client does not know."""
+    """Return whether to ask again. An unknown leader counts: it may be newer than this client."""
     return isinstance(error, KafkaError) and (
         error.retriable or isinstance(error, UnknownBrokerIdError)
     )

@@ -5,16 +5,16 @@
 
 Its rows are those of `rawlog.scan`, unsorted, with the columns
 `topicproof.validators.facts.log_facts.BATCH_COLUMNS`. A task reads a range of one partition's
-offsets. A batch belongs to the range that it begins in, so it comes whole and once however the
+offsets. A batch belongs to the range that it begins in, so it arrives whole and once, however the
 topic is split.
 
 Options:
 
-- the address and any other client property, in librdkafka's names with `kafka.` before them
+- the address and any other client property, in librdkafka's names with the prefix `kafka.`
 - `topic`
-- `bounds`: offsets as JSON, `{"0": [start, end]}` with the end exclusive. Default: all
-  that the topic holds when Spark plans the query, so two queries over one frame may differ on a
-  growing topic.
+- `bounds`: offsets as JSON, `{"0": [start, end]}` with the end exclusive. Default: all that the
+  topic holds when Spark plans the query, so two queries over one frame may differ on a growing
+  topic.
 - `offsetsPerTask` (1000000): offsets per task. Its rows stay in memory until it ends.
 - `checkCrc` (false): verify every batch's checksum (`batches.require_crc`)
 
@@ -45,7 +45,7 @@ OFFSETS_PER_TASK = 1_000_000
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of the source, checked. Raises UsageError naming the option."""
+    """The source's checked options. Raises UsageError naming the wrong one."""
 
     address: Address
     topic: str
@@ -82,7 +82,7 @@ _OPTIONS = ("topic", "bounds", "offsetsPerTask", "checkCrc")
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """What one task reads: the batches of a partition that begin at the offsets [first, end)."""
+    """The input of one task: the batches of a partition that begin at the offsets [first, end)."""
 
     partition: PartitionBounds
     first: int

@@ -1,4 +1,4 @@
-"""Which offsets of a topic an earlier scan lacks."""
+"""Offsets of a topic that an earlier scan lacks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from topicproof.validators.finding import Bounds
 def missing_spans(
     bounds: Bounds, since: pa.Table | None
 ) -> tuple[pa.Table, dict[int, list[tuple[int, int]]]]:
-    """The rows of `since` that still hold within the bounds, and per partition the spans
-    [first, end) to read."""
+    """Return the rows of `since` that are still valid within the bounds, and per partition the
+    spans [first, end) to read."""
     known = since if since is not None else SCHEMA.empty_table()
     kept = []
     spans: dict[int, list[tuple[int, int]]] = {}
@@ -21,12 +21,12 @@ def missing_spans(
         rows = known.filter(pc.equal(known["partition"], p.partition))
         reached = pc.max(rows["last_offset"]).as_py() if rows.num_rows else None
         if reached is None or reached >= p.hw:
-            # Beyond the high watermark: the topic was recreated, or the bounds are others.
+            # Beyond the high watermark: the topic was recreated, or the bounds differ.
             wanted = [(p.start, p.hw)]
         else:
             inside = rows.filter(pc.greater_equal(rows["base_offset"], p.start))
             kept.append(inside)
-            # A known batch across the new log start is read again, to be cut.
+            # A known batch that crosses the new log start is read again and cut.
             whole_from = pc.min(inside["base_offset"]).as_py() if inside.num_rows else reached + 1
             wanted = [(p.start, whole_from), (max(reached + 1, p.start), p.hw)]
         wanted = [span for span in wanted if span[0] < span[1]]

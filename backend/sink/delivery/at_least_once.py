@@ -1,4 +1,4 @@
-"""Produce, then commit the offset: what dies between the two is produced again."""
+"""Produce, then commit the offset: work that dies between the two is produced again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commit the offset, then produce: what dies between the two is lost."""
+"""Commit the offset, then produce: work that dies between the two is lost."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ class AtMostOnce(PlainDelivery):
         self._produce(contents)
 
     def after_failure(self, contents: Contents, error: SinkError) -> None:
-        """The offset may be committed already, so nothing is tried again."""
+        """Retry nothing: the offset may be committed already."""

@@ -1,4 +1,4 @@
-"""Rows and offset in one transaction of a database. At least once: the rows first, as an upsert."""
+"""Rows and offset in one transaction of a database. At-least-once upserts the rows first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topicproof.validators.finding import Guarantee
 
 
 class DatabasePosition(GroupPosition):
-    """The group's offset in the database. Kafka is asked about holes in the source only."""
+    """The group's offset in the database. Kafka is asked only about holes in the source."""
 
     def __init__(self, task: SinkTask, engine: Engine) -> None:
         super().__init__(task)
@@ -42,7 +42,7 @@ class DatabasePosition(GroupPosition):
 
 
 class DatabaseDelivery:
-    """Compares and sets the offset, which fences: nothing is taken over beforehand."""
+    """Compares and sets the offset. This fences, so nothing is taken over beforehand."""
 
     def __init__(self, task: SinkTask, engine: Engine) -> None:
         self.task, self.engine = task, engine
@@ -74,7 +74,7 @@ class DatabaseDelivery:
                     self._set_offset(connection, contents)
                 self.task.step(Step.OFFSET_SENT, contents, self.flush)
         except DBAPIError as error:
-            # The commit or its answer may be lost. The comparison of the next attempt decides.
+            # The commit or its answer may be lost. The next attempt's comparison decides.
             raise NotDelivered(f"{shown(self.engine)}: {said(error)}.") from error
 
     def after_failure(self, contents: Contents, error: SinkError) -> Contents:  # noqa: ARG002
@@ -125,7 +125,7 @@ class DatabaseDelivery:
 
 
 def own_offset(task: SinkTask) -> tuple[Any, ...]:
-    """Selects the row of this group and source partition."""
+    """Select the row of this group and source partition."""
     topic, partition = task.source
     columns = OFFSETS.c
     return (

@@ -26,26 +26,26 @@ from topicproof.validators.lineage.headers import (
 )
 
 REFUSALS_MAX = 3
-"""How often a transaction is tried if the brokers refuse one of its records. After the first time
-each record has a batch of its own: that shows whose record it is, and small records of a large
-batch pass."""
+"""How often a transaction is tried if the brokers refuse one of its records. After the first
+refusal each record has its own batch. That shows which input the record belongs to, and small
+records of a large batch pass."""
 
 
 class ExactlyOnce:
     def __init__(self, task: SinkTask, group: GroupPosition, place: Place) -> None:
         self.task, self.group, self.place = task, group, place
         self.one_by_one = False
-        """Whether each record is sent in a batch of its own, with its own delivery report."""
+        """Whether each record has its own batch and delivery report."""
         self.producer = self._new_producer()
         self.refusals = 0
-        """Of the transaction in hand."""
+        """Refusals of the current transaction."""
         self.refused: set[int] = set()
-        """The inputs with a refused output."""
+        """Inputs with a refused output."""
         self.sending = -1
-        """The input whose output is being produced."""
+        """The input of the output in production."""
         self.packer = Packer(task.source)
         self.partitions: dict[str, int] = {}
-        """Number of partitions, by topic that packs were sent to."""
+        """Number of partitions, by topic that received packs."""
 
     def open(self) -> None:
         self.producer.__enter__()
@@ -55,7 +55,7 @@ class ExactlyOnce:
 
     def prepare(self, contents: Contents) -> None:
         """Take a new epoch after a failed connection, so that no late request can reach this
-        transaction: see step 3 of the argument. Raises Fenced."""
+        transaction (step 3 of the argument). Raises Fenced."""
         if self.task.hooks.defended() and self.producer.renew_if_unsure():
             self.group.require(contents.first)
 
@@ -75,7 +75,7 @@ class ExactlyOnce:
                 self.producer.send_commit()
                 task.step(Step.COMMITTING, contents, self.flush)
         self.refusals = 0
-        # What was refused before has passed now: those inputs are in the sink.
+        # Earlier refusals are resolved now: those inputs are in the sink.
         self.refused.clear()
 
     def after_failure(self, contents: Contents, error: SinkError) -> Contents:
@@ -88,21 +88,21 @@ class ExactlyOnce:
         return contents
 
     def flush(self) -> None:
-        # By name at each call: the producer is replaced after a refusal.
+        # Looked up at each call: a refusal replaces the producer.
         self.producer.flush()
 
     def _new_producer(self) -> TransactionalProducer:
         sink, special = self.task.sink, dict(self.task.hooks.client_settings())
         if self.one_by_one:
-            # One in flight: records behind a refused one would be out of sequence, and hide why it
-            # was refused.
+            # One in flight: records behind a refused one would be out of sequence, which hides the
+            # reason.
             special |= {"batch_num_messages": 1, "max_in_flight_requests_per_connection": 1}
         return TransactionalProducer(
             sink.address, self.task.name, sink.transaction_timeout_ms, **special
         )
 
     def _start_one_by_one(self, contents: Contents) -> None:
-        """Go on with a new producer whose batches hold one record each.
+        """Continue with a new producer whose batches hold one record each.
 
         After a rejection librdkafka keeps incrementing sequences, so later batches of the old
         producer would fail too. Raises Fenced.
@@ -114,8 +114,8 @@ class ExactlyOnce:
         self.group.require(contents.first)
 
     def _with_dead_letters(self, contents: Contents, error: RecordRefused) -> Contents:
-        """Replace every input that has a refused output by a dead letter. Raises RecordRefused when
-        that cannot be done."""
+        """Replace every input that has a refused output by a dead letter. Raises RecordRefused if
+        that is impossible."""
         topic, refused = self.task.sink.dead_letters, sorted(self.refused)
         if topic is None or any(
             one[2] == topic for one in contents.outputs if one[0] in self.refused
@@ -147,7 +147,7 @@ class ExactlyOnce:
             self.task.step(Step.PRODUCING, contents, self.flush)
             self._send(contents, contents.outputs[half:], more)
         except RecordRefused:
-            # The client itself refused it, unless the brokers have refused an earlier one.
+            # The client itself refused the record, unless the brokers refused an earlier one.
             if self.one_by_one and self.producer.failed is None:
                 self.refused.add(self.sending)
             # Send the earlier ones first. If a transaction is aborted while its partitions are
@@ -173,7 +173,7 @@ class ExactlyOnce:
         if not self.one_by_one:
             self.producer.produce(records)
             return
-        # A delivery report for each record costs time: only after a refusal.
+        # Delivery reports for each record cost time, so only after a refusal.
         for output, record in zip(outputs, records, strict=True):
             self.sending = output[0]
             self.producer.produce([record], self._report(output[0]))
@@ -189,7 +189,7 @@ class ExactlyOnce:
                 self.producer.produce_placed(self.packer.pack(topic, count, own, more))
 
     def _report(self, sending: int) -> Delivered:
-        """Takes the delivery report of one record of this input."""
+        """Return a callback for the delivery report of one record of this input."""
         heard = self.producer.heard
 
         def delivered(error: KafkaError | None, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""What at-least-once and at-most-once share: a producer outside any transaction."""
+"""Common parts of at-least-once and at-most-once: a producer outside any transaction."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class PlainDelivery:
         self.producer.__exit__(None, None, None)
 
     def prepare(self, contents: Contents) -> None:
-        """Nothing fences here."""
+        """Do nothing: nothing fences here."""
 
     def _produce(self, contents: Contents) -> None:
-        """Produce all outputs, and wait for their acknowledgements. Raises NotDelivered."""
+        """Produce all outputs and wait for their acknowledgements. Raises NotDelivered."""
         half = len(contents.outputs) // 2
         self._send(contents, contents.outputs[:half])
         self.task.step(Step.PRODUCING, contents, self.flush)

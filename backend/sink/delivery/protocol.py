@@ -1,4 +1,4 @@
-"""How a transaction reaches the sink: one module for each guarantee, and one for databases."""
+"""How a transaction reaches the sink. Each guarantee has a module, and databases have one."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from topicproof.backend.sink.task import SinkTask
 
 class Delivery(Protocol):
     def open(self) -> None:
-        """Take the source partition over."""
+        """Take over the source partition."""
 
     def close(self) -> None:
-        """Also called when `open` has failed."""
+        """Close it, even if `open` has failed."""
 
     def prepare(self, contents: Contents) -> None:
-        """Called before every attempt. Raises Fenced."""
+        """Prepare an attempt; called before each one. Raises Fenced."""
 
     def attempt(self, contents: Contents, attempt: int) -> None:
         """Deliver the outputs and the offset. Raises TransactionAborted or NotDelivered if this
-        attempt failed, and another SinkError if the task must end."""
+        attempt failed, another SinkError if the task must end."""
 
     def after_failure(self, contents: Contents, error: SinkError) -> Contents | None:
-        """What to try next; None to give these inputs up. Raises SinkError to end the task."""
+        """Return what to try next; None gives these inputs up. Raises SinkError to end the task."""
 
     def flush(self) -> None:
-        """Send everything that is queued."""
+        """Send everything in the queue."""
 
 
 def padding(
     task: SinkTask, contents: Contents, outputs: Sequence[Output], more: Headers
 ) -> list[Record]:
-    """The record that the hooks add to the first input of a transaction, if `outputs` begin with
-    that input."""
+    """Return the record that the hooks add to the first input of a transaction, if `outputs` begin
+    with that input."""
     if not outputs or outputs[0] is not contents.outputs[0] or task.sink.topic is None:
         return []
     value = task.hooks.take_extra_value()
