@@ -1,5 +1,5 @@
-"""All errors that users can see. Each message says what happened, where, and what to do; the command
-line prints it unchanged.
+"""All errors that users can see. Each message says what happened, where, and what to do. The
+command line prints it unchanged.
 
 TopicproofError            exit code 3: an operation or a judgement failed
 ├── ContractError          an invalid contract, with all its mistakes
@@ -8,7 +8,7 @@ TopicproofError            exit code 3: an operation or a judgement failed
 ├── EvidenceError          4: evidence or history could not be read or written
 ├── SetupError             the machine lacks Java, Python, a port, disk space, a writable home
 ├── ClusterError           Kafka is unreachable, too old, or refused the request
-│   └── TopicError         a topic that is missing, empty, or in the way
+│   └── TopicError         a topic that is missing, empty or unusable
 ├── SparkError             Spark is unreachable, or a query failed for its own reasons
 └── SinkError              the exactly-once sink refused to continue; nothing was lost silently
     ├── SourceGap          the first row is above the next offset to process
