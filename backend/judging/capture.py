@@ -1,8 +1,8 @@
 """From two topics to a capture: bounds once, then the readings, the raw logs and the coordinators'
 answers.
 
-Readings are folded on arrival and not kept if the evidence needs no payloads and they show no
-defect.
+Readings are folded on arrival and not kept if the evidence needs no payloads and nothing is
+irregular.
 """
 
 from __future__ import annotations

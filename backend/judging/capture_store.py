@@ -98,7 +98,7 @@ class Capture:
     question: Question
     sink: Bounds
     readings: Readings | Folded
-    """Folded if no defect was seen and no payloads are kept."""
+    """Folded if nothing is irregular and no payloads are kept."""
     batches: pa.Table | None
     """The sink's raw log; None if the sink is not a topic."""
     coordinator: Coordinator | None

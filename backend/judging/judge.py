@@ -75,7 +75,7 @@ def judge_topics(
     """Judge a sink topic against its source. Writes `report.json` and the evidence into `folder`.
 
     `attachments` are added to the evidence by file name: the plan, the contract. With `payloads`
-    none, readings are not kept unless they show a defect. This takes less than half the time.
+    none, readings are kept only if something is irregular. This takes less than half the time.
     Otherwise the evidence first holds them whole, and backend/evidence/copy.py removes payloads.
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
