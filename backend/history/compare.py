@@ -31,8 +31,8 @@ class KindChange:
 
     @property
     def word(self) -> str:
-        """Appeared, disappeared, more, fewer, judged otherwise, only before, only after, or the
-        same."""
+        """One of: appeared, disappeared, more, fewer, judged otherwise, only before, only after,
+        the same."""
         was, is_ = (one.count if one else 0 for one in (self.before, self.after))
         if is_ and not was:
             return "appeared"
