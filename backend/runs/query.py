@@ -51,7 +51,7 @@ class Prepared:
     rows: DataFrame
     """Rows for the sink."""
     bootstrap: str | None = None
-    """The sink's own address of the brokers; None: the same as all other clients'."""
+    """The sink's own broker address; None: the same as for all other clients."""
 
     def transactional_ids(self, cluster: Cluster) -> list[str]:
         names = self.names
