@@ -1,5 +1,5 @@
-"""Files: a source record names a URL. Its file is downloaded inside the Spark task, one output per
-payment.
+"""Files: a source record names a URL. Its file is downloaded inside the Spark task and becomes one
+output per payment.
 
 The work stays in the task that holds the row: no shuffle, one row in and one row out. A file that
 cannot be downloaded or parsed becomes one output to the dead letters, with its reason in a header.
