@@ -1,4 +1,4 @@
-"""Where a Kafka cluster is, and how to connect to it."""
+"""The address of a Kafka cluster, and how to connect to it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from topicproof.backend.errors import TopicError
 
 @dataclass(frozen=True)
 class Address:
-    """One cluster, for any client of it."""
+    """One cluster, for any of its clients."""
 
     bootstrap: str
-    """host:port, or several with commas."""
+    """host:port, or several separated by commas."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """Client properties (TLS, SASL) in librdkafka's names. They hold secrets: never printed."""
 
@@ -21,7 +21,7 @@ class Address:
         return self.bootstrap
 
     def missing(self, topic: str) -> TopicError:
-        """The error for a topic that this cluster does not have."""
+        """Return the error for a topic that this cluster does not have."""
         return TopicError(
             f"There is no topic {topic} at {self}. Check its name, which is case-sensitive."
         )

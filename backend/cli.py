@@ -1,7 +1,7 @@
 """The command line. Every command has `--help` with an example and `--json [FILE]` for machines.
 
-Exit codes: 0 holds; 1 violated; 2 holds, but a contract warns; 3 could not judge, or failed; 4
-evidence could not be written; 64 wrong usage.
+Exit codes: 0 holds; 1 violated; 2 holds, but a contract warns; 3 not judged, or failed; 4 evidence
+could not be written; 64 wrong usage.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "matrix": matrix,
     "torture": torture,
 }
-"""By name, in the order of the help."""
+"""Commands by name, in the order of the help."""
 for name, command in COMMANDS.items():
     app.command(name)(command)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """The entry point: every error becomes one sentence and an exit code, without a traceback."""
+    """Run a command. Every error becomes one sentence and an exit code, without a traceback."""
     out.quiet = False
     given = _with_json_value(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _with_json_value(arguments: list[str]) -> list[str]:
-    """Add the value `-` (terminal) to `--json` without a file: click has no optional values."""
+    """Add the value `-` (terminal) to a `--json` without a file: click has no optional values."""
     made: list[str] = []
     for number, argument in enumerate(arguments):
         made.append(argument)

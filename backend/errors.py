@@ -1,30 +1,30 @@
-"""Every error a user can meet. Each says what happened, where, and what to do; the command line
-prints it as it is.
+"""All errors that users can see. Each message says what happened, where, and what to do. The
+command line prints it unchanged.
 
-TopicproofError            exit code 3: could not do, or could not judge
-├── ContractError          a contract that does not say what must hold; all its mistakes
-├── SelfTestError          a planted defect was not found, or could not be planted
-├── UsageError             64: the request itself is wrong (a bad plan, an unknown run)
-├── EvidenceError          4: evidence or history could not be written
+TopicproofError            exit code 3: an operation or a judgement failed
+├── ContractError          an invalid contract, with all its mistakes
+├── SelfTestError          an injected fault was not found, or could not be injected
+├── UsageError             64: an invalid request (a bad plan, an unknown run)
+├── EvidenceError          4: evidence or history could not be read or written
 ├── SetupError             the machine lacks Java, Python, a port, disk space, a writable home
-├── ClusterError           Kafka is not reachable, too old, or refused the request
-│   └── TopicError         a topic that is missing, empty, or in the way
-├── SparkError             Spark is not reachable, or a query failed for a reason of its own
-└── SinkError              the exactly-once sink refused to go on; nothing was lost silently
-    ├── SourceGap          the first row lies above the next offset to be processed
-    ├── OffsetMissing      the group has no committed offset where an initial one was committed
-    ├── OffsetsMoved       the group's committed offset is not where the journal left it
-    ├── CheckpointMismatch a stateful stage's checkpoint is not the one that the sink holds
+├── ClusterError           Kafka is unreachable, too old, or refused the request
+│   └── TopicError         a topic that is missing, empty or unusable
+├── SparkError             Spark is unreachable, or a query failed for its own reasons
+└── SinkError              the exactly-once sink refused to continue; nothing was lost silently
+    ├── SourceGap          the first row is above the next offset to process
+    ├── OffsetMissing      the group has lost its initial committed offset
+    ├── OffsetsMoved       the group's committed offset differs from the journal
+    ├── CheckpointMismatch a stateful stage's checkpoint does not match the sink's
     ├── ShuffledInput      rows of several source partitions, or falling offsets, in one task
     ├── AttemptsExhausted  a transaction was aborted as often as the plan allows
     ├── TransactionAborted the transaction may be replayed (never leaves the sink)
-    │   └── RecordRefused  the brokers never take a record; leaves the sink without dead letters
-    ├── NotAllowed         the brokers refuse this client: a right is missing or was revoked
-    ├── NotDelivered       outside a transaction, the brokers did not take records or an offset
-    ├── InjectedError      raised on purpose by a fault of the plan; Spark runs the task again
-    ├── OutcomeUnknown     a commit was not answered; the next attempt settles it from the log
-    ├── ClientStuck        a call of the Kafka client hangs; the next attempt has a new client
-    └── Fenced             another producer took this transactional id over
+    │   └── RecordRefused  the brokers always reject a record; leaves a sink without dead letters
+    ├── NotAllowed         the brokers refuse this client: an ACL is missing or was revoked
+    ├── NotDelivered       the brokers did not accept records or an offset outside a transaction
+    ├── InjectedError      raised on purpose by a fault of the plan; Spark retries the task
+    ├── OutcomeUnknown     a commit got no answer; the next attempt resolves it from the log
+    ├── ClientStuck        a Kafka client call hangs; the next attempt uses a new client
+    └── Fenced             another producer took over this transactional id
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from dataclasses import dataclass
 
 
 class TopicproofError(Exception):
-    """The root of the tree. `exit_code` is the process's exit code when nothing handles it."""
+    """The root of the tree. `exit_code` is the exit code of the process if nothing handles the
+    error."""
 
     exit_code = 3
 
@@ -57,7 +58,7 @@ class Mistake:
 
 
 class ContractError(TopicproofError):
-    """All that is wrong with a contract: one sentence each, in the order of the lines."""
+    """All mistakes of a contract: one sentence each, in line order."""
 
     def __init__(self, *mistakes: Mistake | str) -> None:
         super().__init__(*mistakes)

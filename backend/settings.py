@@ -1,6 +1,6 @@
-"""What the surroundings decide: the environment's settings, and time limits for the services.
+"""Settings from the environment, and time limits for the services.
 
-How Kafka's clients are configured is in `kafka/client_configs.py`. Units are in the names.
+The configuration of Kafka's clients is in `kafka/client_configs.py`. Names include their units.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ WholePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolu
 
 
 class Settings(BaseSettings):
-    """Read once. An argument wins over its variable (TOPICPROOF_HOME for `home`), and a variable
-    over the properties file. An empty variable counts as unset."""
+    """Read once. An argument overrides its variable (TOPICPROOF_HOME for `home`), and a variable
+    overrides the properties file. An empty variable counts as unset."""
 
     model_config = SettingsConfigDict(
         env_prefix="TOPICPROOF_",
@@ -46,19 +46,19 @@ class Settings(BaseSettings):
     jars: WholePath = ROOT / ".jars"
     """Folder of the jars of ivy.xml, with one subfolder for each configuration."""
     bootstrap: str | None = None
-    """host:port list of a given Kafka; None means the embedded one."""
+    """host:port list of an external Kafka; None means the embedded one."""
     spark_remote: str | None = Field(default=None, validation_alias="SPARK_REMOTE")
-    """sc:// address of a given Spark Connect server; None means the embedded one."""
+    """sc:// address of an external Spark Connect server; None means the embedded one."""
     brokers: int = 1
     """Brokers of the embedded cluster: 1 or 3."""
     config: WholePath | None = None
-    """A Java-style properties file with the client properties of the given Kafka."""
+    """A Java-style properties file with client properties for the external Kafka."""
     client: Annotated[Mapping[str, str], NoDecode] = Field(default={}, repr=False)
-    """The properties in that file (TLS, SASL), in librdkafka's names. Never printed."""
+    """The properties in that file (TLS, SASL), under their librdkafka names. Never printed."""
     database: str | None = Field(default=None, repr=False)
-    """SQLAlchemy URL of the history; None means a SQLite file in the home."""
+    """SQLAlchemy URL of the history database; None means a SQLite file in the home."""
     dashboard_address: str = "127.0.0.1"
-    """A container must listen on all its addresses for its port to be published."""
+    """In a container this must cover all interfaces, or the port cannot be published."""
 
     @model_validator(mode="before")
     @classmethod
@@ -86,7 +86,7 @@ class Settings(BaseSettings):
         return self.services / "spark"
 
     def environment(self) -> dict[str, str]:
-        """The variables that make a child process read these same settings."""
+        """Return the environment variables that give a child process these same settings."""
         return {
             "SPARK_REMOTE" if name == "spark_remote" else f"TOPICPROOF_{name.upper()}": str(value)
             for name, value in self
@@ -100,10 +100,10 @@ def read_settings(
     brokers: int | None = None,
     home: Path | None = None,
 ) -> Settings:
-    """Settings from the environment; arguments win over variables.
+    """Read the settings from the environment; arguments override variables.
 
-    Raises UsageError for an unreadable `config` or a variable that does not fit, SetupError when
-    the home cannot be made or written.
+    Raises UsageError for an unreadable `config` or an invalid variable. Raises SetupError if the
+    home cannot be created or written.
     """
     named = {"bootstrap": bootstrap, "config": config, "brokers": brokers, "home": home}
     given: dict[str, Any] = {name: value for name, value in named.items() if value}
@@ -118,7 +118,7 @@ def read_settings(
 
 
 def writable(folder: Path) -> None:
-    """Make `folder` and prove that it can be written. Raises SetupError naming the remedy."""
+    """Create `folder` and check that it is writable. Raises SetupError naming the remedy."""
     probe = folder / f".probe-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -132,9 +132,9 @@ def writable(folder: Path) -> None:
 
 
 def socket_path(folder: Path) -> Path:
-    """The path of a Unix socket that belongs to `folder`: short (the kernel allows about 100
-    characters), and in a place of this user alone. Raises SetupError when that place is somebody
-    else's."""
+    """Return the path of a Unix socket for `folder`, in a directory of this user alone. It is
+    short: the kernel allows about 100 characters. Raises SetupError if the directory belongs to
+    another user."""
     place = Path(tempfile.gettempdir()) / f"topicproof-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
     if place.stat().st_uid != os.getuid():
@@ -143,8 +143,8 @@ def socket_path(folder: Path) -> Path:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A Java-style properties file: `name=value` lines, `#` comments. Raises UsageError naming the
-    line."""
+    """Read a Java-style properties file: `name=value` lines, `#` comments. Raises UsageError naming
+    the line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

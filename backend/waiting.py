@@ -1,4 +1,4 @@
-"""Asking again until the answer is the one that is waited for."""
+"""Polling until an answer meets a condition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ask_until(
     seconds: float,
     step_s: float = STEP_S,
 ) -> Answer:
-    """The first answer that is `done`, else the last one before the time was up."""
+    """Return the first answer that is `done`, else the last one before the timeout."""
     retrying = Retrying(
         retry=retry_if_not_result(done),
         stop=stop_after_delay(seconds),

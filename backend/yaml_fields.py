@@ -1,4 +1,4 @@
-"""Fields that somebody wrote as YAML, each with its line: plans and contracts are read by it."""
+"""Plans and contracts as YAML fields, each with its line number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import AfterValidator
 from topicproof.backend.errors import UsageError
 
 Place = tuple[str | int, ...]
-"""Where a field stands in a plan, such as ("source", "topic")."""
+"""The path of a field in a plan, such as ("source", "topic")."""
 
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -31,7 +31,7 @@ TopicName = Annotated[str | None, AfterValidator(_topic)]
 
 
 class YamlFields(dict[str, Any]):
-    """The fields of a plan file, with the line that each was read from."""
+    """The fields of a YAML file, each with its line number."""
 
     def __init__(self, path: Path, fields: Mapping[str, Any], lines: Mapping[Place, int]) -> None:
         super().__init__(fields)
@@ -40,13 +40,13 @@ class YamlFields(dict[str, Any]):
         self.read = {place: _at(self, place) for place in lines}
 
     def where(self, place: Place) -> str:
-        """The file, and the line of a field; of the field around it, where it has none. A field
-        that the command line has changed since is in no line."""
+        """Return the file and the line of a field. A field without a line has the line of its
+        parent. A field that the command line has overridden has none."""
         line = self.line(place)
         return str(self.path) if line is None else f"{self.path}, line {line}"
 
     def line(self, place: Place) -> int | None:
-        """The line alone."""
+        """Return only the line."""
         for length in range(len(place), 0, -1):
             found = place[:length]
             if found in self.lines and self.read[found] == _at(self, found):
@@ -55,7 +55,7 @@ class YamlFields(dict[str, Any]):
 
 
 def read_yaml(path: Path) -> YamlFields:
-    """The fields of a plan file. Raises UsageError naming the line when it is not a YAML
+    """Read the fields of a plan file. Raises UsageError naming the line if it is not a YAML
     mapping."""
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
@@ -78,8 +78,8 @@ def read_yaml(path: Path) -> YamlFields:
 
 
 def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Place, int]]:
-    """Every field below `node` with its line, counted from 1. Raises UsageError for one that is
-    there twice."""
+    """Yield every field below `node` with its line, counted from 1. Raises UsageError for a
+    duplicate field."""
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
@@ -96,7 +96,7 @@ def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Pla
 
 
 def _at(fields: Any, place: Place) -> Any:
-    """What stands at a place; None where nothing does."""
+    """Return the value at a path; None if there is none."""
     for part in place:
         try:
             fields = fields[part]

@@ -116,7 +116,8 @@ def check(
 
 
 def _terms(contract: Path | None, options: Mapping[str, str]) -> tuple[Contract, dict[str, Any]]:
-    """The contract of a check, from a file or from options. Raises UsageError, ContractError."""
+    """Return the contract of a check, from a file or from options. Raises UsageError,
+    ContractError."""
     if contract is not None:
         if options:
             raise UsageError(

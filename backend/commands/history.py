@@ -28,7 +28,7 @@ SHORT = {
     "aborted share of the sink, %": "aborted",
     "pending offsets": "pending",
 }
-"""The measures that fit a terminal, with their short names."""
+"""Measures that fit a terminal, with their short names."""
 
 
 def compare(
@@ -124,7 +124,7 @@ def trend(
 
 
 def _rows(settings: Settings, history: History, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What is shown of each run; a figure is None where its report is gone."""
+    """Return the fields shown for each run. A figure is None if its report is gone."""
     today = datetime.now(UTC).date()
     return [
         {

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the settings that follow from them."""
+"""Options shared by several commands, and the settings from them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ SourceOption = Annotated[
 def settings_of(
     bootstrap: str | None = None, config: Path | None = None, brokers: int | None = None
 ) -> Settings:
-    """The settings of a command. Raises UsageError for an unsupported number of brokers."""
+    """Return the settings of a command. Raises UsageError for an unsupported number of brokers."""
     if brokers not in (None, 1, 3):
         raise UsageError(f"--brokers is {brokers}; the embedded Kafka has 1 or 3.")
     return read_settings(bootstrap, config, brokers)

@@ -1,4 +1,4 @@
-"""How a command ends that has a verdict: what it prints, its JSON and its exit code."""
+"""The end of a command with a verdict: its output, JSON and exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topicproof.validators.report import exit_code as exit_code_of
 
 
 def conclude_run(history: History, run_id: str, report: Report | None, json_: str | None) -> None:
-    """End with a run's verdict; without a report, say how far the run is."""
+    """End with a run's verdict; without a report, say how far the run has come."""
     run = history.get(run_id)
     if report is None:
         emit(json_, run_json(run))
@@ -47,7 +47,7 @@ def conclude_check(reports: Sequence[Report], json_: str | None, code: int) -> N
 
 
 def print_stages(run: Run) -> None:
-    """What each of several stages proves, and whether totals are right."""
+    """Print what each of several stages proves, and whether totals are right."""
     facts = run.facts
     for kind, verdicts in (("stage", facts.verdicts), ("values of", facts.values)):
         for name, verdict in verdicts.items():
@@ -57,7 +57,7 @@ def print_stages(run: Run) -> None:
 
 
 def run_json(run: Run) -> dict[str, Any]:
-    """What `--json` says of a run."""
+    """Return a run's fields for `--json`."""
     topics = {name: getattr(run.facts, name) for name in ("source", "sink", "journal")}
     return {
         "run": run.id,
@@ -76,7 +76,8 @@ def run_json(run: Run) -> dict[str, Any]:
 
 
 def exit_code(run: Run, report: Report) -> int:
-    """The code of the run's verdict, the worst of its stages. A failed run never passes."""
+    """Return the exit code of the run's verdict, the worst of its stages. A failed run never
+    passes."""
     worst = Outcome(run.verdict) if run.verdict else report.verdict
     code = report.exit_code if worst is report.verdict else exit_code_of(worst)
     return code or (3 if run.error else 0)

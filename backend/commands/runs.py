@@ -60,7 +60,7 @@ from topicproof.backend.yaml_fields import read_yaml
 from topicproof.validators.report import Report
 
 STOP_WAIT_S = 60.0
-"""How long a run that was asked to stop may stay in one state."""
+"""Seconds that a run may stay in one state after a stop request."""
 
 
 def run(
@@ -216,7 +216,7 @@ def stop(run_id: RunId, json_: Json = None) -> None:
 
 
 def _has_moved(state: str, run: Run) -> bool:
-    """Whether the run has ended or left this state."""
+    """Return whether the run has ended or left this state."""
     return not run.alive or run.state != state
 
 
@@ -335,7 +335,7 @@ def clean(
 def execute(
     settings: Settings, found: Services, plan: RunPlan, stop: threading.Event
 ) -> tuple[str, Report | None]:
-    """Run from end to end and print the progress; returns the run's name and its report."""
+    """Run from end to end and print the progress. Returns the run's name and its report."""
     history = History(settings)
     made = create(settings, found, history, plan)
     say(f"run {made.id}: {made.facts.source} -> {made.facts.sink}")
@@ -345,7 +345,7 @@ def execute(
 
 
 def stop_all(settings: Settings) -> None:
-    """Stop every run of this home that is still alive, so that none ends inside a transaction."""
+    """Stop every live run of this home, so that none ends inside a transaction."""
     history = History(settings)
     going = [one.id for one in history.list() if one.alive]
     for run_id in going:
@@ -362,7 +362,7 @@ def _launch(settings: Settings, plan: RunPlan, json_: str | None) -> None:
 
 @contextmanager
 def _followed(history: History, run_id: str) -> Iterator[None]:
-    """Print the progress of a run, at most once a second, while the block works on it."""
+    """Print a run's progress, at most once a second, while the block works on it."""
     ended = threading.Event()
 
     def follow() -> None:
@@ -383,7 +383,7 @@ def _followed(history: History, run_id: str) -> Iterator[None]:
 
 
 def where_it_ran(settings: Settings, run_: Run) -> Settings:
-    """Settings for the cluster that a run used, unless another address is given."""
+    """Return settings for the cluster that a run used, unless another address is given."""
     where = run_.facts.cluster
     if settings.bootstrap is not None:
         return settings
@@ -402,7 +402,7 @@ def _topics(
     sink: str | None,
     url: str | None = None,
 ) -> dict[str, Any]:
-    """The source and the sink of a plan: what options say wins over `fields`."""
+    """Return a plan's source and sink. Options override `fields`."""
     pairs = {}
     for text in source_options or []:
         name, separator, value = text.partition("=")
@@ -418,5 +418,5 @@ def _topics(
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """The options that were given."""
+    """Return the options that were given."""
     return {name: value for name, value in options.items() if value not in (None, [])}

@@ -9,13 +9,13 @@ from topicproof.validators.finding import Bounds, Finding, Origin, Outcome, Witn
 from topicproof.validators.report import Report
 
 RANGES_MAX = 8
-"""How many partitions' ranges are listed."""
+"""Maximum partitions whose ranges are listed."""
 
 COLOURS = {Outcome.HOLDS: "green", Outcome.VIOLATED: "red", Outcome.UNKNOWN: "yellow"}
 
 
 def progress_line(progress: Progress) -> str:
-    """One line of live figures; empty before the first look."""
+    """Return one line of live figures; empty before the first look."""
     if not progress.stage:
         return ""
     total = progress.total
@@ -44,8 +44,8 @@ def progress_line(progress: Progress) -> str:
 
 
 def side_effects(progress: Progress) -> str:
-    """Work that was done more often than its outcome counts: outputs are exactly-once, processing
-    is not. Empty until the journal has an entry."""
+    """Return a line on work repeated beyond its outcome: outputs are exactly-once, processing is
+    not. Empty until the journal has an entry."""
     if not progress.attempted:
         return ""
     said = (
@@ -57,8 +57,8 @@ def side_effects(progress: Progress) -> str:
 
 
 def balances(facts: Facts) -> str:
-    """Whether totals equal the sum of the distinct payments, for the scenario totals; else
-    empty."""
+    """Return whether totals equal the sum of the distinct payments, in the scenario totals; else an
+    empty text."""
     wrong, accounts = facts.wrong_by, facts.accounts
     if wrong is None or accounts is None:
         return ""
@@ -73,7 +73,7 @@ def balances(facts: Facts) -> str:
 
 
 def report_lines(report: Report) -> Iterator[str]:
-    """A report as lines of Rich markup."""
+    """Yield a report as lines of Rich markup."""
     colour = COLOURS[report.verdict]
     yield f"[bold {colour}]{report.verdict}[/] {report.guarantee}: {plain(report.why)}"
     fates = {
@@ -115,7 +115,7 @@ def report_lines(report: Report) -> Iterator[str]:
 
 
 def judged_range(source: Bounds) -> str:
-    """`offsets 0: 0-499, 1: 20-480`, by partition, for the first few partitions."""
+    """Format the judged range as `offsets 0: 0-499, 1: 20-480`, for the first few partitions."""
     said = [
         f"{one.partition}: {one.start:,}-{one.lso - 1:,}"
         for one in source.partitions
@@ -126,7 +126,7 @@ def judged_range(source: Bounds) -> str:
 
 
 def origin_line(origin: Origin) -> str:
-    """One line with the ids of the cluster and the topics."""
+    """Return one line with the ids of the cluster and the topics."""
     topics = ", ".join(
         f"{name} {topic_id or 'without an id'}" for name, topic_id in origin.topics.items()
     )
@@ -148,8 +148,7 @@ def _finding_lines(report: Report, finding: Finding, uncounted: bool) -> Iterato
 
 
 def _aside_lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """Kinds that do not count: a line for those that hold, and one for those that could not be
-    judged."""
+    """Yield a line for the kinds that do not count but hold, and one for those not judged."""
     for outcome, said in ((Outcome.HOLDS, "in order"), (Outcome.UNKNOWN, "not judged")):
         names = [
             f"{one.kind} ({one.count:,})" if one.count else one.kind
@@ -161,5 +160,5 @@ def _aside_lines(findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Escape square brackets, which Rich would take for markup."""
+    """Escape square brackets, which Rich would treat as markup."""
     return text.replace("[", r"\[")

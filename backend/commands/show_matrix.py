@@ -13,8 +13,8 @@ _COLOURS = {"exact": "#0072B2", "damaged": "#E69F00", "surprise": "#D55E00"}
 
 
 def markdown(results: Sequence[Result], planned: int | None = None) -> str:
-    """A row for each fault, a column for each guarantee; below, surprises and the proof of each
-    fault. `planned`: how many cells were planned."""
+    """Render a row per fault and a column per guarantee, then surprises and the proof of each
+    fault. `planned`: number of planned cells."""
     guarantees, rows = _grid(results)
     left = (
         f" {planned - len(results)} more were not tried."
@@ -59,7 +59,7 @@ def markdown(results: Sequence[Result], planned: int | None = None) -> str:
 
 
 def heat_map(results: Sequence[Result]) -> str:
-    """The same table as a coloured page: exact, damaged as expected, surprise."""
+    """Render the same table as a coloured page: exact, damaged as expected, surprise."""
     guarantees, rows = _grid(results)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in guarantees)
     body = "".join(
@@ -80,7 +80,7 @@ def heat_map(results: Sequence[Result]) -> str:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """`33 of 35 cells agree with what theory expects; 2 are surprises (210 s).`"""
+    """Summarize: `33 of 35 cells agree with what theory expects; 2 are surprises (210 s).`"""
     surprising = sum(1 for one in results if one.surprises)
     took = sum(one.took_s for one in results)
     rest = (
@@ -95,7 +95,7 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def line(result: Result) -> str:
-    """One cell in a terminal."""
+    """Render one cell for a terminal."""
     told = f"{result.guarantee} · {result.fault}: {result.says} ({result.took_s:.0f} s)"
     if not result.surprises:
         return told
@@ -105,7 +105,7 @@ def line(result: Result) -> str:
 def _grid(
     results: Sequence[Result],
 ) -> tuple[list[str], list[tuple[Trouble, Mapping[str, Result]]]]:
-    """The guarantees, and each fault's results by guarantee, in the order of the table."""
+    """Return the guarantees, and each fault's results by guarantee, in table order."""
     present = {one.guarantee for one in results}
     rows = [
         (trouble, {one.guarantee: one for one in results if one.fault == trouble.name})

@@ -1,5 +1,4 @@
-"""What a terminal shows of topics: balance, transactions, what stands in the way, who writes and
-who waits."""
+"""Topics in a terminal: balance, transactions, blockers, producers and consumer groups."""
 
 from __future__ import annotations
 
@@ -18,17 +17,17 @@ from topicproof.validators.finding import Fate
 ALWAYS = {Fate.COMMITTED, Fate.ABORTED, Fate.PENDING, Fate.MARKER}
 """Fates that are always shown, even without offsets."""
 PRODUCERS_MAX = 20
-"""How many producers are shown, the last writers first; `--json` has all."""
+"""Maximum producers shown, latest writers first; `--json` has all."""
 IDS_MAX = 100
-"""How many ids are shown, those under way first; `--json` has all."""
+"""Maximum ids shown, active ones first; `--json` has all."""
 PROTOCOLS = {False: "version 2", True: "exposed", None: ""}
-"""By whether a transactional id is exposed to late requests."""
+"""Protocol names, by whether a transactional id is exposed to late requests."""
 EXPOSED = (
     "A commit that arrives late can end their next transaction, unless they take new epochs"
     " themselves, as the sink of this project does."
 )
 TEXTS = {"group", "state", "outcome", "producer", "transactional id", "note", "who", "protocol"}
-"""Left-aligned columns of words. Words may wrap, numbers never."""
+"""Left-aligned text columns. Text may wrap, numbers never do."""
 
 
 def print_topic(out: Console, view: TopicView) -> None:
@@ -223,7 +222,7 @@ def _say(out: Console, text: str) -> None:
 
 
 def _table(*names: str) -> Table:
-    """A table with words to the left and numbers to the right."""
+    """Make a table with left-aligned words and right-aligned numbers."""
     table = Table(box=None, pad_edge=False)
     for name in names:
         words = name in TEXTS
@@ -238,7 +237,7 @@ def _number(value: int | None) -> str:
 
 
 def _seconds(ms: int) -> str:
-    """Short, for a column: 0.4 s, 12 s, 5 min, 3 h, 2 d."""
+    """Format a duration briefly for a column: 0.4 s, 12 s, 5 min, 3 h, 2 d."""
     for unit, length_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
         if ms >= 2 * length_ms:
             return f"{ms // length_ms:,} {unit}"

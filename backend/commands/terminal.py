@@ -1,4 +1,4 @@
-"""The terminal of commands: lines, JSON, reports, Ctrl-C."""
+"""Terminal output of commands: lines, JSON, reports, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ err = Console(stderr=True, soft_wrap=True)
 
 
 def emit(json_: str | None, value: Any) -> None:
-    """Write JSON to a file, or for `-` to the terminal, as the only output on standard output."""
+    """Write JSON to a file, or for `-` to the terminal as the only standard output."""
     if json_ is None:
         return
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
@@ -48,7 +48,7 @@ def print_report(report: Report) -> None:
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that work ends properly; a second Ctrl-C ends it at
+    """Yield an event that Ctrl-C and SIGTERM set for a clean end. A second Ctrl-C ends the work at
     once."""
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Random schedules of faults until the time is over, each run judged from its sink."""
+"""Random fault schedules for a limited time, each run judged from its sink."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topicproof.backend.torture.run import AT_ONCE, Torture, Tried, drawn
 from topicproof.backend.torture.schedule import parse
 
 SHRINKING_RUNS = 20
-"""How many runs may go into making one failure smaller."""
+"""Maximum runs to reduce one failure."""
 
 
 def torture(

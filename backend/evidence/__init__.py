@@ -1,1 +1,1 @@
-"""The files that prove a report: one folder, complete in itself, hashed file by file."""
+"""The files that prove a report: one self-contained folder, with a hash of each file."""

@@ -1,9 +1,9 @@
-"""Copies of a folder of evidence, with or without payloads.
+"""Copies of an evidence folder, with or without payloads.
 
-In a masked copy a digest replaces every key, value and foreign header. Its secret is made for this
-copy and then discarded. Equal values stay equal, so the copy can still be judged by lineage, by key
-and by header, but the values cannot be recovered. Content hashes could be guessed, so they are left
-out, as are the values in rows of wrong_value.
+A masked copy replaces every key, value and foreign header by a digest. The digest's secret is made
+for this copy and then discarded. Equal values stay equal, so the copy can still be judged by
+lineage, key and header, but the values cannot be recovered. Content hashes could be guessed, so
+they are left out, as are the values in rows of wrong_value.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ Mask = Callable[[bytes | None], bytes | None]
 
 
 def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.ALL) -> str:
-    """Copy the evidence into the folder `target`; returns the hash of the copy's manifest.
+    """Copy the evidence into the folder `target`. Returns the hash of the copy's manifest.
 
-    An earlier copy there is replaced. Raises UsageError when the folder holds anything else,
-    EvidenceError when the evidence has changed or the copy cannot be written.
+    Replaces an earlier copy. Raises UsageError if the folder holds anything else, EvidenceError if
+    the evidence has changed or the copy cannot be written.
     """
     original = require_unchanged(evidence)
     manifest = read_manifest(evidence)
@@ -77,7 +77,7 @@ def copy_evidence(evidence: Path, target: Path, payloads: Payloads = Payloads.AL
 
 
 def without_values(report: Report) -> Report:
-    """The report without the record values that examples show."""
+    """Return the report without the record values in its examples."""
     told = (
         replace(
             one,
@@ -89,8 +89,7 @@ def without_values(report: Report) -> Report:
 
 
 def without_payloads(evidence: Path) -> None:
-    """Replace the evidence by a copy without payloads, unless it already has none. Raises
-    EvidenceError."""
+    """Replace the evidence by a copy without payloads, if it has any. Raises EvidenceError."""
     if read_manifest(evidence).payloads is Payloads.NONE:
         return
     bare = evidence.with_name(f"{evidence.name}-bare")
@@ -105,8 +104,8 @@ def without_payloads(evidence: Path) -> None:
 
 
 def copy_all(folder: Path, target: Path, payloads: Payloads = Payloads.ALL) -> None:
-    """The evidence of a run's folder: one straight into `target`, of several each where it lies.
-    Raises as above."""
+    """Copy the evidence of a run's folder: one straight into `target`, several at their relative
+    paths. Raises as `copy_evidence`."""
     found = evidence_in(folder)
     if len(found) > 1:
         require_room(target)
@@ -117,8 +116,7 @@ def copy_all(folder: Path, target: Path, payloads: Payloads = Payloads.ALL) -> N
 
 
 def zip_evidence(run: Path, target: Path, payloads: Payloads, name: str) -> None:
-    """The evidence of a run's folder as one zip file, in a folder `name` within it. Raises
-    EvidenceError."""
+    """Zip the evidence of a run's folder under a top folder `name`. Raises EvidenceError."""
     folder = target.with_suffix(".folder")
     copy_all(run, folder, payloads)
     try:
@@ -132,7 +130,7 @@ def zip_evidence(run: Path, target: Path, payloads: Payloads, name: str) -> None
 
 
 def require_room(target: Path) -> None:
-    """Raises UsageError when a copy would mix with something else."""
+    """Raises UsageError if a copy would mix with other files."""
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
         raise UsageError(f"{target} is not empty. Choose a folder that is, or that does not exist.")
     if target.exists() and not target.is_dir():
@@ -198,7 +196,7 @@ def _copy_masked(path: Path, target: Path, mask: Mask | None) -> None:
 
 
 def _tell_again(evidence: Path, target: Path, manifest: Manifest) -> None:
-    """If the report shows values, write its files again without them."""
+    """Render the report's files again without values, if it shows any."""
     report = read_report(evidence)
     bare = without_values(report)
     if bare != report:

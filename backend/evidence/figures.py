@@ -1,4 +1,4 @@
-"""The charts of `report.html`, as Plotly's JSON: report in, figure out."""
+"""The charts of `report.html`, as Plotly JSON."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FATES: Mapping[str, tuple[str, str]] = {
     "no_record": ("#999999", "-"),
     "unexplained": ("#CC79A7", "+"),
 }
-"""Colour and pattern of each fate: colour never stands alone."""
+"""Colour and pattern of each fate, so colour is never the only cue."""
 ROW_PX, AXIS_PX = 34, 90
 FEW_ROWS = 10
 
 
 def figures(report: Report) -> dict[str, dict[str, Any]]:
-    """By the id of its place on the page; without those that have nothing to show."""
+    """Return the figures by the id of their element on the page, without empty ones."""
     every = {
         "fates": fates_figure(report),
         "findings": findings_figure(report),
@@ -34,7 +34,7 @@ def figures(report: Report) -> dict[str, dict[str, Any]]:
 
 
 def fates_figure(report: Report) -> dict[str, Any]:
-    """One bar a partition, its offsets by fate."""
+    """Draw one bar per partition: its offsets by fate."""
     rows = sorted(report.balance, key=lambda one: one.partition)
     names = [f"p{one.partition}" for one in rows]
     data = []
@@ -56,7 +56,7 @@ def fates_figure(report: Report) -> dict[str, Any]:
 
 
 def findings_figure(report: Report) -> dict[str, Any]:
-    """One bar a kind that was found: what breaks the verdict, what does not count, what another
+    """Draw one bar per kind found: rows that break the verdict, that do not count, and that another
     kind explains."""
     found = [one for one in report.findings if one.count]
     names = [one.kind.replace("_", " ") for one in found]
@@ -90,14 +90,14 @@ def findings_figure(report: Report) -> dict[str, Any]:
         for name, values, colour, pattern in bars
         if any(values)
     ]
-    # A few rows are whole numbers, too.
+    # Small counts need whole numbers on the axis, too.
     step = {"dtick": 1} if max((one.count for one in found), default=0) <= FEW_ROWS else {}
     axis = {"title": {"text": "rows found"}, "tickformat": ",d", **step}
     return _figure(data, len(found), barmode="stack", xaxis=axis, showlegend=True)
 
 
 def places_figure(report: Report) -> dict[str, Any]:
-    """Where the examples lie in the sink."""
+    """Draw where the examples are in the sink."""
     symbols = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
     data = []
     for number, finding in enumerate(report.findings):
@@ -113,7 +113,7 @@ def places_figure(report: Report) -> dict[str, Any]:
                     "text": [escape(one.why) for one in there],
                     "marker": {
                         "size": 11,
-                        # Open, so that two at one place are both seen.
+                        # Hollow, so that two at the same place are both visible.
                         "symbol": f"{symbols[number % len(symbols)]}-open",
                         "line": {"width": 2.5},
                     },
@@ -125,7 +125,7 @@ def places_figure(report: Report) -> dict[str, Any]:
 
 
 def _figure(data: Sequence[Mapping[str, Any]], rows: int, **layout: Any) -> dict[str, Any]:
-    """`y` has a name a row, the first on top."""
+    """Make a figure. `y` has one name per row, the first on top."""
     common = {
         "height": AXIS_PX + ROW_PX * max(2, rows),
         "margin": {"l": 10, "r": 10, "t": 30, "b": 10},

@@ -1,4 +1,4 @@
-"""All rows that were found, as a Parquet and a CSV file, and their places."""
+"""All finding rows, as a Parquet and a CSV file, and their counts by place."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SCHEMA = pa.schema(
 
 
 class Place(NamedTuple):
-    """The place by which rows of one kind and cause are counted."""
+    """Rows of one kind and cause are counted by place."""
 
     kind: str
     cause: str | None
-    """The kind that explains them; None for primary ones."""
+    """The kind that explains them; None for primary findings."""
     partition: int | None
-    """Of the sink; of the source if the sink holds nothing; None if neither is known."""
+    """The sink's partition; the source's if the sink holds nothing; None if neither is known."""
 
 
 def gather(ledger: Path, evidence: Path) -> Counter[Place]:
@@ -55,7 +55,7 @@ def gather(ledger: Path, evidence: Path) -> Counter[Place]:
 
 
 def write_csv(parquet: Path, target: Path) -> None:
-    """The rows of `findings.parquet` as text, as `gather` writes them. Raises OSError,
+    """Write the rows of `findings.parquet`, as `gather` made it, as CSV. Raises OSError,
     pyarrow.ArrowInvalid."""
     with pq.ParquetFile(parquet) as file, csv.CSVWriter(target, SCHEMA) as text:
         for batch in file.iter_batches():
@@ -63,7 +63,7 @@ def write_csv(parquet: Path, target: Path) -> None:
 
 
 def count_places(parquet: Path) -> Counter[Place]:
-    """The rows of `findings.parquet`, counted as `gather` does. Raises OSError,
+    """Count the rows of `findings.parquet` as `gather` does. Raises OSError,
     pyarrow.ArrowInvalid."""
     return _places(
         pq.read_table(parquet, columns=["kind", "explained_by", "partition", "source_partition"])

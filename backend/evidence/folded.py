@@ -1,6 +1,6 @@
-"""Folded readings as files of the evidence: sets of offsets, and the transaction of each piece.
+"""Folded readings as evidence files: sets of offsets, and the transaction of each piece.
 
-They hold no key, no value and no hash of either: contents are compared before they are stored.
+They hold no key, no value and no hash of either: contents are compared before storage.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ CONTENT = "content"
 
 
 def keep_folded(folded: Folded, evidence: Path) -> None:
-    """Raises OSError."""
+    """Write the files. Raises OSError."""
     tables = {SEEN: _table(folded.seen), PIECES_SEEN: folded.pieces, INPUTS: _table(folded.inputs)}
     for name, table in tables.items():
         pq.write_table(table.drop_columns(CONTENT), evidence / name)
 
 
 def read_folded(evidence: Path) -> Folded:
-    """Raises OSError, and ValueError or KeyError for files of another kind."""
+    """Read the files. Raises OSError, and ValueError or KeyError for files of another kind."""
     seen, pieces, inputs = (
         _with_content(pq.read_table(evidence / name), schema)
         for name, schema in ((SEEN, WORDS), (PIECES_SEEN, PIECES), (INPUTS, WORDS))
@@ -43,7 +43,7 @@ def _table(words: Words) -> pa.Table:
 
 
 def _with_content(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Adds equal contents: they were compared before."""
+    """Add equal contents: they were compared before."""
     return (
         table.append_column(CONTENT, pa.array(np.zeros(table.num_rows, np.int64)))
         .select(schema.names)

@@ -1,10 +1,12 @@
-"""A folder of evidence: what judging left there, and files for people and machines.
+"""An evidence folder: the files that judging wrote, and files for people and machines.
 
-report.json report.html junit.xml      the report: for programs, people, CI servers findings.parquet
-findings.csv          every row that was found taken.json journal.jsonl sink-* source-*   all that
-the verdict rests on; `topicproof verify` judges it again ledger/
-what was computed on the way plan.json ...                          what was asked for manifest.json
-SHA-256 of each of these
+report.json report.html junit.xml                the report: for programs, people, CI servers
+findings.parquet findings.csv                    every finding row
+taken.json journal.jsonl sink-* source-*         the basis of the verdict: `topicproof verify`
+                                                 judges it again
+ledger/                                          intermediate results
+plan.json ...                                    the request
+manifest.json                                    SHA-256 of each of these
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from topicproof.validators.report import Report
 
 REPORT = "report.json"
 EVIDENCE = "evidence"
-"""The folder's name, below that of a run or of one of its stages."""
+"""Name of the folder in that of a run or of one of its stages."""
 
 
 def complete(
     folder: Path, report: Report, attachments: Mapping[str, Any], payloads: Payloads = Payloads.ALL
 ) -> str:
-    """Add the missing files to those that judging left; returns the manifest's hash. `attachments`:
-    by file name, text as it is, else as JSON. Raises EvidenceError."""
+    """Add the files that judging did not write. Returns the manifest's hash. `attachments` are
+    written by file name: text unchanged, anything else as JSON. Raises EvidenceError."""
     made_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
     try:
         for name, attachment in attachments.items():
@@ -52,15 +54,15 @@ def complete(
 
 
 def write_report(folder: Path, report: Report, places: Mapping[Place, int], made_at: str) -> None:
-    """The report for programs, CI servers and people. Raises OSError."""
+    """Write the report for programs, CI servers and people. Raises OSError."""
     (folder / REPORT).write_text(report.to_json() + "\n", encoding="utf-8")
     write_junit(folder / JUNIT, report, places, made_at)
     write_page(folder / PAGE, report, f"{made_at.replace('T', ' ')} UTC")
 
 
 def evidence_in(folder: Path) -> list[Path]:
-    """The evidence in a folder: the folder itself, or all evidence in a run's folder, end to end
-    before single stages. Raises EvidenceError when there is none."""
+    """Find the evidence in a folder: the folder itself, or all evidence in a run's folder, end to
+    end before single stages. Raises EvidenceError without any."""
     if (folder / MANIFEST).is_file():
         return [folder]
     patterns = (f"{EVIDENCE}/{MANIFEST}", f"*/*/{EVIDENCE}/{MANIFEST}")
@@ -71,7 +73,7 @@ def evidence_in(folder: Path) -> list[Path]:
 
 
 def evidence_hash(folder: Path) -> str | None:
-    """The hash that a sign-off names: of the manifest, or of all manifests together; None without
+    """Return the hash for a sign-off: of the manifest, or of all manifests together; None without
     any."""
     try:
         found = evidence_in(folder)
@@ -84,7 +86,7 @@ def evidence_hash(folder: Path) -> str | None:
 
 
 def read_report(evidence: Path) -> Report:
-    """Raises EvidenceError."""
+    """Read the report. Raises EvidenceError."""
     path = evidence / REPORT
     try:
         return Report.from_json(path.read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
-"""`junit.xml`: a report for CI servers, with a case per kind of finding and group of partitions.
+"""`junit.xml`: a report for CI servers, with one case per kind of finding and group of partitions.
 
 A case fails if rows of its group break the guarantee. It is an error if nothing is known, and
-skipped if the kind does not count. One more case is the verdict itself, so that every report that
-does not hold has a mark.
+skipped if the kind does not count. One more case is the verdict itself, so every report that does
+not hold has at least one failure or error.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from topicproof.validators.report import Report
 
 JUNIT = "junit.xml"
 GROUPS_MAX = 8
-"""With more partitions, neighbours share a group."""
+"""Number of groups. With more partitions, neighbours share a group."""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Group = tuple[int, ...]
 
 
 def write_junit(path: Path, report: Report, places: Mapping[Place, int], made_at: str) -> None:
-    """Raises OSError."""
+    """Write the file. Raises OSError."""
     suite = TestSuite(_text(f"{report.source.topic} -> {report.sink.topic}"))
     suite.timestamp = made_at
     for name, value in {
@@ -57,7 +57,7 @@ def write_junit(path: Path, report: Report, places: Mapping[Place, int], made_at
 
 
 def groups(report: Report, places: Mapping[Place, int]) -> Sequence[Group]:
-    """The partitions of both topics, in at most `GROUPS_MAX` groups of neighbours."""
+    """Return the partitions of both topics, in at most `GROUPS_MAX` groups of neighbours."""
     numbers = {
         one.partition for bounds in (report.sink, report.source) for one in bounds.partitions
     }
@@ -76,7 +76,7 @@ def _verdict(report: Report) -> TestCase:
     case.system_out = _text(
         "\n".join([report.why, *(f"Warning: {one}" for one in report.warnings)])
     )
-    # All cases are judged together, so this one has the time of all.
+    # All cases are judged together, so this one has the total time.
     case.time = report.took_s
     return case
 
@@ -88,7 +88,7 @@ def _case(
     here: Mapping[Place, int],
     uncounted: str | None,
 ) -> TestCase:
-    """`group` None: rows without a partition."""
+    """Make a case. `group` None: rows without a partition."""
     case = _named(report, finding.kind, _name(group))
     causes: Counter[str | None] = Counter()
     for place, count in here.items():
@@ -141,5 +141,5 @@ def _line(report: Report, example: Example) -> str:
 
 
 def _text(text: str) -> str:
-    """Names come from topics: a question mark replaces what XML cannot hold."""
+    """Replace characters that XML cannot hold by question marks: names come from topics."""
     return _NOT_XML.sub("?", text)

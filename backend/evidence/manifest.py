@@ -1,4 +1,4 @@
-"""`manifest.json`: every file of a folder of evidence with its size and SHA-256.
+"""`manifest.json`: size and SHA-256 of every file in an evidence folder.
 
 It is written last. A sign-off is bound to its hash.
 """
@@ -21,14 +21,14 @@ SCHEMA = 1
 
 
 class Payloads(StrEnum):
-    """What the readings hold of keys, values and headers."""
+    """The keys, values and headers that the readings hold."""
 
     ALL = "all"
-    """Everything as read."""
+    """Everything, unchanged."""
     MASKED = "masked"
-    """Digests under a discarded secret: equal stays equal, and nothing can be read."""
+    """Digests with a discarded secret: equal values stay equal, and none can be read."""
     NONE = "none"
-    """Only the headers of our own pipelines."""
+    """Only our own pipelines' headers."""
 
 
 class Entry(NamedTuple):
@@ -52,10 +52,10 @@ class Manifest:
     """UTC, ISO 8601."""
     payloads: Payloads = Payloads.ALL
     judged_at: str | None = None
-    """UTC, ISO 8601: the time in the report's page and JUnit file. None in manifests of earlier
+    """UTC, ISO 8601: the time in the report's page and JUnit file. None in manifests of older
     versions."""
     of: str | None = None
-    """In a copy that leaves something out: SHA-256 of the original manifest."""
+    """SHA-256 of the original manifest, in a copy that leaves something out."""
     files: Mapping[str, Entry] = field(default_factory=dict)
     """By path within the folder."""
 
@@ -68,7 +68,7 @@ def write_manifest(
     of: str | None = None,
     judged_at: str | None = None,
 ) -> str:
-    """Hash every file in the folder; returns the manifest's own hash. Raises EvidenceError."""
+    """Hash every file in the folder. Returns the manifest's own hash. Raises EvidenceError."""
     now = f"{datetime.now(UTC).replace(tzinfo=None):%Y-%m-%dT%H:%M:%S}Z"
     try:
         files = {name: _entry(folder / name) for name in _files(folder)}
@@ -84,7 +84,7 @@ def write_manifest(
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises EvidenceError when there is none that can be read."""
+    """Read the manifest. Raises EvidenceError if it is missing or unreadable."""
     path = folder / MANIFEST
     try:
         said = json.loads(path.read_bytes())
@@ -103,7 +103,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def manifest_hash(folder: Path) -> str | None:
-    """SHA-256 of the folder's manifest; None without one."""
+    """Return the SHA-256 of the folder's manifest; None without one."""
     try:
         return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
     except OSError:
@@ -111,7 +111,7 @@ def manifest_hash(folder: Path) -> str | None:
 
 
 def differences(folder: Path) -> list[Difference]:
-    """Where the folder differs from its manifest. Raises EvidenceError without a manifest."""
+    """Return the files that differ from the manifest. Raises EvidenceError without a manifest."""
     said = read_manifest(folder).files
     there = _files(folder)
     found = [Difference(name, "missing") for name in said.keys() - set(there)]
@@ -130,7 +130,7 @@ def differences(folder: Path) -> list[Difference]:
 
 
 def require_unchanged(folder: Path) -> str:
-    """The manifest's hash. Raises EvidenceError naming what differs."""
+    """Return the manifest's hash. Raises EvidenceError naming the files that differ."""
     found = differences(folder)
     if found:
         named = ", ".join(f"{one.file} ({one.how})" for one in found[:5])
@@ -140,7 +140,8 @@ def require_unchanged(folder: Path) -> str:
 
 
 def _files(folder: Path) -> list[str]:
-    """Every file in the folder. A link counts as a file: its target is not part of the evidence."""
+    """List every file in the folder. A link counts as a file: its target is not part of the
+    evidence."""
     found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     return sorted(str(path.relative_to(folder)) for path in found if path != folder / MANIFEST)
 

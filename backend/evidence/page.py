@@ -1,8 +1,8 @@
-"""`report.html`: a report as one file that opens without a network, in light and dark, on a screen
-and on paper.
+"""`report.html`: a report as one file that opens offline, in light and dark, on screen and on
+paper.
 
-The charts are Plotly's; their library lies within the file. What a chart shows stands in a table
-below it as well.
+The charts use Plotly, whose library is embedded in the file. A table below each chart repeats its
+data.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SYMBOLS: Mapping[Outcome, str] = {Outcome.HOLDS: "✓", Outcome.VIOLATED: "✕",
 HERE = Path(__file__).parent
 _TIME = re.compile(r" · judged (\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC in ")
 PAGE_HEAD_MAX = 20_000
-"""Within so many characters a page names its time."""
+"""The time is within this many characters of a page."""
 
 
 def write_page(path: Path, report: Report, made_at: str) -> None:
-    """Raises OSError."""
+    """Write the page. Raises OSError."""
     balance = sorted(report.balance, key=lambda one: one.partition)
     topics = report.origin.topics if report.origin else {}
     text = (
@@ -61,7 +61,7 @@ def write_page(path: Path, report: Report, made_at: str) -> None:
 
 
 def page_time(page: Path) -> str | None:
-    """The time that a page names, in UTC as ISO 8601 has it; None where it names none."""
+    """Return the time in a page, in UTC as ISO 8601; None without one."""
     try:
         with page.open(encoding="utf-8") as text:
             found = _TIME.search(text.read(PAGE_HEAD_MAX))
@@ -107,8 +107,7 @@ def _file(name: str) -> Markup:
 
 @cache
 def _library() -> Markup:
-    """Plotly's own script, found without importing Plotly, which takes as long as all of the
-    rest."""
+    """Return Plotly's own script. Importing Plotly would take as long as everything else."""
     spec = find_spec("plotly")
     assert spec is not None and spec.origin is not None
     script = Path(spec.origin).parent / "package_data" / "plotly.min.js"

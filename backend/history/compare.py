@@ -1,4 +1,4 @@
-"""Two reports side by side: what changed between them."""
+"""Comparison of two reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topicproof.validators.report import Report
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of both reports; None where a report does not know it."""
+    """One number of both reports; None where a report lacks it."""
 
     name: str
     before: float | None
@@ -23,7 +23,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class KindChange:
-    """One kind of finding in both reports; None where a report does not speak of it."""
+    """One kind of finding in both reports; None where a report lacks it."""
 
     kind: str
     before: Finding | None
@@ -31,8 +31,8 @@ class KindChange:
 
     @property
     def word(self) -> str:
-        """appeared, disappeared, more, fewer, judged otherwise, only before, only after, or the
-        same"""
+        """One of: appeared, disappeared, more, fewer, judged otherwise, only before, only after,
+        the same."""
         was, is_ = (one.count if one else 0 for one in (self.before, self.after))
         if is_ and not was:
             return "appeared"
@@ -47,7 +47,7 @@ class KindChange:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two reports say, `before` on the left."""
+    """Two reports and their differences."""
 
     before: Report
     after: Report
@@ -56,12 +56,12 @@ class Comparison:
 
     @property
     def changed(self) -> tuple[KindChange, ...]:
-        """Kinds that do not say the same."""
+        """Kinds that differ."""
         return tuple(one for one in self.kinds if one.word != "the same")
 
     @property
     def why(self) -> str:
-        """One sentence."""
+        """One sentence on what changed."""
         verdicts = f"{self.before.verdict} and {self.after.verdict}"
         if self.before.verdict is self.after.verdict:
             verdicts = f"{self.before.verdict} both times"
@@ -74,7 +74,7 @@ class Comparison:
 
 
 def compare(before: Report, after: Report) -> Comparison:
-    """Compare two reports, of any topics."""
+    """Compare two reports on any topics."""
     figures = [
         Figure("inputs judged", before.source_records, after.source_records),
         Figure("sink offsets judged", before.sink.offsets, after.sink.offsets),

@@ -1,8 +1,7 @@
-"""What the history knows of a run besides its plan: what was decided at its creation, and its live
-figures.
+"""A run's state in the history besides its plan: decisions at its creation, and live figures.
 
-Both are kept as JSON. A field at its default is left out, and an unknown one is passed over, so
-that histories of other versions can be read.
+Both are kept as JSON. Fields at their default are omitted, and unknown ones are ignored, so
+histories of other versions can be read.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from pydantic import Field, TypeAdapter
 from topicproof.validators.finding import Outcome, PartitionBounds
 
 DEAD_LETTERS = ".dead-letters"
-"""How the name of a topic for dead letters ends."""
+"""Suffix of the name of a dead-letter topic."""
 
 Offsets = Mapping[str, int]
-"""By partition, which is text in JSON."""
+"""Offsets by partition, which is text in JSON."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +28,14 @@ class Names:
     stage: str
     sources: tuple[str, ...]
     sinks: tuple[str, ...]
-    """The first one takes the outputs that name no topic."""
+    """The first one takes the outputs without a topic name."""
     journal: str
     group: str
     prefix: str
-    """`<prefix>-<source topic>-<partition>` are the transactional ids."""
+    """The transactional ids are `<prefix>-<source topic>-<partition>`."""
     database: str | None = None
-    """Where the sink is a table, the address of its database. It keeps the committed offsets as
-    well."""
+    """URL of the sink's database, if the sink is a table. The database also keeps the committed
+    offsets."""
 
     @property
     def source(self) -> str:
@@ -53,7 +52,7 @@ class Names:
 
 @dataclass(frozen=True)
 class RanOn:
-    """The cluster of a run."""
+    """A run's cluster."""
 
     bootstrap: str | None = None
     """None: the embedded Kafka."""
@@ -62,7 +61,7 @@ class RanOn:
 
 @dataclass(frozen=True)
 class StageVerdict:
-    """What one stage, or the values of one sink, came to."""
+    """The verdict on one stage, or on the values of one sink."""
 
     verdict: Outcome
     why: str
@@ -70,62 +69,62 @@ class StageVerdict:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was decided when a run was created, and what was found at its end. A check has a source
-    and a sink alone."""
+    """Decisions at a run's creation, and results at its end. A check has only a source and a
+    sink."""
 
     folder: str | None = None
-    """Where the report is, if not in the run's own folder."""
+    """Folder of the report, if not the run's own."""
     source: str = ""
     sink: str = ""
     journal: str = ""
     group: str = ""
     topics: Mapping[str, str] = field(default_factory=dict)
-    """What the scenario's topics are called in Kafka."""
+    """Kafka's names of the scenario's topics."""
     stages: tuple[Names, ...] = ()
     made: tuple[str, ...] = ()
-    """The topics that the run made."""
+    """The topics that the run created."""
     cluster: RanOn = RanOn()
     initial_offsets: Annotated[Mapping[str, Mapping[str, Offsets]] | None, Field(alias="floor")] = (
         None
     )
-    """Where each stage begins: offsets by stage and source topic. None: the run ended before its
-    topics were made."""
+    """Start offsets of each stage, by stage and source topic. None: the run ended before its topics
+    were created."""
     sink_from: Mapping[str, Offsets] = field(default_factory=dict)
-    """Where each sink ended before the run, by topic."""
+    """End offsets of each sink before the run, by topic."""
     database: str | None = None
-    """Where the sink is a table, the address of its database, without a password."""
+    """URL of the sink's database without a password, if the sink is a table."""
     filled: bool = False
     served: str = ""
-    """The URL of the files that the run serves; empty: it serves none."""
+    """URL of the files that the run serves; empty if it serves none."""
     session: str | None = None
-    """Id of the Spark session, while the run is active."""
+    """Id of the Spark session while the run is active."""
     verdicts: Mapping[str, StageVerdict] = field(default_factory=dict)
-    """The verdicts of several stages."""
+    """Verdicts by stage, if there are several."""
     values: Mapping[str, StageVerdict] = field(default_factory=dict)
-    """Whether totals or counts are right, by sink."""
+    """Verdicts on totals or counts, by sink."""
     accounts: int | None = None
-    """In the scenario totals, the number of accounts."""
+    """Number of accounts, in the scenario totals."""
     wrong_by: Mapping[str, int] | None = None
-    """In the scenario totals, cents of error per wrong account."""
+    """Cents of error per wrong account, in the scenario totals."""
 
     def of_stage(self, stage: str) -> Mapping[str, Offsets]:
-        """Where a stage begins: offsets by source topic."""
+        """Return a stage's start offsets, by source topic."""
         return (self.initial_offsets or {})[stage]
 
 
 @dataclass(frozen=True)
 class StageProgress:
-    """One of a run's stages. In offsets."""
+    """One of a run's stages. Counts are offsets."""
 
     name: str
     processed: int
     there: int
-    """What its sources hold by now."""
+    """Offsets in its sources so far."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The live figures of a run, as the page and the command line show them."""
+    """The live figures of a run, for the page and the command line."""
 
     stage: str = ""
     """Empty before the first look."""
@@ -135,7 +134,7 @@ class Progress:
     total: int | None = None
     """The final number of inputs; None while unknown."""
     committed: int = 0
-    """Transactions, as the journal declares them."""
+    """Number of transactions that the journal declares committed."""
     aborted: int = 0
     fenced: int = 0
     """Transactions that another producer took over."""
@@ -147,16 +146,17 @@ class Progress:
     kept: int = 0
     """Inputs in the transactions that the journal declares committed, over all stages."""
     attempted: int = 0
-    """Inputs in all transactions that the journal declares, whatever became of them; a killed
-    worker declares none."""
+    """Inputs in all transactions in the journal, whatever their outcome. A killed worker declares
+    none."""
     downloads: int | None = None
-    """Of the files that the run serves, each as often as it was asked for; None: it serves none."""
+    """Download requests for the files that the run serves, repeats included; None if it serves
+    none."""
     downloaded: int = 0
-    """How many of them were asked for at all."""
+    """Number of distinct files requested."""
     stages: tuple[StageProgress, ...] = ()
-    """Where there are several."""
+    """Progress of each stage, if there are several."""
     trouble: str | None = None
-    """What the last look could not see, in one sentence."""
+    """One sentence on what the last look failed to see."""
 
 
 _FACTS = TypeAdapter(Facts)
@@ -180,6 +180,6 @@ def progress_json(progress: Progress) -> str:
 
 
 def progress_fields(progress: Progress) -> dict[str, Any]:
-    """For `--json`; empty before the first look."""
+    """Return the figures for `--json`; empty before the first look."""
     fields: dict[str, Any] = _PROGRESS.dump_python(progress, mode="json")
     return fields if progress.stage else {}

@@ -1,8 +1,8 @@
-"""Sign-offs: a named person's decision on a report, bound to the evidence that it was made on.
+"""Sign-offs: a named person's decision on a report, bound to its evidence.
 
-The table only grows. Each entry holds the hash of the one before it, so that an entry that is
-changed, exchanged or taken out later breaks the chain; what a chain cannot tell is that its newest
-entries were taken off. A name is what the person says: nobody is asked for a password here.
+The table only grows. Each entry holds the hash of the previous one, so changing, swapping or
+removing an entry breaks the chain. Only the removal of the newest entries leaves no trace. Names
+are not authenticated: there is no password.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from topicproof.validators.finding import Finding, Outcome
 from topicproof.validators.report import Report
 
 FIRST = "0" * 64
-"""What the first entry has for the hash of the one before it."""
+"""The first entry's hash of the previous one."""
 TRIES = 10
-"""Two people may sign at the same moment: one of them gets the next number, the other tries
-again."""
+"""Attempts to enter a sign-off. If two people sign at once, one gets the next number and the other
+tries again."""
 
 
 class Decision(StrEnum):
-    """What a person decides on a report."""
+    """A person's decision on a report."""
 
     ACCEPT = "accept"
     REJECT = "reject"
     WAIVE = "waive"
-    """One kind of finding does not stand in the way of accepting, until a day, for a reason."""
+    """Accept one kind of finding until a given day, for a given reason."""
 
 
 class Standing(StrEnum):
-    """How a report stands."""
+    """Sign-off status of a report."""
 
     NONE = "not signed"
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     EXPIRED = "waiver expired"
-    """It was accepted under a waiver that has expired."""
+    """Accepted under a waiver that has expired."""
     CHANGED = "evidence changed"
-    """The evidence is no longer the one that was signed."""
+    """The evidence has changed since it was signed."""
 
 
 class _SignoffRow(Base):
@@ -76,7 +76,7 @@ class Signoff:
     """One entry."""
 
     number: int
-    """From 1 on, over all runs."""
+    """Counts from 1, over all runs."""
     run: str
     made_at: datetime
     """UTC without a zone."""
@@ -84,17 +84,17 @@ class Signoff:
     decision: Decision
     comment: str
     kind: str | None
-    """The kind of finding that is waived."""
+    """The waived kind of finding."""
     until: date | None
     """The last day of the waiver."""
     verdict: Outcome
-    """Of the report that was signed."""
+    """The verdict of the signed report."""
     evidence: str
     """SHA-256 of the evidence's manifest.json, or of all stages' manifests."""
     previous: str
-    """`hash` of the entry before it."""
+    """`hash` of the previous entry."""
     hash: str = ""
-    """SHA-256 of all the rest."""
+    """SHA-256 of all other fields."""
 
     @property
     def said(self) -> str:
@@ -106,7 +106,7 @@ class Signoff:
         return f"{self.made_at:%Y-%m-%d %H:%M:%S} UTC {self.name} {done} {self.verdict}{comment}"
 
     def hashed(self) -> str:
-        """What `hash` must be."""
+        """Compute the correct `hash`."""
         said = {
             **asdict(self),
             "made_at": self.made_at.isoformat(),
@@ -119,10 +119,11 @@ class Signoff:
 
 
 def signable(settings: Settings, run: Run) -> tuple[list[Report], str]:
-    """What a signature covers: the reports of all stages, and the hash of their unchanged evidence.
+    """Return what a signature covers: the reports of all stages, and the hash of their unchanged
+    evidence.
 
-    Raises UsageError for a run that is still active, EvidenceError if the evidence is missing or
-    was changed.
+    Raises UsageError if the run is still active, EvidenceError if the evidence is missing or
+    changed.
     """
     if run.alive:
         raise UsageError(f"Run {run.id} still goes on. Sign it when it has ended.")
@@ -147,9 +148,9 @@ def sign(
     """Enter a decision on a run: on its report, or on those of its stages as one. `evidence` is
     `evidence_hash`.
 
-    Raises UsageError for a decision that nobody can answer for: without a name; a waiver without a
-    finding, a reason or a day that is still to come; an UNKNOWN that is accepted without a word; a
-    VIOLATED one while a kind that breaks it is not waived.
+    Raises UsageError for a decision without a name. A waiver also needs a finding, a reason and a
+    day that is not past. Accepting UNKNOWN needs a comment. Accepting VIOLATED needs a waiver for
+    each kind that breaks the verdict.
     """
     name, comment = name.strip(), comment.strip()
     if not name:
@@ -180,7 +181,7 @@ def sign(
 
 
 def signoffs(history: History, run: str | None = None) -> list[Signoff]:
-    """All entries, or those of one run, oldest first."""
+    """Return all entries, or those of one run, oldest first."""
     wanted = select(_SignoffRow).order_by(_SignoffRow.number)
     with history.session() as session:
         return [
@@ -192,8 +193,8 @@ def signoffs(history: History, run: str | None = None) -> list[Signoff]:
 
 
 def broken(entries: Sequence[Signoff]) -> int | None:
-    """The number of the first entry (of all, oldest first) that is not what was once entered; None
-    if all are."""
+    """Return the number of the first entry that was tampered with; None if all are intact. Takes
+    all entries, oldest first."""
     previous = FIRST
     for number, entry in enumerate(entries, start=1):
         if (entry.number, entry.previous, entry.hash) != (number, previous, entry.hashed()):
@@ -203,8 +204,8 @@ def broken(entries: Sequence[Signoff]) -> int | None:
 
 
 def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> Standing:
-    """How a run stands by its entries, oldest first. `evidence`: the hash of its manifest now, None
-    without one."""
+    """Return a run's status from its entries, oldest first. `evidence`: the current hash of its
+    manifest, None without one."""
     decided = next((one for one in reversed(entries) if one.decision is not Decision.WAIVE), None)
     if decided is None:
         return Standing.NONE
@@ -212,8 +213,7 @@ def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> S
         return Standing.CHANGED
     if decided.decision is Decision.REJECT:
         return Standing.REJECTED
-    # Of several waivers of one kind the one that lasts longest counts; only a violated verdict
-    # rests on any.
+    # The longest of several waivers of one kind counts. Only a VIOLATED verdict depends on waivers.
     days: dict[str | None, date] = {}
     for one in entries:
         if one.decision is Decision.WAIVE and one.evidence == evidence and one.until:
@@ -223,7 +223,7 @@ def standing(entries: Sequence[Signoff], evidence: str | None, today: date) -> S
 
 
 def breaking(*reports: Report) -> tuple[Finding, ...]:
-    """The findings that make a verdict VIOLATED."""
+    """Return the findings that make a verdict VIOLATED."""
     return tuple(
         one
         for report in reports
@@ -286,11 +286,11 @@ def _append(
     kind: str | None,
     until: date | None,
 ) -> Signoff | None:
-    """None when somebody else was given the number."""
+    """Append an entry. Returns None if somebody else got its number."""
     with history.session() as session:
         last = session.scalar(select(_SignoffRow).order_by(_SignoffRow.number.desc()).limit(1))
         number, previous = (last.number + 1, last.hash) if last else (1, FIRST)
-        # Whole seconds: every database gives back what was hashed.
+        # Whole seconds, so that every database returns exactly what was hashed.
         now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
         made = Signoff(
             number, run, now, name, decision, comment, kind, until, verdict, evidence, previous

@@ -1,9 +1,9 @@
 """The history of runs and checks: SQLAlchemy on SQLite by default, PostgreSQL by URL
 (TOPICPROOF_DATABASE).
 
-A run has one owner at a time: the process that holds its lease. A lease that is not renewed, or
-whose process on this machine is gone, may be taken over; that is what `resume` and `clean` do after
-a kill -9.
+A run has one owner at a time: the process that holds its lease. Another process may take over a
+lease that is not renewed, or whose local process is gone. `resume` and `clean` do that after a kill
+-9.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from topicproof.backend.history.run_state import (
 from topicproof.backend.settings import Settings
 
 LEASE_S = 30
-"""A lease of another machine counts as lost after this long without a renewal."""
+"""A lease from another machine is lost after this long without a renewal."""
 MIGRATIONS = Path(__file__).with_name("migrations")
 REVISION = "0002"
 """The newest step of the migrations."""
 BUSY_S = 10
-"""How long a process waits for others that write to the same SQLite file."""
+"""How long a process waits for other writers of the same SQLite file."""
 ID_LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
-"""Those that nobody mistakes for others."""
+"""Letters and digits that are hard to confuse."""
 LOCK = 0x70697070
-"""A number of our own among PostgreSQL's advisory locks."""
+"""Our number among PostgreSQL's advisory locks."""
 
 
 class State(StrEnum):
-    """Where a run stands. The last three are final unless somebody resumes."""
+    """State of a run. The last three are final unless the run is resumed."""
 
     CREATED = "created"
     FILLING = "filling"
@@ -90,7 +90,7 @@ class _RunRow(Base):
 
 @dataclass(frozen=True)
 class Run:
-    """One execution of a plan, or one check of two topics, as the history knows it."""
+    """One execution of a plan, or one check of two topics, in the history."""
 
     id: str
     kind: str
@@ -104,35 +104,35 @@ class Run:
     plan: dict[str, Any]
     facts: Facts = field(default_factory=Facts)
     progress: Progress = field(default_factory=Progress)
-    """The newest live figures."""
+    """The latest live figures."""
     verdict: str | None = None
     why: str | None = None
     error: str | None = None
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was created."""
+        """Seconds since the run was created."""
         return (_now() - self.created_at).total_seconds()
 
     def folder(self, settings: Settings) -> Path:
-        """Where its report and its evidence are."""
+        """Return the folder of its report and evidence."""
         return Path(self.facts.folder or settings.runs / self.id)
 
     @property
     def alive(self) -> bool:
-        """Whether its owner still works on it."""
+        """Whether its owner is still working on it."""
         return self.owner is not None and _holds(self.owner, self.renewed_at)
 
 
 class History:
-    """The one way to the database. Raises EvidenceError when it cannot be read or written."""
+    """All access to the database. Raises EvidenceError if it cannot be read or written."""
 
     def __init__(self, settings: Settings) -> None:
         self.engine = _engine(settings.database_url)
 
     def create(self, kind: str, name: str, plan: Mapping[str, Any]) -> Run:
-        """A new run owned by this process, with an id nobody else has: two clusters may share a
-        history, two laptops a cluster, and a transactional id must never be shared."""
+        """Create a run owned by this process, with a globally unique id. Two clusters may share a
+        history, or two laptops a cluster, but no two runs may share a transactional id."""
         row = _RunRow(
             id=f"{name}-{''.join(secrets.choice(ID_LETTERS) for _ in range(6))}",
             kind=kind,
@@ -151,7 +151,7 @@ class History:
             return _read(row)
 
     def get(self, run: str) -> Run:
-        """Raises UsageError for an unknown run, naming the newest ones."""
+        """Return a run. Raises UsageError for an unknown one, naming the newest runs."""
         with self.session() as session:
             row = session.get(_RunRow, run)
             if row is not None:
@@ -163,13 +163,13 @@ class History:
         raise UsageError(f"There is no run {run}. {known} `topicproof runs` lists all.")
 
     def list(self, limit: int = 200) -> list[Run]:
-        """Newest first."""
+        """Return the runs, newest first."""
         with self.session() as session:
             rows = session.scalars(select(_RunRow).order_by(_RunRow.created_at.desc()).limit(limit))
             return [_read(row) for row in rows]
 
     def take(self, run: str) -> Run:
-        """Become the owner. Raises UsageError while another process owns it and lives."""
+        """Become the owner. Raises UsageError while another live process owns the run."""
         found = self.get(run)
         if found.alive and found.owner != _me():
             raise UsageError(
@@ -185,7 +185,7 @@ class History:
             "ended_at": None,
         }
         with self.session() as session:
-            # Only if the owner is still the one that was looked at: of two at once, one wins.
+            # Only if the owner has not changed since: of two concurrent attempts, one wins.
             won = session.execute(update(_RunRow).where(_RunRow.id == run, seen).values(**values))
             if won.rowcount != 1:  # type: ignore[attr-defined]
                 raise UsageError(
@@ -194,7 +194,8 @@ class History:
         return self.get(run)
 
     def renew(self, run: str, progress: Progress) -> bool:
-        """Keep the lease and publish live figures; gives whether a stop was requested meanwhile."""
+        """Renew the lease and publish live figures. Returns whether a stop was requested
+        meanwhile."""
         self._update(run, renewed_at=_now(), progress=progress_json(progress))
         return self.get(run).stop_requested
 
@@ -210,7 +211,7 @@ class History:
     def end(
         self, run: str, state: State, verdict: str | None, why: str | None, error: str | None = None
     ) -> None:
-        """The last word on a run; gives up the lease."""
+        """Record the final state of a run, and release the lease."""
         self._update(
             run,
             state=state,
@@ -233,12 +234,12 @@ class History:
             session.execute(update(_RunRow).where(_RunRow.id == run).values(**values))
 
     def session(self) -> _Translated:
-        """A transaction, as a `with` block."""
+        """Return a transaction for a `with` block."""
         return _Translated(self.engine)
 
 
 class _Translated:
-    """A database transaction; what SQLAlchemy raises becomes an EvidenceError."""
+    """A database transaction that turns SQLAlchemy's errors into EvidenceError."""
 
     def __init__(self, engine: Engine) -> None:
         self.session = Session(engine, expire_on_commit=False)
@@ -264,8 +265,8 @@ def _engine(url: str) -> Engine:
     try:
         engine = create_engine(url)
         if engine.dialect.name == "sqlite":
-            # Readers of a live run must not wait for its writer, nor the writer fail on a moment's
-            # lock.
+            # Readers of a live run must not wait for its writer, and a short lock must not fail the
+            # writer.
             event.listen(engine, "connect", _prepare_sqlite)
         if _revision(engine) != REVISION:
             try:
@@ -279,21 +280,22 @@ def _engine(url: str) -> Engine:
 
 
 def _revision(engine: Engine) -> str | None:
-    """The newest migration of the database; None for a new one, or one older than migrations."""
+    """Return the newest migration of the database; None for a new one, or one older than
+    migrations."""
     with engine.connect() as connection:
         try:
             found: str | None = connection.scalar(text("select version_num from alembic_version"))
         except SQLAlchemyError:
             # Either the table is missing or the database cannot be reached. The upgrade that
-            # follows tells them apart.
+            # follows distinguishes them.
             return None
     return found
 
 
 def _upgrade(engine: Engine) -> None:
-    """Apply the missing migrations, all or none. A concurrent process waits, and then has nothing
-    to do."""
-    # Imported here: opening a history that is up to date must stay fast.
+    """Apply the missing migrations, all or none. A concurrent process waits and then has nothing to
+    do."""
+    # Imported late, because opening an up-to-date history must stay fast.
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError
@@ -320,8 +322,8 @@ def _upgrade(engine: Engine) -> None:
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.execute(f"pragma busy_timeout={BUSY_S * 1000}")
-    # SQLite waits for nobody when it changes the journal of a database that another process is
-    # making: so do we.
+    # SQLite does not wait when it changes the journal mode of a database that another process is
+    # creating, so we do.
     for attempt in Retrying(
         retry=retry_if_exception_type(sqlite3.OperationalError),
         stop=stop_after_delay(BUSY_S),
@@ -341,7 +343,7 @@ def _cannot(error: SQLAlchemyError) -> str:
 
 
 def _now() -> datetime:
-    """UTC without a zone: what SQLite can keep."""
+    """Return the time as UTC without a zone, as SQLite can store it."""
     return datetime.now(UTC).replace(tzinfo=None)
 
 

@@ -1,4 +1,4 @@
-"""Figures of many reports over time: the runs of one pipeline, and the figures of each report."""
+"""Figures of many reports over time, grouped by pipeline."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ MEASURES: Mapping[str, Callable[[Run, Report], float | None]] = {
     "run took, s": lambda run, _report: took_s(run),
     "judged in, s": lambda _run, report: report.took_s,
 }
-"""By what people call it."""
+"""Measures by their display names."""
 
 
 def scenario(run: Run) -> str:
-    """Its scenario; a check has none."""
+    """Return the run's scenario, or `check` for a check."""
     return str(run.plan.get("scenario", run.kind))
 
 
 def topics(run: Run) -> list[str]:
-    """The topics it is about."""
+    """Return the topics that the run is about."""
     return [name for name in (run.facts.source, run.facts.sink) if name]
 
 
 def subject(run: Run) -> str:
-    """What is comparable over time: a scenario under a guarantee, a contract, or two topics under a
-    guarantee."""
+    """Return what runs share to be comparable over time: a scenario and guarantee, a contract, or
+    two topics and a guarantee."""
     guarantee = run.plan.get("guarantee", "")
     if "contract" in run.plan:
         return f"{run.plan['contract']}: {' → '.join(topics(run))} · {guarantee}"
@@ -46,12 +46,13 @@ def subject(run: Run) -> str:
 
 
 def took_s(run: Run) -> float | None:
-    """From its beginning to its end."""
+    """Return the seconds from start to end; None before the end."""
     return None if run.ended_at is None else (run.ended_at - run.created_at).total_seconds()
 
 
 def frame(runs: Sequence[Run], reports: Mapping[str, Report], measure: str) -> pd.DataFrame:
-    """One row a report, in the order of `runs`: run, started, verdict, figure."""
+    """Make a frame with one row per report, in the order of `runs`: run, started, verdict,
+    figure."""
     return pd.DataFrame(
         {
             "run": [run.id for run in runs],

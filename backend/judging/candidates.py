@@ -13,13 +13,14 @@ from topicproof.backend.kafka.browse.search import Row
 from topicproof.validators.json_path import parse_path, spell_path
 
 DEPTH_MAX = 3
-"""Steps of a JSON path."""
+"""Maximum steps of a JSON path."""
 PATHS_MAX = 100
-"""Limit for one side; the most frequent paths are kept."""
+"""Maximum paths per side; the most frequent are kept."""
 SHARE_MIN = 0.5
-"""A part needs to be in this share of the records, and distinct in this share of the inputs."""
+"""A part must occur in this share of the records, and be distinct in this share of the inputs."""
 FAN_OUT_FULL = 20
-"""A pair scores in full up to this mean number of outputs per shared text. A constant has more."""
+"""Mean number of outputs per shared text up to which a pair gets its full score. A constant has
+more."""
 SCORE_MIN = 0.5
 
 Texts = Sequence[bytes | None]
@@ -82,7 +83,7 @@ class Fit:
 
 
 def fits(inputs: Mapping[str, Texts], outputs: Mapping[str, Texts]) -> list[Fit]:
-    """All pairs, best first. Among equal scores, earlier parts come first."""
+    """Return all pairs, best first. Among equal scores, earlier parts come first."""
     found = []
     for source, there in inputs.items():
         known = {text for text in there if text is not None}
@@ -107,7 +108,8 @@ def fits(inputs: Mapping[str, Texts], outputs: Mapping[str, Texts]) -> list[Fit]
 
 
 def candidates(rows: Sequence[Row], documents: Sequence[Any]) -> dict[str, Texts]:
-    """The parts that most records have, by their spelling: key, headers, JSON paths and value."""
+    """Return the parts that most records have, by their spelling: key, headers, JSON paths and
+    value."""
     found: dict[str, Texts] = {"key": [row.key for row in rows]}
     headers = [dict(row.headers) for row in rows]
     for name in sorted({name for own in headers for name in own if name}):
@@ -130,7 +132,8 @@ def candidates(rows: Sequence[Row], documents: Sequence[Any]) -> dict[str, Texts
 
 
 def document(row: Row) -> Any:
-    """A record's value as JSON; None if it is none by the rules of validators/json_path.py."""
+    """Return a record's value as JSON; None if it is not JSON by the rules of
+    validators/json_path.py."""
     try:
         return json.loads(
             (row.value or b"").decode(),
@@ -146,8 +149,8 @@ def document(row: Row) -> Any:
 def nodes(
     found: Any, path: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every path of a document with its node, also objects and arrays; of an array only the first
-    element."""
+    """Yield every path of a document with its node, including objects and arrays. Only the first
+    element of an array is visited."""
     if path:
         yield path, found
     if len(path) == DEPTH_MAX:
@@ -204,7 +207,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def _percent(share: float) -> str:
-    """Never 100 % for less, never 0 % for more."""
+    """Format a share: never 100 % for less, never 0 % for more."""
     whole = round(share * 100)
     if (whole == 100 and share < 1) or (whole == 0 and share > 0):
         return f"{'>' if whole else '<'} {99 if whole else 1} %"

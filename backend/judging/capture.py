@@ -1,7 +1,8 @@
 """From two topics to a capture: bounds once, then the readings, the raw logs and the coordinators'
 answers.
 
-If the evidence needs no payloads and nothing is odd, readings are folded as they come and not kept.
+Readings are folded on arrival and not kept if the evidence needs no payloads and nothing is
+irregular.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from topicproof.validators.readings import COLUMNS, keep, read
 SETTLE_S = 3.0
 
 Reader = Callable[[Bounds, Witness], DataFrame]
-"""Returns the records within bounds at one isolation level."""
+"""Reads the records within bounds at one isolation level."""
 
 
 class TimestampsBeyond(Exception):
@@ -72,7 +73,7 @@ class TimestampsBeyond(Exception):
 def capture_topics(
     spark: SparkSession, address: Address, question: Question, evidence: Path
 ) -> Capture:
-    """Bounds first, then everything within them. The readings are kept in the folder `evidence`.
+    """Take the bounds, then everything within them. The readings are kept in the folder `evidence`.
 
     Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
@@ -93,8 +94,8 @@ def _capture(
     evidence: Path,
     clamped: frozenset[str] = frozenset(),
 ) -> Capture:
-    """`clamped`: topics whose timestamps are moved into Spark's range. Raises TimestampsBeyond if
-    another topic needs that."""
+    """Capture the topics. `clamped`: topics whose timestamps are moved into Spark's range. Raises
+    TimestampsBeyond if another topic needs that."""
     source = question.source
     reader = _reader(spark, address, clamped)
     offsets = sink.offsets + source.offsets
@@ -104,7 +105,7 @@ def _capture(
 
     tune(spark, offsets)
     with ThreadPoolExecutor(4) as pool:
-        # At the same time: each mostly waits for Kafka.
+        # Concurrent, because each mostly waits for Kafka.
         committed = pool.submit(reading, sink, Witness.READ_COMMITTED, COMMITTED)
         uncommitted = pool.submit(reading, sink, Witness.READ_UNCOMMITTED, UNCOMMITTED)
         inputs = pool.submit(reading, source, Witness.READ_COMMITTED, INPUTS)
@@ -146,8 +147,8 @@ def _reader(spark: SparkSession, address: Address, clamped: frozenset[str]) -> R
 
 
 def _beyond(error: PySparkException, *logs: tuple[Bounds, pa.Table]) -> frozenset[str]:
-    """The topics whose timestamps may be why Spark failed: those whose raw log shows one. If none
-    does and Spark reports an overflow, all of them."""
+    """Return the topics whose timestamps may have made Spark fail, according to their raw logs. If
+    none shows one and Spark reports an overflow, return all topics."""
     shown = frozenset(bounds.topic for bounds, batches in logs if beyond_spark(batches))
     return shown or frozenset(bounds.topic for bounds, _ in logs if OVERFLOW in str(error))
 
@@ -160,8 +161,8 @@ def _clamped_note(topic: str) -> str:
 
 
 def capture_folded(spark: SparkSession, address: Address, question: Question) -> Capture:
-    """As `capture_topics`, but no reading is kept: Spark folds the records as they come. Raises
-    also ReadingsNeeded, where folded readings are not enough."""
+    """Capture the topics as `capture_topics` does, but keep no reading: Spark folds the records on
+    arrival. Also raises ReadingsNeeded if folded readings are not enough."""
     before = question.source
     question, sink, group = _bounded(address, question)
     options = spark_source_options(address, READ_COMMITTED)
@@ -173,8 +174,7 @@ def capture_folded(spark: SparkSession, address: Address, question: Question) ->
     with ThreadPoolExecutor(1) as pool:
         answers = pool.submit(_ask_kafka, address, sink, question.source)
         try:
-            # One job after the other: each has a task for every partition, and side by side they
-            # only contend.
+            # One job after the other: each has a task per partition, so parallel jobs only contend.
             inputs = words_of(source, F.lit(0).cast("long"), offsets)
             kafka = answers.result()
             log = regular_log(log_facts(kafka.batches, sink), sink)
@@ -199,7 +199,7 @@ def capture_folded(spark: SparkSession, address: Address, question: Question) ->
 
 @dataclass(frozen=True)
 class _Answers:
-    """What Kafka tells beside the records."""
+    """Kafka's answers apart from the records."""
 
     batches: pa.Table
     source_batches: pa.Table
@@ -221,7 +221,8 @@ def _ask_kafka(address: Address, sink: Bounds, source: Bounds) -> _Answers:
 def _bounded(
     address: Address, question: Question
 ) -> tuple[Question, Bounds, Mapping[int, int] | None]:
-    """The question, the sink's bounds and the committed offsets of its group, all of this moment.
+    """Return the question, the sink's bounds and the committed offsets of its group, all of this
+    moment.
 
     The source's bounds are taken after the sink's, so that each output finds its input.
     """
@@ -238,12 +239,12 @@ def _bounded(
 
 
 def settled_bounds(address: Address, topic: str) -> Bounds:
-    """The topic's bounds, once everything has settled that was there at the first look.
+    """Return the topic's bounds once everything from the first look has settled.
 
-    A commit is answered before its markers are written, so bounds right after it may show offsets
-    above the LSO that are about to settle. A transaction that is still open after `SETTLE_S` counts
-    as open. Records after the first look are not waited for: a busy topic always has open
-    transactions.
+    A commit is acknowledged before its markers are written. Bounds taken right after it may show
+    offsets above the LSO that are about to settle. A transaction that is still open after
+    `SETTLE_S` counts as open. Records after the first look are not awaited: a busy topic always has
+    open transactions.
     """
     first: dict[int, int] = {}
 
@@ -260,7 +261,7 @@ def settled_bounds(address: Address, topic: str) -> Bounds:
 
 
 def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int, int]:
-    """The group's committed offsets of the source, by its consecutive partition numbers."""
+    """Return the group's committed offsets of the source, by its consecutive partition numbers."""
     return {
         first + partition: at
         for own, first in split(source)
@@ -270,8 +271,8 @@ def committed_offsets(cluster: Cluster, group: str, source: Bounds) -> dict[int,
 
 
 def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -> DataFrame | None:
-    """The source's records at and above its last stable offset, kept; None without any, or by
-    lineage."""
+    """Read and keep the source's records at and above its last stable offset. None without any, or
+    by lineage."""
     open_ = [p for p in question.source.partitions if p.lso < p.hw]
     if not question.foreign or question.identity is not Identity.KEY or not open_:
         return None
@@ -284,8 +285,8 @@ def _pending(reader: Reader, question: Question, evidence: Path, offsets: int) -
 
 
 def _ask_coordinator(address: Address, sink: Bounds, source: Bounds) -> Coordinator | None:
-    """None without an answer: a client may read topics without the right to describe transactions
-    and groups."""
+    """Ask the coordinators; None without an answer. A client may read topics without the right to
+    describe transactions and groups."""
     try:
         with rawlog.connect(address) as kafka:
             opened = tuple(
@@ -301,7 +302,7 @@ def _ask_coordinator(address: Address, sink: Bounds, source: Bounds) -> Coordina
 
 
 def _scan(address: Address, sink: Bounds) -> pa.Table:
-    """The raw log within the bounds."""
+    """Read the raw log within the bounds."""
     found = []
     for own, first in split(sink):
         table = rawlog.scan(address, own.topic, own)
@@ -321,7 +322,7 @@ def _aborted(
     evidence: Path,
     offsets: int,
 ) -> DataFrame | None:
-    """The aborted records of the judged range, kept; None if the raw log shows no aborted
+    """Read and keep the aborted records of the judged range. None if the raw log shows no aborted
     transaction."""
     if not _has_aborted(batches, source):
         return None
@@ -336,10 +337,10 @@ def _has_aborted(batches: pa.Table, bounds: Bounds) -> bool:
 
 
 def _with_packs(capture: Capture, evidence: Path) -> Capture:
-    """The same; where lineage is packed, with the folders that say where the packs lie."""
+    """Return the capture; for packed lineage, with the folders of pack positions."""
 
     def packs(reading: DataFrame, name: str, batches: pa.Table | None, folder: str) -> Path | None:
-        # Packs are written in transactions, so no other topic needs a look.
+        # Packs are written in transactions, so other topics can be skipped.
         if batches is None or not pc.any(batches["transactional"]).as_py():
             return None
         found = packs_in(evidence / name) and keep_packs(reading, batches, evidence / folder)

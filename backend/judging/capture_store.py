@@ -1,5 +1,5 @@
-"""A question about two topics, and the capture that answers it: kept in the evidence folder and
-read back, so that it can be judged again."""
+"""A question about two topics, and the capture that answers it. The evidence folder keeps both, so
+the capture can be judged again."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ class Question:
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     identity: Identity = Identity.LINEAGE
     expected: Expected = field(default_factory=Expected)
-    """How many outputs each input must have."""
+    """The required number of outputs per input."""
     order: Order = Order.PER_SOURCE_PARTITION
     agreed: ContractTerms = NOTHING_MORE
     """Further terms of a contract."""
     journal: Sequence[Entry] | None = None
-    """What the run declared; None without this witness."""
+    """The run's declarations; None without this witness."""
     polled: pa.Table | None = None
-    """What a concurrent reader received, with `POLLED_COLUMNS`; None without this witness."""
+    """Records received by a concurrent reader, as `POLLED_COLUMNS`; None without this witness."""
     sink_from: Mapping[int, int] = field(default_factory=dict)
-    """Sink offsets where judging begins, by partition."""
+    """Sink offsets at which judging begins, by partition."""
     run: str | None = None
     not_processed: int = 0
     """Inputs beyond the judged range."""
     foreign: bool = False
-    """Whether the topics are not those of a run of ours. Then their whole range is judged, losses
+    """Whether the topics do not belong to one of our runs. Then their whole range is judged, losses
     are looked for, and they may move: the source's bounds are taken again after the sink's."""
     group: str | None = None
     """The consumer group of `agreed.offsets`."""
@@ -84,7 +84,7 @@ _HINTS = get_type_hints(Question)
 
 
 class Readings(NamedTuple):
-    """Readings that are kept."""
+    """Readings with their records."""
 
     committed: DataFrame
     uncommitted: DataFrame
@@ -93,12 +93,12 @@ class Readings(NamedTuple):
 
 @dataclass(frozen=True)
 class Capture:
-    """Everything that a verdict rests on, read from Kafka once."""
+    """Everything a verdict rests on, read from Kafka once."""
 
     question: Question
     sink: Bounds
     readings: Readings | Folded
-    """Folded if nothing is odd and no payloads are kept."""
+    """Folded if nothing is irregular and no payloads are kept."""
     batches: pa.Table | None
     """The sink's raw log; None if the sink is not a topic."""
     coordinator: Coordinator | None
@@ -112,23 +112,23 @@ class Capture:
     pending: DataFrame | None = None
     """The pending records of the source, if records are matched by key; None without any."""
     packs: Path | None = None
-    """The folder with the places of the sink's packs, if lineage is packed
+    """Folder with the positions of the sink's packs, if lineage is packed
     (validators/lineage/packed.py)."""
     source_packs: Path | None = None
     """The same for the source, if its records are outputs themselves."""
     origin: Origin | None = None
     """Kafka's ids of the cluster and the topics."""
     notes: tuple[str, ...] = ()
-    """Sentences that a reader of the report must know."""
+    """Sentences for readers of the report."""
 
     @property
     def offsets(self) -> int:
-        """Of source and sink together."""
+        """Number of offsets in source and sink together."""
         return self.sink.offsets + self.question.source.offsets
 
     @property
     def kept(self) -> Readings:
-        """Raises EvidenceError if the readings are folded, without records."""
+        """The readings with their records. Raises EvidenceError if they are folded."""
         if isinstance(self.readings, Folded):
             raise EvidenceError(
                 f"The evidence on {self.question.sink} was kept without payloads, as sets of"
@@ -196,7 +196,7 @@ def keep_capture(capture: Capture, evidence: Path) -> None:
 
 
 def read_capture(spark: SparkSession, evidence: Path) -> Capture:
-    """The capture in a folder of evidence. Raises EvidenceError when it cannot be read."""
+    """Read the capture in a folder of evidence. Raises EvidenceError if it cannot be read."""
 
     def reading(name: str) -> DataFrame:
         return _kept(spark, evidence / name, offsets)

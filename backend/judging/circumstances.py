@@ -1,4 +1,4 @@
-"""What happened to the topics while they were read, and what Kafka has removed from them."""
+"""Changes to the topics during the reading, and what Kafka has removed from them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from topicproof.validators.merged_topics import join, split
 def with_circumstances(
     address: Address, capture: Capture, before: Bounds, group: Mapping[int, int] | None
 ) -> Capture:
-    """The same, with what was seen of the topics beside their records.
+    """Return the capture with observations on the topics beside their records.
 
     `before` are the source's bounds at the first look, `group` its committed offsets. A run knows
-    its range: of its topics only what compaction removed from that range is counted.
+    its range, so only what compaction removed from that range counts.
     """
     question, sink = capture.question, capture.sink
     assert capture.batches is not None and capture.source_batches is not None
@@ -62,8 +62,8 @@ def _growth(side: str, before: Bounds, after: Bounds) -> list[Growth]:
 
 
 def _removed(batches: pa.Table, bounds: Bounds, now: Bounds) -> dict[int, Removed]:
-    """What the whole topic has lost. `now` are its bounds after the readings: retention may have
-    removed more meanwhile."""
+    """Return what the whole topic has lost. `now` are its bounds after the readings: retention may
+    have removed more meanwhile."""
     inside = gone_inside(batches, bounds)
     starts = {p.partition: p.start for p in now.partitions}
     found = {
@@ -76,7 +76,7 @@ def _removed(batches: pa.Table, bounds: Bounds, now: Bounds) -> dict[int, Remove
 
 
 def gone_inside(batches: pa.Table, bounds: Bounds) -> dict[int, int]:
-    """How many offsets of the bounds hold nothing any more, by partition that lost any."""
+    """Count the empty offsets within the bounds, by partition with any."""
     counts = fates.balance(fates.fate_ranges(batches, bounds), bounds)[Fate.GONE]
     gone = zip(counts.index.tolist(), counts.tolist(), strict=True)
     return {partition: offsets for partition, offsets in gone if offsets}

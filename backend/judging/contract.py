@@ -38,12 +38,12 @@ from topicproof.validators.merged_topics import join
 LINEAGE = "lineage"
 KINDS = tuple(validator.NAME for validator in VALIDATORS)
 PLACEHOLDER = "FILL_IN"
-"""Written by `contract init` where only a person knows the answer. Invalid in a contract."""
+"""Written by `contract init` for values that only a person knows. Invalid in a contract."""
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
 def _side(said: Any) -> str:
-    """How one side holds the identity, in the spelling of `Match`."""
+    """Return the location of the identity on one side, in the spelling of `Match`."""
     if said in (KEY, "value"):
         return str(said)
     if isinstance(said, dict) and len(said) == 1:
@@ -63,7 +63,7 @@ def _kind(name: str) -> str:
 
 
 def _number(said: Any) -> Any:
-    """`count: 2` is an expression too."""
+    """Accept `count: 2` as an expression too."""
     return str(said) if type(said) is int else said
 
 
@@ -96,7 +96,7 @@ class Topic(BaseModel):
 
 
 class Sides(BaseModel):
-    """An identity that the two sides hold in different places."""
+    """An identity in different places on the two sides."""
 
     model_config = _STRICT
     source: Side
@@ -116,13 +116,13 @@ class OwnTerms(BaseModel):
 
 
 class Warn(BaseModel):
-    """Thresholds: more than this is a warning, and exit code 2 where nothing is worse."""
+    """Thresholds. Exceeding one is a warning: exit code 2, unless something is worse."""
 
     model_config = _STRICT
     pending: Annotated[int, Field(ge=0)] | None = None
     """Offsets at and above the last stable offset."""
     aborted_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Of the records below the last stable offset."""
+    """A share of the records below the last stable offset."""
 
 
 class Contract(BaseModel):
@@ -138,9 +138,9 @@ class Contract(BaseModel):
     identity: Literal["lineage"] | Sides = "lineage"
     expect: Expect = Expect.ONE_TO_ONE
     count: Annotated[Expression | None, BeforeValidator(_filled_in)] = None
-    """How many outputs an input has: Spark SQL over its record."""
+    """Number of outputs per input: Spark SQL over the source record."""
     value: Expression | None = None
-    """What the value of the output must be: Spark SQL over the source record."""
+    """The expected output value: Spark SQL over the source record."""
     order: Order = Order.PER_SOURCE_PARTITION
     group: str | None = None
     """The consumer group whose offsets must agree with the output."""
@@ -149,13 +149,13 @@ class Contract(BaseModel):
     ) = None
     warn: Warn = Warn()
     range: Literal["whole", "retained"] = "whole"
-    """`whole`: records that Kafka has removed leave the verdict open. `retained`: they are not
-    judged."""
+    """`whole`: if Kafka has removed records, the verdict stays open. `retained`: removed records
+    are not judged."""
 
     @model_validator(mode="before")
     @classmethod
     def _same_on_both_sides(cls, fields: Any) -> Any:
-        """`identity: key` means the same on both sides."""
+        """Apply `identity: key` to both sides."""
         said = fields.get("identity", LINEAGE) if isinstance(fields, Mapping) else LINEAGE
         if said == LINEAGE or (isinstance(said, dict) and said.keys() & {"source", "sink"}):
             return fields
@@ -169,7 +169,7 @@ class Contract(BaseModel):
         return self
 
     def each(self) -> tuple[Contract, ...]:
-        """A contract for each sink."""
+        """Return a contract for each sink."""
         if self.sinks is None:
             return (self,)
         return tuple(
@@ -185,7 +185,7 @@ class Contract(BaseModel):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds that make the verdict."""
+        """The kinds that decide the verdict."""
         if self.require is not None:
             return self.require
         ordered = self.order is not Order.NONE
@@ -196,7 +196,7 @@ class Contract(BaseModel):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The kinds that a value or a group of the contract asks for."""
+        """The kinds that the contract's value or group requires."""
         return ContractTerms(value=self.value, offsets=None if self.group is None else {}).kinds
 
     @property
@@ -204,7 +204,7 @@ class Contract(BaseModel):
         return Identity.LINEAGE if self.identity == LINEAGE else Identity.KEY
 
     def terms(self, offsets: Mapping[int, int] | None) -> ContractTerms:
-        """`offsets`: those of the group, if any."""
+        """Return the further terms. `offsets`: those of the group, if any."""
         match = (
             Match(self.identity.source, self.identity.sink)
             if isinstance(self.identity, Sides)
@@ -221,7 +221,7 @@ class Contract(BaseModel):
 
 
 def _said(own: OwnTerms) -> dict[str, Any]:
-    """The sink's own terms. Its own expectation also sets its count, even to none."""
+    """Return the sink's own terms. Its own expectation also sets its count, even to none."""
     said = {
         name: value for name in OwnTerms.model_fields if (value := getattr(own, name)) is not None
     }
@@ -233,14 +233,14 @@ def _said(own: OwnTerms) -> dict[str, Any]:
 
 
 def read_contract(path: Path) -> tuple[Contract, YamlFields]:
-    """The contract in a file, and its fields with their lines. Raises ContractError naming each
-    line and field."""
+    """Read a contract and its fields with their lines. Raises ContractError naming each line and
+    field."""
     fields = read_fields(path)
     return make_contract(fields), fields
 
 
 def read_fields(path: Path) -> YamlFields:
-    """The unchecked fields of a contract's file. Raises ContractError when it is not a YAML
+    """Read a contract's fields unchecked. Raises ContractError if the file is not a YAML
     mapping."""
     try:
         return read_yaml(path)
@@ -256,7 +256,7 @@ def read_fields(path: Path) -> YamlFields:
 
 
 def make_contract(fields: dict[str, Any]) -> Contract:
-    """A contract from plain fields, or from a file's. Raises ContractError naming each line and
+    """Make a contract from plain fields or a file's. Raises ContractError naming each line and
     field."""
     try:
         return Contract.model_validate(dict(fields))
@@ -265,12 +265,12 @@ def make_contract(fields: dict[str, Any]) -> Contract:
 
 
 def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
-    """By line; those without a line come last."""
+    """Sort by line; mistakes without a line come last."""
     return sorted(mistakes, key=lambda one: (one.line is None, one.line or 0))
 
 
 def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistake]:
-    """What is wrong with each field, then with valid fields that contradict each other."""
+    """Yield the mistakes of each field, then contradictions between valid fields."""
     found = error.errors()
     if found[0]["type"] == "contract":
         yield from (mistake(fields, one.place, one.why) for one in found[0]["ctx"]["wrong"])
@@ -281,10 +281,10 @@ def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistak
     bad = set(deepest)
     unknown = {one["loc"] for one in found if one["type"] == "extra_forbidden"}
     for one in found:
-        # Of several possible forms, the deepest error is about the form that was meant.
+        # Of several possible forms, the deepest error belongs to the intended form.
         other_form = one["loc"][0] == "identity" and len(one["loc"]) < deepest["identity"]
         misspelt = one["type"] == "missing" and any(_like(one["loc"], other) for other in unknown)
-        # A list with refused items also seems too short.
+        # A list with rejected items also seems too short.
         whole = any(
             len(two["loc"]) > len(one["loc"]) == _common(one["loc"], two["loc"]) for two in found
         )
@@ -310,7 +310,7 @@ def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistak
 
 
 def _common(one: Place, two: Place) -> int:
-    """How many leading steps two places share."""
+    """Count the leading steps that two places share."""
     return next(
         (step for step, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
         min(len(one), len(two)),
@@ -318,7 +318,7 @@ def _common(one: Place, two: Place) -> int:
 
 
 def _like(missing: Place, unknown: Place) -> bool:
-    """Whether an unknown field is a misspelling of a missing one."""
+    """Return whether an unknown field is a misspelling of a missing one."""
     beside = missing[:-1] == unknown[:-1]
     return beside and bool(get_close_matches(str(missing[-1]), [str(unknown[-1])], n=1))
 
@@ -329,9 +329,9 @@ class _Disagreement:
 
     why: str
     place: Place
-    """What to change."""
+    """The field to change."""
     of: tuple[str, ...]
-    """All of them."""
+    """All fields involved."""
 
 
 def _disagreements(contract: Contract) -> Iterator[_Disagreement]:
@@ -358,7 +358,7 @@ def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:
 
 
 def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
-    """The disagreements of a contract for one sink; `at`: its place among several sinks."""
+    """Yield the disagreements of a contract for one sink. `at`: its place among several sinks."""
     if set(contract.source.names) & set(contract.of.names):
         where = "topic" if contract.of.topics is None else "topics"
         yield _Disagreement(
@@ -383,7 +383,7 @@ def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
 
 
 def question_of(contract: Contract, fields: dict[str, Any], cluster: Cluster) -> Question:
-    """The question of a contract for one sink.
+    """Return the question of a contract for one sink.
 
     Raises ContractError naming the line of a missing topic or of a group without committed offsets;
     ClusterError.
@@ -425,7 +425,7 @@ def _bounds(fields: dict[str, Any], cluster: Cluster, topic: str, place: Place) 
 def _offsets(
     group: str, fields: dict[str, Any], cluster: Cluster, source: Bounds
 ) -> dict[int, int]:
-    """The group's committed offsets of the source, its partitions numbered through."""
+    """Return the group's committed offsets of the source, by its consecutive partition numbers."""
     offsets = committed_offsets(cluster, group, source)
     if not offsets:
         raise _refused(
@@ -439,7 +439,7 @@ def _refused(fields: dict[str, Any], place: Place, why: str) -> ContractError:
 
 
 def mistake(fields: dict[str, Any], place: Place, why: str) -> Mistake:
-    """What is wrong with the field at `place`."""
+    """Return a mistake of the field at `place`."""
     where, line = (
         (fields.where(place), fields.line(place))
         if isinstance(fields, YamlFields)
@@ -449,5 +449,5 @@ def mistake(fields: dict[str, Any], place: Place, why: str) -> Mistake:
 
 
 def _named(loc: Place) -> Place:
-    """The place in the file, without the forms that pydantic tried."""
+    """Return the place in the file, without the forms that pydantic tried."""
     return tuple(part for part in loc if part not in ("Sides", "literal['lineage']"))

@@ -19,29 +19,29 @@ from topicproof.validators.lineage.headers import LINEAGE_HEADER, parse_lineage
 from topicproof.validators.lineage.packs import PACKED_HEADER, Pack, parse_pack
 
 INPUTS, OUTPUTS = 10_000, 1_000
-"""How many of the newest records of each topic are read. An output's input may be much older than
-the newest input."""
+"""Number of newest records read from each topic. An output's input may be much older than the
+newest input."""
 KEPT_BYTES = 20_000
-"""Limit for one key, value or header."""
+"""Maximum size of one key, value or header."""
 SECONDS_MAX = 30.0
 TRIED_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The newest committed records of a topic, the newest first."""
+    """The newest committed records of a topic, newest first."""
 
     topic: str
     rows: Sequence[Row]
     whole: bool
-    """Whether these are all records of the topic, and none was deleted."""
+    """Whether these are all records of the topic, with none deleted."""
     documents: Sequence[Any]
-    """Each value as JSON; None if it is none."""
+    """Each value as JSON; None if it is not JSON."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What `contract init` proposes."""
+    """A proposal of `contract init`."""
 
     text: str
     """The contract as YAML; only comments if no identity was found."""
@@ -51,7 +51,7 @@ class Draft:
 
 
 def draft(address: Address, source: str, sink: str) -> Draft:
-    """Raises ClusterError, TopicError."""
+    """Draft a contract. Raises ClusterError, TopicError."""
     inputs, outputs = (_newest(address, source, INPUTS), _newest(address, sink, OUTPUTS))
     there = candidates(inputs.rows, inputs.documents)
     here = candidates(outputs.rows, outputs.documents)
@@ -87,7 +87,7 @@ def _newest(address: Address, topic: str, count: int) -> Sample:
 
 
 def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
-    """How well our sink's headers identify inputs; None if no output has one."""
+    """Return how well our sink's headers identify inputs; None if no output has one."""
     packed = _packs(outputs)
     if packed:
         own = sum(pack is None or pack.topic == inputs.topic for _, pack in packed) / len(packed)
@@ -114,7 +114,8 @@ def _lineage(inputs: Sample, outputs: Sample) -> Fit | None:
 
 
 def _packs(outputs: Sample) -> list[tuple[Row, Pack | None]]:
-    """The headers that name the inputs of many outputs; None for one too long to be kept whole."""
+    """Return headers that name the inputs of many outputs; None for one too long to be kept
+    whole."""
     headers = [
         (row, value) for row in outputs.rows for name, value in row.headers if name == PACKED_HEADER
     ]
@@ -124,7 +125,7 @@ def _packs(outputs: Sample) -> list[tuple[Row, Pack | None]]:
 def _outputs_of_lineage(
     outputs: Sample, source: str
 ) -> tuple[list[Row], list[tuple[int, int] | None]]:
-    """The outputs and the input that each names. A header that names many counts as many
+    """Return the outputs and the input that each names. A header that names many counts as many
     outputs."""
     packed = _packs(outputs)
     if not packed:
@@ -135,7 +136,7 @@ def _outputs_of_lineage(
 
 
 def _named(row: Row, source: str) -> tuple[int, int] | None:
-    """The input that an output names in its header."""
+    """Return the input that an output names in its header."""
     found = parse_lineage(dict(row.headers).get(LINEAGE_HEADER))
     return (found.partition, found.offset) if found is not None and found.topic == source else None
 
@@ -200,5 +201,5 @@ def _topic(name: str) -> str:
 
 
 def _text(expression: str) -> str:
-    """As a plain or quoted scalar of YAML, on one line."""
+    """Spell an expression as a plain or quoted YAML scalar on one line."""
     return yaml.safe_dump(expression, width=100_000).splitlines()[0]

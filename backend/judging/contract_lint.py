@@ -1,4 +1,4 @@
-"""All mistakes of a contract: those in its text, and those that Spark finds in its expressions and
+"""All mistakes of a contract: in its text, and those that Spark finds in its expressions and
 paths."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXPRESSIONS = ("count", "value")
 def lint(
     fields: YamlFields, spark: Callable[[], AbstractContextManager[SparkSession]]
 ) -> tuple[Mistake, ...]:
-    """All mistakes, by line. `spark` is called for a session only if needed."""
+    """Return all mistakes, by line. `spark` is called for a session only if needed."""
     try:
         make_contract(fields)
         found: list[Mistake] = []
@@ -45,7 +45,7 @@ def lint(
 
 
 def _texts(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
-    """The expressions of a contract and of its sinks, with their places."""
+    """Yield the expressions of a contract and of its sinks, with their places."""
     sinks = fields.get("sinks")
     own = enumerate(sinks) if isinstance(sinks, list) else ()
     for at, said in ((), fields), *((("sinks", number), one) for number, one in own):
@@ -56,7 +56,7 @@ def _texts(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the log of Spark's client, which prints the server's stack for each refusal."""
+    """Silence the log of Spark's client, which prints the server's stack trace for each refusal."""
     logger = logging.getLogger("SQLQueryContextLogger")
     before, logger.disabled = logger.disabled, True
     try:
@@ -66,7 +66,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _paths(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:
-    """The valid JSON paths of an identity, with their places."""
+    """Yield the valid JSON paths of an identity, with their places."""
     said = fields.get("identity")
     if not isinstance(said, dict):
         return
@@ -103,7 +103,7 @@ def _refused_by_spark(
             yield mistake(fields, at, f"Spark refuses {text!r}: {refused}")
             continue
         for pattern in patterns_of(parse_expression(text)):
-            # Without a row, Spark would not even read the pattern.
+            # Without a row, Spark would not even parse the pattern.
             refused = why(F.lit("").rlike(pattern), one_row)
             if refused is not None:
                 yield mistake(
@@ -128,6 +128,6 @@ def _refused_by_spark(
 
 
 def _clause(error: PySparkException) -> str:
-    """Spark's first sentence, without its codes."""
+    """Return Spark's first sentence, without its codes."""
     message = re.sub(r"^\[[A-Z_.]+\]\s*", "", str(error).strip().splitlines()[0])
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", message).rstrip(". ")

@@ -1,4 +1,4 @@
-"""How many outputs the inputs of a sample have, and their order, for a first contract."""
+"""Number and order of outputs per input in a sample, for a first contract."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from topicproof.validators.finding import Order
 from topicproof.validators.json_path import parse_path, spell_path
 
 EDGE = 0.1
-"""Share of the oldest matched inputs that is ignored: some of their outputs are older than the
-sample."""
+"""Share of the oldest matched inputs to ignore: some of their outputs are older than the sample."""
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -31,7 +30,7 @@ class Seen:
     count: str | None
     """Spark SQL over the source record, or the placeholder; None if `expect` needs none."""
     outputs: str
-    """How many outputs inputs have, in words."""
+    """Outputs per input, in words."""
     order: Order
     ordered: str
     """The order, in words."""
@@ -45,8 +44,8 @@ def see(
     there: Sequence[Hashable | None],
     here: Sequence[Hashable | None],
 ) -> Seen:
-    """`there` and `here` are the matching keys of the inputs and outputs, row by row. `whole`:
-    these are all outputs of the sink."""
+    """Observe the matched records. `there` and `here` are the matching keys of the inputs and
+    outputs, row by row. `whole`: these are all outputs of the sink."""
     occurs = Counter(text for text in there if text is not None)
     single = {
         text: row
@@ -66,8 +65,8 @@ def see(
 
 
 def _old_enough(places: Mapping[Place, int], whole: bool) -> dict[Place, int]:
-    """The inputs between the first and the last with outputs, in each partition. The newest inputs
-    may still wait for outputs; outputs of the oldest may be older than the sample."""
+    """Return the inputs between the first and the last with outputs, in each partition. The newest
+    inputs may still wait for outputs; outputs of the oldest may be older than the sample."""
     ends: dict[int, list[int]] = {}
     for (partition, offset), count in places.items():
         if count:
@@ -113,7 +112,7 @@ def _expectation(
 
 
 def _counts(judged: Mapping[Place, int], documents: Mapping[Place, Any]) -> Iterator[str]:
-    """Expressions that yield each input's number of outputs."""
+    """Yield expressions for each input's number of outputs."""
     if len(set(judged.values())) == 1:
         yield str(next(iter(judged.values())))
         return
@@ -132,7 +131,7 @@ def _counts(judged: Mapping[Place, int], documents: Mapping[Place, Any]) -> Iter
 
 
 def _plain(path: tuple[str | int, ...]) -> bool:
-    """Whether Spark's paths have the same spelling, without quotes."""
+    """Return whether Spark spells the path the same way, without quotes."""
     text = spell_path(path)
     return not {"'", '"', "\\"} & set(text) and parse_path(text) == path
 
@@ -148,7 +147,7 @@ def _integer(found: Any) -> int | None:
 def _order(
     matched: Mapping[Hashable, Place], outputs: Sequence[Row], here: Sequence[Hashable | None]
 ) -> tuple[Order, str]:
-    """Whether the first outputs of the inputs are in input order."""
+    """Return whether the first outputs of the inputs are in input order."""
     rows = sorted(
         zip(outputs, here, strict=True), key=lambda pair: (pair[0].partition, pair[0].offset)
     )

@@ -1,4 +1,4 @@
-"""Limits on what an expression may cost Spark per record: safe patterns, results of known size."""
+"""Limits on the cost of an expression per record: safe patterns, and results of bounded size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATTERNS = (
     ),
     *(exp.RegexpCount, exp.RegexpInstr, exp.RegexpSubstr),
 )
-"""Functions with a pattern in the argument `expression`."""
+"""Functions whose argument `expression` is a pattern."""
 _NAMED_PATTERNS = frozenset(
     {"rlike", "regexp", "regexp_like", "split", "regexp_count", "regexp_instr", "regexp_substr"}
 )
@@ -41,8 +41,8 @@ _WIDTH = re.compile(r"%[^a-zA-Z%]*?([0-9]{5,})")
 
 
 def check_limits(expression: exp.Expr) -> None:
-    """Raises ValueError with a clause about the first part of an expression that may cost too
-    much."""
+    """Check the cost of an expression. Raises ValueError with a clause about the first part that
+    may cost too much."""
     for node in expression.walk():
         if isinstance(node, exp.Kwarg):
             raise ValueError("an argument cannot be named; write the arguments in order")
@@ -53,7 +53,7 @@ def check_limits(expression: exp.Expr) -> None:
 
 
 def patterns_of(expression: exp.Expr) -> list[str]:
-    """The regular expressions that an expression uses."""
+    """Return the regular expressions in an expression."""
     return [pattern for node in expression.walk() for pattern in _patterns(node)]
 
 
@@ -74,8 +74,8 @@ def _patterns(node: exp.Expr) -> list[str]:
 
 
 def _growth(node: exp.Expr) -> int:
-    """How many times larger than a record a result can be. Nested sizes multiply, also when a
-    function is applied to every element of an array."""
+    """Return how many times larger than a record a result can be. Nested sizes multiply, also when
+    a function is applied to every element of an array."""
     grown = [_growth(one) for one in node.iter_expressions()]
     within = 1
     if any(isinstance(one, exp.Lambda) for one in node.iter_expressions()):

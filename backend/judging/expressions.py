@@ -41,7 +41,7 @@ unix_micros unix_millis unix_seconds unix_timestamp upper url_decode url_encode 
 xxhash64 year zip_with
 """
 FUNCTIONS = frozenset(_FUNCTIONS.split())
-"""Deterministic, without effects, of one record alone."""
+"""Deterministic functions of one record alone, without side effects."""
 
 _WORDS = (
     "and or not in when then else case between like ilike is div as varchar escape any all some"
@@ -50,7 +50,7 @@ _BEFORE_A_PARENTHESIS = frozenset(_WORDS.split())
 """Keywords and types that are not functions."""
 
 _OF_THE_MOMENT = ("current_", "session_", "localtimestamp")
-"""Words that are functions in Spark even without parentheses."""
+"""Words that Spark treats as functions even without parentheses."""
 
 _REFUSED: tuple[tuple[type, str], ...] = (
     (exp.Query, "a query"),
@@ -62,17 +62,17 @@ _REFUSED: tuple[tuple[type, str], ...] = (
 
 
 LENGTH_MAX = 10_000
-"""Characters of an expression."""
+"""Maximum characters of an expression."""
 
 
 def check_expression(text: str) -> str:
-    """`text`, if Spark may compute it. Raises ValueError with the reason as a clause."""
+    """Return `text` if Spark may compute it. Raises ValueError with the reason as a clause."""
     parse_expression(text)
     return text
 
 
 def parse_expression(text: str) -> exp.Expr:
-    """The expression as a tree, if Spark may compute it. Raises ValueError as
+    """Return the expression as a tree if Spark may compute it. Raises ValueError as
     `check_expression`."""
     if len(text) > LENGTH_MAX:
         raise ValueError(f"the expression has {len(text):,} characters; {LENGTH_MAX:,} are allowed")

@@ -72,13 +72,12 @@ def judge_topics(
     attachments: Mapping[str, Any] | None = None,
     payloads: Payloads = Payloads.ALL,
 ) -> Report:
-    """Judge a sink topic against its source, and write `report.json` and the evidence into
-    `folder`.
+    """Judge a sink topic against its source. Writes `report.json` and the evidence into `folder`.
 
     `attachments` are added to the evidence by file name: the plan, the contract. With `payloads`
-    none, readings are not kept as long as nothing is odd, which takes less than half the time. Else
-    the evidence holds them whole, and backend/evidence/copy.py removes payloads. Raises
-    ClusterError, TopicError, SparkError, EvidenceError.
+    none, readings are kept only if something is irregular. This takes less than half the time.
+    Otherwise the evidence first holds them whole, and backend/evidence/copy.py removes payloads.
+    Raises ClusterError, TopicError, SparkError, EvidenceError.
     """
     evidence = folder / EVIDENCE
     empty(evidence)
@@ -93,7 +92,7 @@ def judge_topics(
         spark, capture_topics(spark, address, question, evidence), folder, attachments
     )
     if question.order is Order.PER_SOURCE_PARTITION and _on_their_way(report):
-        # In order, every output below the last committed one was due when that one was read.
+        # Outputs are in order, so everything below the last committed one was due when it was read.
         # Outputs that are still missing at a second look will not come.
         due = {one.partition: one.lso for one in report.source.partitions}
         empty(evidence)
@@ -103,7 +102,7 @@ def judge_topics(
 
 
 def _on_their_way(report: Report) -> bool:
-    """Whether missing outputs may still arrive, because the topics move."""
+    """Return whether missing outputs may still arrive, because the topics move."""
     return any(one.kind == gap.NAME and one.explained_by == MOVEMENT for one in report.findings)
 
 
@@ -126,14 +125,14 @@ def conclude(
 
 
 def _provable(question: Question) -> bool:
-    """Whether folded readings can answer the question (validators/fast_path/proof.py)."""
+    """Return whether folded readings can answer the question (validators/fast_path/proof.py)."""
     simple = question.identity is Identity.LINEAGE and question.expected.count is None
     return simple and question.order is Order.PER_SOURCE_PARTITION and question.agreed.value is None
 
 
 def judge_capture(spark: SparkSession, capture: Capture, evidence: Path) -> Report:
-    """The verdict on a capture, new or read from evidence. Uses only Spark; intermediate results
-    are kept in the folder `evidence`. Raises SparkError; ReadingsNeeded as `conclude`."""
+    """Judge a capture, new or read from evidence. Uses only Spark; intermediate results are kept in
+    the folder `evidence`. Raises SparkError; ReadingsNeeded as `conclude`."""
     question = capture.question
     try:
         ledger = ledger_of(spark, capture, evidence)
@@ -155,10 +154,10 @@ def versions() -> dict[str, str]:
 
 
 def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
-    """The ledger of a capture. Raises PySparkException; ReadingsNeeded as `conclude`.
+    """Build the ledger of a capture. Raises PySparkException; ReadingsNeeded as `conclude`.
 
-    The judged range ends where outputs are no longer due. If the topics move and nothing says what
-    is due, the ledger is built twice: the first one shows how far the outputs reach.
+    The judged range ends where outputs are no longer due. If the topics move and no due offsets are
+    given, the ledger is built twice: the first one shows how far the outputs reach.
     """
     question = capture.question
     if question.due is not None:
@@ -178,8 +177,8 @@ def ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
 
 
 def _due(capture: Capture, ends: Mapping[int, int]) -> Capture:
-    """The same, judged only below these source offsets. Later inputs stay in the reading, because
-    an output may belong to one of them."""
+    """Limit the judged range to these source offsets. Later inputs stay in the reading, because an
+    output may belong to one of them."""
     question = capture.question
     cut = tuple(
         replace(p, lso=max(p.start, min(p.lso, ends.get(p.partition, p.start))))
@@ -190,7 +189,7 @@ def _due(capture: Capture, ends: Mapping[int, int]) -> Capture:
 
 
 def _not_due(capture: Capture, judged: Bounds) -> int:
-    """How many captured inputs lie beyond the judged range."""
+    """Count the captured inputs beyond the judged range."""
     ends = {p.partition: p.lso for p in judged.partitions}
     source, batches = capture.question.source, capture.source_batches
     if batches is None or all(ends[p.partition] == p.lso for p in source.partitions):
@@ -206,7 +205,7 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     repeats = capture.question.guarantee is Guarantee.AT_LEAST_ONCE
     question, folder = capture.question, (evidence / "ledger").as_uri()
     if isinstance(capture.readings, Folded):
-        # Only batches and transactions are left to look at, no records.
+        # Only batches and transactions are left to examine, no records.
         tune(spark, 0)
         return proved_ledger(
             *(
@@ -226,7 +225,7 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
     limit_rows(spark, capture.kept)
     inputs = capture.inputs
     if capture.source_packs is not None:
-        # The judge asks each input for its own origin.
+        # The judge needs each input's own origin.
         inputs = keep(
             unpacked(inputs, capture.source_packs),
             (evidence / "ledger" / "inputs").as_uri(),
@@ -251,8 +250,8 @@ def _ledger_of(spark: SparkSession, capture: Capture, evidence: Path) -> Ledger:
 
 
 def _accounts(spark: SparkSession, capture: Capture, offsets: int) -> Accounts:
-    """The accounts of the witnesses beside the readings. `offsets`: how many records Spark looks at
-    besides."""
+    """Return the accounts of the other witnesses. `offsets`: how many more records Spark
+    examines."""
     question = capture.question
     return Accounts(
         raw_log=None
@@ -296,8 +295,8 @@ def _polled(spark: SparkSession, table: pa.Table) -> Polled:
 
 
 def with_headers(capture: Capture, folder: Path) -> Capture:
-    """The same with lineage headers on every record, kept in the folder; unchanged if no lineage is
-    packed."""
+    """Return the capture with lineage headers on every record, kept in the folder. Unchanged if no
+    lineage is packed."""
     limit_rows(capture.inputs.sparkSession, capture.kept)
 
     def whole(reading: DataFrame, packs: Path | None, name: str) -> DataFrame:

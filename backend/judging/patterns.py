@@ -31,7 +31,7 @@ class _Group:
 
 
 def check_pattern(pattern: str) -> str:
-    """`pattern`, if Spark may match records with it. Raises ValueError with the reason as a
+    """Return `pattern` if Spark may match records with it. Raises ValueError with the reason as a
     clause."""
     if len(pattern) > LENGTH_MAX:
         raise ValueError(
@@ -39,7 +39,7 @@ def check_pattern(pattern: str) -> str:
         )
     groups = [_Group()]
     held: bool | None = None
-    """Whether the repeatable part before holds an unlimited quantifier; None without such a
+    """Whether the preceding repeatable part holds an unlimited quantifier; None without such a
     part."""
     at = 0
     while at < len(pattern):
@@ -112,7 +112,7 @@ def _after_escape(pattern: str, at: int) -> int:
 
 
 def _after_class(pattern: str, at: int) -> int:
-    """After a class such as `[^a-z&&[^b]]`."""
+    """Return the position after a class such as `[^a-z&&[^b]]`."""
     depth = 0
     while at < len(pattern):
         if pattern[at] == "[":

@@ -36,15 +36,15 @@ NOTHING_TO_INJECT_INTO = (
     " injected is judged, or the evidence was kept without payloads"
 )
 KEPT = "self-test.json"
-"""In a run's folder: what was caught, in which evidence."""
+"""File in a run's folder: the faults caught, and the evidence tested."""
 
 
 def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
-    """What was caught of each injection into copies of the evidence in `folder`. Empty if nothing
-    can be injected: no transaction holds four distinct committed outputs, the contract requires
-    none of the injected kinds, or the readings are folded.
+    """Inject faults into copies of the evidence in `folder`, and return what was caught. Empty if
+    nothing can be injected: no transaction holds four distinct committed outputs, the contract
+    requires none of the injected kinds, or the readings are folded.
 
-    Raises SelfTestError when an injection is not found exactly once; EvidenceError, SparkError.
+    Raises SelfTestError if an injection is not found exactly once; EvidenceError, SparkError.
     """
     evidence, scratch = folder / EVIDENCE, folder / SCRATCH
     before = Report.from_json((folder / REPORT).read_text(encoding="utf-8"))
@@ -82,7 +82,7 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
 
 
 def _told_apart(sink: DataFrame, capture: Capture) -> DataFrame:
-    """The sink's records; by key, only those with a unique key."""
+    """Return the sink's records; by key, only those with a unique key."""
     if capture.question.identity is not Identity.KEY:
         return sink
     held = capture.committed.select(
@@ -98,10 +98,10 @@ def _told_apart(sink: DataFrame, capture: Capture) -> DataFrame:
 def before_signoff(
     settings: Settings, folder: Path, comment: str, say: Callable[[str], None] = lambda _text: None
 ) -> list[str]:
-    """Test the judge on a run's evidence before its report is accepted; returns the kinds caught in
-    every stage. Spark is started, unless this evidence was tested before.
+    """Test the judge on a run's evidence before its report is accepted. Returns the kinds caught in
+    every stage. Starts Spark unless this evidence was tested before.
 
-    Raises UsageError if nothing can be injected and no comment says why the report is accepted
+    Raises UsageError if nothing can be injected and no comment justifies accepting the report
     anyway; SelfTestError, EvidenceError, SparkError, SetupError.
     """
     caught = _caught(settings, folder, say)

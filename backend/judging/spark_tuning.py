@@ -1,4 +1,4 @@
-"""Spark's settings, by the amount of data."""
+"""Spark settings that depend on the amount of data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from topicproof.validators.readings import FEW_OFFSETS_MAX
 
 BYTES_AT_ONCE = 32 * 1024 * 1024
 ROWS_AT_ONCE = 4_096
-"""Spark's own default."""
+"""Spark's default."""
 ARROW_ROWS, ROWS_FOLDED_AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch", 60_000
-"""Folded records have no key and no value: so many take some megabytes."""
+"""Folded records have no key and no value, so this many take a few megabytes."""
 
 
 def tune(spark: SparkSession, offsets: int, folding: bool = False) -> None:
-    """Let Spark interpret expressions if compiling them takes longer than the records, and hand
-    over more rows at once if they are folded."""
+    """Let Spark interpret expressions if compiling them takes longer than the records. Send more
+    rows at once if they are folded."""
     if folding:
         spark.conf.set(ARROW_ROWS, ROWS_FOLDED_AT_ONCE)
     else:
@@ -38,8 +38,8 @@ def limit_rows(spark: SparkSession, readings: Sequence[DataFrame]) -> None:
     """Let Spark take fewer large rows into memory at once: 4,096 rows of 10 MB would kill the
     server.
 
-    Row size is read from each Parquet footer. Files on other machines are left to Spark's
-    default."""
+    Row size is read from each Parquet footer. For files on other machines, Spark's default remains.
+    """
     places = {urlsplit(name) for reading in readings for name in reading.inputFiles()}
     files = [Path(unquote(place.path)) for place in places if place.scheme == "file"]
     largest = max(map(_row_bytes, files), default=0)
@@ -48,7 +48,7 @@ def limit_rows(spark: SparkSession, readings: Sequence[DataFrame]) -> None:
 
 
 def _row_bytes(file: Path) -> int:
-    """Mean row size in the row group with the largest rows."""
+    """Return the mean row size in the row group with the largest rows."""
     footer = pq.read_metadata(file)
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     return max((one.total_byte_size // one.num_rows for one in groups if one.num_rows), default=0)

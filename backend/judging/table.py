@@ -1,9 +1,9 @@
-"""Judge a database table that backend/sink/table.py wrote against its source topic: duplicates,
-gaps, order and rows without an input, by the validators for topics.
+"""Judging a database table that backend/sink/table.py wrote: duplicates, gaps, order and rows
+without an input, by the validators for topics.
 
 A table has no aborted rows and no raw log. Its rows, ordered by id, are both readings of a single
-partition. This process reads them, so a table must fit into its memory. Evidence is kept as for a
-topic, and `topicproof verify` judges it again.
+partition. This process reads them, so a table must fit into its memory. The evidence is the same as
+for a topic, and `topicproof verify` can judge it again.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ def judge_table(
     not_processed: int = 0,
     attachments: Mapping[str, Any] | None = None,
 ) -> Report:
-    """The verdict on a table; report and evidence go into `folder`, as backend/judging/judge.py has
-    it.
+    """Judge a table; report and evidence go into `folder`, as in backend/judging/judge.py.
 
-    Raises SinkError when the table cannot be read, EvidenceError, SparkError.
+    Raises SinkError if the table cannot be read, EvidenceError, SparkError.
     """
     evidence = folder / EVIDENCE
     empty(evidence)
@@ -92,7 +91,7 @@ def judge_table(
 
 
 def read_table(url: str, table: str) -> pa.Table:
-    """A table's rows as a reading: partition 0, and offsets that count them by id."""
+    """Read a table's rows as partition 0, with offsets that number them by id."""
     engine, rows = connect_database(url), rows_of(table)
     try:
         with engine.connect() as connection:

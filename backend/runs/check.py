@@ -1,4 +1,4 @@
-"""A check: topics that any program wrote are judged, and the history keeps the verdict."""
+"""A check: judging topics from any program, with the verdict kept in the history."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def check(
     contract: str | None = None,
     payloads: Payloads = Payloads.ALL,
 ) -> Report:
-    """Judge two topics of any program, and keep the verdict in the history.
+    """Judge two topics from any program, and keep the verdict in the history.
 
-    `attachments`: further files of the evidence, by name. `contract`: the name that all checks of
-    one contract share. `payloads`: all, or none in the evidence.
+    `attachments`: additional evidence files, by name. `contract`: the name that all checks of one
+    contract share. `payloads`: all, or none in the evidence.
     """
     source, sink = question.source.topic, question.sink
     plan = {
@@ -55,7 +55,7 @@ def check(
             report = without_values(report)
     except TopicproofError as error:
         if payloads is Payloads.NONE:
-            # The readings hold their payloads until they are judged.
+            # The readings hold their payloads until they have been judged.
             shutil.rmtree(folder, ignore_errors=True)
         history.end(entry.id, State.FAILED, None, None, str(error))
         raise

@@ -1,4 +1,4 @@
-"""A run is deleted: its topics, tables, groups, folder and history entry."""
+"""Deletion of a run: its topics, tables, groups, folder and history entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topicproof.backend.sink.table import drop_table, drop_tables
 
 
 def clean(settings: Settings, services: Services, history: History, run_id: str) -> list[str]:
-    """Delete a run's topics (only those that it made), tables, groups, folder and history entry.
+    """Delete a run's topics (only those that it created), tables, groups, folder and history entry.
     Returns the names of the deleted topics and tables."""
     run = history.take(run_id)
     stop_orphan(services, run)
@@ -36,7 +36,7 @@ def clean(settings: Settings, services: Services, history: History, run_id: str)
 
 
 def stop_orphan(services: Services, run: Run) -> None:
-    """Stop the query that a killed run left in the Spark server."""
+    """Stop the query of a killed run that is still in the Spark server."""
     left = run.facts.session
     if not left or not services.spark_remote:
         return
@@ -46,6 +46,6 @@ def stop_orphan(services: Services, run: Run) -> None:
             query.stop()
         spark.stop()
     except (SparkError, PySparkException) as error:
-        # The server has restarted or ended the session, so the query is gone.
+        # The server has restarted or has ended the session, so the query is gone.
         if "INVALID_HANDLE" not in f"{error} {error.__cause__}":
             raise

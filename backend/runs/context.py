@@ -1,4 +1,4 @@
-"""What the parts of a running run share."""
+"""State shared by the parts of an active run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topicproof.backend.settings import Settings
 
 @dataclass
 class Context:
-    """What every stage of one run needs."""
+    """Everything a stage of one run needs."""
 
     settings: Settings
     services: Services
@@ -32,7 +32,7 @@ class Context:
 
     @property
     def stages(self) -> list[tuple[Stage, Names]]:
-        """The scenario's stages and what they are called in this run, in the order of the data."""
+        """The scenario's stages with their names in this run, in data-flow order."""
         return list(zip(scenario(self.plan.scenario).stages, self.run.facts.stages, strict=True))
 
     @property
@@ -41,12 +41,12 @@ class Context:
 
     @property
     def requests_log(self) -> Path:
-        """The requests for the files that the run serves."""
+        """Log of the requests for the files that the run serves."""
         return self.folder / "requests.log"
 
     @property
     def names(self) -> Names:
-        """The first stage's."""
+        """Names of the first stage."""
         return self.stages[0][1]
 
     @property

@@ -1,4 +1,4 @@
-"""A run is created: its topics, tables, initial offsets and history entry."""
+"""Creation of a run: its topics, tables, initial offsets and history entry."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from topicproof.backend.sink.table import make_tables, require_no_table, shown_u
 from topicproof.validators.finding import Guarantee
 
 TABLES = "tables.db"
-"""The file, in a run's folder, of the SQLite database that has its tables."""
+"""File in a run's folder: the SQLite database with its tables."""
 
 
 def create(settings: Settings, services: Services, history: History, plan: RunPlan) -> Run:
-    """Make a run's topics, commit its initial offsets, and enter it in the history. Raises
+    """Create a run's topics, commit its initial offsets, and enter it in the history. Raises
     ClusterError, TopicError."""
     cluster = Cluster(services.address)
     cluster.check()
@@ -48,7 +48,7 @@ def create(settings: Settings, services: Services, history: History, plan: RunPl
 
 
 def _make(settings: Settings, cluster: Cluster, plan: RunPlan, run_id: str) -> Facts:
-    """Make the topics, tables and initial offsets. Returns the facts to remember."""
+    """Create the topics, tables and initial offsets. Returns the facts to remember."""
     chosen = scenario(plan.scenario)
     topics = topics_of(run_id, plan, chosen)
     journal = f"{run_id}-journal"
@@ -85,13 +85,14 @@ def _make(settings: Settings, cluster: Cluster, plan: RunPlan, run_id: str) -> F
         },
         database=shown_url(database) if database else None,
         filled=not plan.fills,
-        # The port is chosen once: the URLs in the source must stay valid when the run is resumed.
+        # The port is chosen once: the URLs in the source must remain valid after a resume.
         served=f"http://{HOST}:{free_ports(1)[0]}/" if chosen.serves and plan.fills else "",
     )
 
 
 def topics_of(run_id: str, plan: RunPlan, chosen: Scenario) -> dict[str, str]:
-    """Kafka's name of each topic of the scenario. Dead letters take the name of their sink."""
+    """Return Kafka's name of each topic of the scenario. Dead-letter topics are named after their
+    sink."""
     topics = {topic: f"{run_id}-{topic}" for topic in chosen.topics}
     topics[chosen.sources[0]] = plan.source.topic or topics[chosen.sources[0]]
     sink = chosen.sinks[0]
@@ -102,7 +103,7 @@ def topics_of(run_id: str, plan: RunPlan, chosen: Scenario) -> dict[str, str]:
 
 
 def _database(settings: Settings, run_id: str, plan: RunPlan) -> str:
-    """URL of the run's tables: in the run's folder, unless the plan names a database."""
+    """Return the URL of the run's tables: in the run's folder, unless the plan names a database."""
     if plan.sink.url is not None:
         return plan.sink.url
     folder = settings.runs / run_id
@@ -111,14 +112,14 @@ def _database(settings: Settings, run_id: str, plan: RunPlan) -> str:
 
 
 def stage_names(run_id: str, stage: Stage, topics: Mapping[str, str], journal: str) -> Names:
-    """The names of a run's stage in Kafka."""
+    """Return the names of a run's stage in Kafka."""
     sources, sinks = ([topics[topic] for topic in of] for of in (stage.sources, stage.sinks))
     own = f"{run_id}-{stage.name}"
     return Names(stage.name, tuple(sources), tuple(sinks), journal, own, own)
 
 
 def _with_dead_letters(cluster: Cluster, names: Names, made: list[str]) -> Names:
-    """Make a stage's topic of dead letters, if it has none yet."""
+    """Create a stage's dead-letter topic, if it is missing."""
     if names.dead_letters is not None:
         return names
     topic = f"{names.sink}{DEAD_LETTERS}"
@@ -131,7 +132,7 @@ def _with_dead_letters(cluster: Cluster, names: Names, made: list[str]) -> Names
 def _make_topics(
     cluster: Cluster, plan: RunPlan, chosen: Scenario, topics: Mapping[str, str]
 ) -> list[str]:
-    """Make the missing topics of a run. Returns their names."""
+    """Create the missing topics of a run. Returns their names."""
     made = []
     if plan.fills:
         for source in chosen.sources:
@@ -150,10 +151,11 @@ def _make_topics(
 def _commit_initial_offsets(
     cluster: Cluster, plan: RunPlan, names: Names, topics: Mapping[str, str], chosen: Scenario
 ) -> dict[str, dict[str, int]]:
-    """Commit where a stage begins: from now on a missing offset is an error, never a fresh start.
+    """Commit a stage's initial offsets. From now on a missing offset is an error, never a fresh
+    start.
 
     Returns offsets by topic and partition. `latest` in a plan applies to the run's own sources. A
-    topic between two stages is read from its end when the run was created.
+    topic between two stages is read from its end at the run's creation.
     """
     initial: dict[str, dict[str, int]] = {}
     outer = {topics[source] for source in chosen.sources}

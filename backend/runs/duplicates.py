@@ -1,9 +1,8 @@
-"""How payments come to be in a topic twice: three real causes, as fills of the scenario totals.
+"""Duplicate payments in a topic from three real causes, as fills of the scenario totals.
 
-None of them breaks a promise of Kafka: an idempotent producer repeats nothing within its own life,
-and a transaction would have repeated these records as faithfully. They are repeated before the
-first offset is committed anywhere, so that exactly-once totals add them twice, and only the
-payments' ids can tell.
+None of them breaks a promise of Kafka. An idempotent producer never repeats a record within its own
+lifetime, and a transaction would not prevent these repeats either. They happen before any offset is
+committed, so exactly-once totals add them twice. Only the payments' ids reveal them.
 """
 
 from __future__ import annotations
@@ -30,40 +29,40 @@ from topicproof.backend.sink.table import connect_database, said, shown
 
 HOST = "127.0.0.1"
 LOST_EVERY = 7
-"""Every so many answers of the ingest server are lost on their way."""
+"""The ingest server loses every Nth answer."""
 POSTS_MAX = 5
-"""How often the client posts a payment before it gives up."""
+"""Maximum posts of a payment before the client gives up."""
 ACCEPTED = 204
 
 
 class Cause(StrEnum):
-    """Why payments are in the source twice."""
+    """Why the source holds payments twice."""
 
     INGEST = "ingest"
-    """A client posts payments to an HTTP server that appends them, and posts again where an answer
-    was lost."""
+    """A client posts payments to an HTTP server that appends them, and posts again if an answer is
+    lost."""
     RESTART = "restart"
-    """An idempotent filler dies half-way and starts again from the beginning: to the brokers it is
-    another producer."""
+    """An idempotent filler dies halfway and restarts from the beginning. To the brokers it is a new
+    producer."""
     TRANSFER = "transfer"
-    """A transfer copies a table of a database, dies half-way before it noted how far it was, and
-    reads it from its starting point again."""
+    """A transfer copies a database table. It dies halfway, before saving its position, and restarts
+    from its starting point."""
 
 
 @dataclass(frozen=True)
 class Twice:
-    """What a fill of this kind must know."""
+    """Input of a fill with duplicates."""
 
     cluster: Cluster
     topic: str
     records: int
     database: str
-    """Where a transfer finds the payments: they are put into a table that is called like the
+    """URL of the database that a transfer reads. The payments are stored in a table named like the
     topic."""
     stopped: Callable[[], bool] = lambda: False
     filled: Callable[[int], None] = lambda _count: None
     present: Set[int] = frozenset()
-    """Payments that an earlier, killed fill already wrote."""
+    """Payments that an earlier, killed fill has already written."""
 
 
 def fill_twice(cause: Cause, twice: Twice) -> None:
@@ -98,7 +97,7 @@ def _transfer(twice: Twice) -> None:
 
 
 def table_of(topic: str) -> Table:
-    """The table that a transfer copies into a topic."""
+    """Return the table that a transfer copies into a topic."""
     return Table(
         topic,
         MetaData(),
@@ -108,7 +107,7 @@ def table_of(topic: str) -> Table:
 
 
 def _fill(twice: Twice, count: int, value: Callable[[int], bytes]) -> None:
-    """One life of a producer."""
+    """Fill during one lifetime of a producer."""
     fill(
         twice.cluster,
         twice.topic,
@@ -129,7 +128,7 @@ def _ingest(twice: Twice) -> None:
                 return
             if number in twice.present:
                 continue
-            # Where no answer came the client cannot know, and posts again: at least once.
+            # Without an answer the client cannot know, and posts again: at least once.
             if not any(_posted(port, payment(number)) for _post in range(POSTS_MAX)):
                 raise ClusterError(
                     f"The ingest server did not accept payment {number} in {POSTS_MAX} posts."
@@ -139,7 +138,7 @@ def _ingest(twice: Twice) -> None:
 
 
 def _posted(port: int, body: bytes) -> bool:
-    """Whether the server said that it has it."""
+    """Post a payment. Returns whether the server accepted it."""
     with closing(http.client.HTTPConnection(HOST, port, timeout=TIMEOUT_S)) as connection:
         try:
             connection.request("POST", "/payments", body)
@@ -150,7 +149,7 @@ def _posted(port: int, body: bytes) -> bool:
 
 @contextmanager
 def _ingest_server(cluster: Cluster, topic: str) -> Iterator[int]:
-    """Appends what is posted, and answers when the brokers have it; gives its port."""
+    """Serve posts: append each, and answer once the brokers have it. Yields the port."""
     producer = Producer(idempotent_producer_config(cluster.address) | {"linger.ms": 0})
     count = 0
 
@@ -167,7 +166,7 @@ def _ingest_server(cluster: Cluster, topic: str) -> Iterator[int]:
                 self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Not on the terminal."""
+            """Keep the terminal quiet."""
 
     server = ThreadingHTTPServer((HOST, 0), Ingest)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

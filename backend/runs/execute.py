@@ -31,11 +31,11 @@ from topicproof.validators.report import Report
 
 
 def execute(context: Context) -> Report | None:
-    """Fill, process and judge, each as far as it is not done yet. Returns the report, or None if
-    the plan asks for no verdict.
+    """Fill, process and judge, skipping what is already done. Returns the report, or None if the
+    plan asks for no verdict.
 
     Raises TopicproofError if the run is refused before a record is written, or cannot be judged. A
-    pipeline that fails later is judged: the history keeps its error beside the verdict.
+    pipeline that fails later is still judged, and the history keeps its error beside the verdict.
     """
     with _served(context), watched(context), spark_session(context.services.spark_remote) as spark:
         context.remember(session=session_id(spark))
@@ -98,7 +98,7 @@ def _process(
 
 
 def _reading(context: Context) -> AbstractContextManager[object]:
-    """Read the sinks beside the pipeline, if the plan asks for it."""
+    """Read the sinks alongside the pipeline, if the plan asks for it."""
     if not context.plan.reader:
         return nullcontext()
     return reading(context.cluster, context.run.facts.sink_from, context.folder / FOLDER)
@@ -138,7 +138,7 @@ def _conclude(
 
 
 def _until(context: Context, failure: TopicproofError | None, stopped: bool) -> Until:
-    # The journal of a stateful stage does not tell source partitions apart.
+    # A stateful stage's journal does not distinguish source partitions.
     stateless = not any(stage.stateful for stage, _ in context.stages)
     if isinstance(failure, OffsetsMoved | OffsetMissing) and stateless:
         return Until.JOURNALLED

@@ -1,9 +1,8 @@
-"""The director: it does damage from outside the worker, and heals it. It is part of the run's
-process.
+"""The director causes damage outside the worker, and heals it. It is part of the run's process.
 
 It follows the journal. A worker claims a fault of side `run` and waits (rendezvous.py). The
-director strikes, writes to the journal, and heals after the fault's time, or when the run ends. Its
-journal entries hold the evidence: they prove that a fault fired.
+director strikes, writes to the journal, and heals after the fault's time or at the run's end. Its
+journal entries are evidence that a fault fired.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ REQUESTS = {
     "end": (Api.END_TXN, None),
     "abort": (Api.END_TXN, None),
 }
-"""By the faults' name of a request: the API with transactions, and without them."""
+"""APIs by the fault's name of a request: with and without transactions."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Struck:
 
 
 class Director(threading.Thread):
-    """Use it as a context manager, and let the sink connect to `director.bootstrap`."""
+    """Use as a context manager, and let the sink connect to `director.bootstrap`."""
 
     def __init__(self, struck: Struck, faults: Sequence[str]) -> None:
         super().__init__(name="director", daemon=True)
@@ -68,7 +67,7 @@ class Director(threading.Thread):
         self.ended = threading.Event()
         self.opened = ExitStack()
         self.handle: Callable[[int, str], str] = lambda _node, _do: ""
-        """Hurts and heals embedded brokers, if a fault needs it."""
+        """Damages and heals embedded brokers, if a fault needs it."""
         self.heals: dict[str, Callable[[], str]] = {}
         self.lock = threading.Lock()
         if any(fault.kind in (NETWORK, ISOLATED) for fault in self.faults.values()):
@@ -76,7 +75,7 @@ class Director(threading.Thread):
 
     @property
     def bootstrap(self) -> str:
-        """The sink's address of the brokers: the proxy, if a fault needs one."""
+        """The sink's broker address: the proxy, if a fault needs one."""
         return self.struck.cluster.address.bootstrap if self.proxy is None else self.proxy.bootstrap
 
     def __enter__(self) -> Self:
@@ -130,7 +129,7 @@ class Director(threading.Thread):
             self._tell(name, Told.DONE, said)
 
     def _do(self, name: str, fault: Fault, claim: FaultFired) -> str:
-        """Returns a description of the damage."""
+        """Do the damage. Returns a description of it."""
         if fault.kind == NETWORK:
             return self._arm(name, fault, claim)
         if fault.kind == OPEN:
@@ -153,7 +152,7 @@ class Director(threading.Thread):
         times, seconds = fault.number("times"), float(fault.number("seconds"))
         rule = Rule(api, How(fault.word("how")), times, topic, seconds, aborts=request == "abort")
         if self.struck.transactional:
-            # For the waiting worker only: other workers continue.
+            # Only for the waiting worker: other workers continue.
             rule.writer = f"-{claim.source_topic}-{claim.source_partition}"
         rule.arrived = lambda said: self._tell(name, Told.HEALED, f"{api.name} arrived {said}")
         rule.heard = lambda: self._tell(
@@ -179,7 +178,7 @@ class Director(threading.Thread):
             proxy.heal()
             return "the worker reaches the brokers again"
 
-        # The worker must receive the answer before it is cut off.
+        # The worker must receive the answer before its connection is cut.
         self._later(name, seconds, heal)
         proxy.isolate()
         return f"the worker is cut off from the brokers for {seconds} s"
@@ -195,7 +194,7 @@ class Director(threading.Thread):
         return f"a foreign transaction is open in every partition of {sink}"
 
     def _later(self, name: str, seconds: float, heal: Callable[[], str]) -> None:
-        """Heal after this time, or when the run ends if that is sooner."""
+        """Heal after this time, or at the run's end if that is sooner."""
         self.heals[name] = heal
         timer = threading.Timer(seconds, self._heal, [name])
         timer.start()
@@ -203,7 +202,7 @@ class Director(threading.Thread):
         self.opened.callback(timer.cancel)
 
     def _heal(self, name: str) -> None:
-        """Heal once, however often it is called."""
+        """Heal once, even if called several times."""
         with self.lock:
             heal = self.heals.pop(name, None)
         if heal is None:

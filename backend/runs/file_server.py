@@ -1,9 +1,8 @@
-"""Files of payments over HTTP, for demo and tests: a real server on loopback that counts what it is
-asked for.
+"""Payment files over HTTP, for demo and tests: a real server on loopback that counts its requests.
 
-File N is CSV when N is even and JSON lines when it is odd. Of every hundred files five are bad,
-each in a way of its own. Every request but those of the judge is a line in a log, so that the count
-survives a killed run.
+File N is CSV if N is even and JSON lines if it is odd. Five of every hundred files are bad, each in
+a different way. Every request except the judge's is a line in a log, so the count survives a killed
+run.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ from topicproof.backend.runs.files_again import AGENT
 HOST = "127.0.0.1"
 PAYMENTS_MAX = 20
 OVERSIZED_BYTES = 64_000_000
-"""What an oversized file says it holds, and goes on sending until nobody listens."""
+"""Announced size of an oversized file. The server sends until the client disconnects."""
 
 
 class Bad(StrEnum):
-    """The ways in which a file can be bad."""
+    """Ways in which a file can be bad."""
 
     MISSING = "missing"
     SLOW = "slow"
-    """Its first half comes at once and the rest never."""
+    """Its first half arrives at once, and the rest never."""
     HALF_SENT = "half-sent"
-    """The connection ends before the length that was announced."""
+    """The connection ends before the announced length."""
     OVERSIZED = "oversized"
     MALFORMED = "malformed"
     """Its last payment has no amount."""
 
 
 def bad(number: int) -> Bad | None:
-    """In which way a file is bad; None for a good one."""
+    """Return the way in which a file is bad; None for a good one."""
     return list(Bad)[number // 20 % len(Bad)] if number % 20 == 13 else None
 
 
@@ -51,7 +50,7 @@ def name(number: int) -> str:
 
 
 def payments(number: int) -> list[dict[str, Any]]:
-    """What file N holds: 1 to 20 payments, the same ones whenever it is asked for."""
+    """Return file N's payments: 1 to 20, always the same."""
     drawn = random.Random(number)
     return [
         {
@@ -73,8 +72,8 @@ def content(number: int) -> bytes:
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serves on `HOST` and `port`; what is asked for is appended to `log`. Raises SetupError when
-    the port is taken."""
+    """Serves on `HOST` and `port`, and appends requested paths to `log`. Raises SetupError if the
+    port is taken."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -98,12 +97,11 @@ class FileServer(ThreadingHTTPServer):
             lines.write(path + "\n")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle, as ours does from an oversized file, is no error
-        of the server's."""
+        """Ignore a client that disconnects early, as ours does from an oversized file."""
 
 
 def requests(log: Path) -> Counter[str]:
-    """How often each path was asked for."""
+    """Count the requests per path."""
     try:
         return Counter(log.read_text(encoding="utf-8").splitlines())
     except FileNotFoundError:
@@ -112,7 +110,7 @@ def requests(log: Path) -> Counter[str]:
 
 @contextmanager
 def serving(port: int, log: Path) -> Iterator[FileServer]:
-    """The server for the length of the block; port 0 takes a free one."""
+    """Run the server during the block. Port 0 takes a free one."""
     with FileServer(port, log) as server:
         thread = threading.Thread(
             target=server.serve_forever, args=(0.05,), name="files", daemon=True
@@ -162,4 +160,4 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silent: the log of requests says it."""
+        """Log nothing here: the request log has it."""

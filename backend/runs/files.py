@@ -1,13 +1,13 @@
-"""Files: a source record names a URL; its file is downloaded inside the Spark task and becomes one
-output a payment.
+"""Files: a source record names a URL. Its file is downloaded inside the Spark task and becomes one
+output per payment.
 
 The work stays in the task that holds the row: no shuffle, one row in and one row out. A file that
-cannot be had or read becomes one output to the dead letters, with its reason in a header, so that
-its source offset is committed with it and the pipeline goes on. A file's outputs are those of one
-input, and so are committed all or none.
+cannot be downloaded or parsed becomes one output to the dead letters, with its reason in a header.
+Its source offset is committed with that output, and the pipeline continues. A file's outputs belong
+to one input, so all or none are committed.
 
-Downloads are side effects: a task that Spark runs again downloads again. Their output is
-exactly-once, they are not.
+Downloads are side effects: if Spark runs a task again, it downloads again. The output is
+exactly-once, the downloads are not.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from topicproof.backend.runs.limits import Limits
 
 REASON_HEADER = "topicproof-reason"
-"""Says, on a dead letter, why it is one."""
+"""Header of a dead letter with its reason."""
 
 AT_ONCE = 8
-"""Downloads at the same time within one task; as many files are handed on at a time."""
+"""Concurrent downloads per task, and files passed on at a time."""
 
 FIELDS = ("id", "account", "amount")
 _AMOUNT = re.compile(r"-?[0-9]+(\.[0-9]+)?")
@@ -70,15 +70,15 @@ _ARROW = pa.schema(
 
 
 class BadFile(Exception):
-    """A file that is a dead letter; says why."""
+    """A file that becomes a dead letter; the message is the reason."""
 
 
 class _Again(BadFile):
-    """Worth another attempt."""
+    """A failure worth another attempt."""
 
 
 def with_payments(rows: DataFrame, limits: Limits, dead_letters: str) -> DataFrame:
-    """Rows of the source -> rows for the sink, by downloads within the tasks."""
+    """Turn source rows into rows for the sink, by downloads within the tasks."""
     wanted = rows.select("topic", "partition", "offset", "value")
     return wanted.mapInArrow(partial(_rows, limits, dead_letters), ROWS)
 
@@ -86,7 +86,7 @@ def with_payments(rows: DataFrame, limits: Limits, dead_letters: str) -> DataFra
 def _rows(
     limits: Limits, dead_letters: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    # No proxy of the environment: it would be asked for hosts that are not allowed.
+    # No proxy from the environment: it would receive requests for forbidden hosts.
     with (
         httpx.Client(timeout=limits.timeout_s, trust_env=False) as client,
         ThreadPoolExecutor(AT_ONCE) as pool,
@@ -104,7 +104,7 @@ def _rows(
 def outputs(
     client: httpx.Client, limits: Limits, dead_letters: str, value: bytes | None
 ) -> list[dict[str, Any]]:
-    """One output a payment, keyed by the URL; or one dead letter."""
+    """Return one output per payment, keyed by the URL, or one dead letter."""
     try:
         url = (value or b"").decode()
         found = parse(url, download(client, limits, url))
@@ -120,7 +120,7 @@ def outputs(
 
 
 def download(client: httpx.Client, limits: Limits, url: str) -> bytes:
-    """Raises BadFile when it cannot be had within the limits."""
+    """Download a file. Raises BadFile if that fails within the limits."""
     require_allowed(limits, url)
     retrying = Retrying(
         retry=retry_if_exception_type(_Again),
@@ -154,7 +154,7 @@ def _download(client: httpx.Client, limits: Limits, url: str) -> bytes:
                 raise BadFile(f"missing: the server answered {answer.status_code}")
             if int(answer.headers.get("Content-Length", "0")) > limits.bytes_max:
                 raise BadFile(f"oversized: more than {limits.bytes_max:,} bytes")
-            # Unpacked: a small answer may be a large file.
+            # Decompressed size: a small answer may be a large file.
             for piece in answer.iter_bytes():
                 found += piece
                 if len(found) > limits.bytes_max:
@@ -171,8 +171,7 @@ def _download(client: httpx.Client, limits: Limits, url: str) -> bytes:
 
 
 def parse(url: str, body: bytes) -> list[dict[str, str]]:
-    """Payments of a CSV file or of JSON lines, told by the end of the URL's path. Raises
-    BadFile."""
+    """Parse payments from CSV or JSON lines, by the suffix of the URL's path. Raises BadFile."""
     path = urlsplit(url).path
     try:
         text = body.decode("utf-8-sig")
@@ -205,8 +204,8 @@ def _json_lines(text: str) -> Iterator[Any]:
 
 
 def _payment(number: int, row: Any) -> dict[str, str]:
-    """A payment's three fields as text. Raises BadFile unless they are there, and nothing else
-    is."""
+    """Return a payment's three fields as text. Raises BadFile if any is missing or there are
+    others."""
     if (
         not isinstance(row, dict)
         or set(row) != set(FIELDS)

@@ -1,7 +1,7 @@
-"""A second look at files, for the judge: how many outputs each should have had.
+"""A second look at files, for the judge: the number of outputs due for each.
 
-Shares no code with files.py but the limits: another HTTP client and other parsers, so that the two
-can contradict each other. A file that can be read counts its payments, any other one counts 1, its
+It shares no code with files.py but the limits. It uses another HTTP client and other parsers, so
+the two can contradict each other. A readable file counts its payments; any other file counts 1, its
 dead letter.
 """
 
@@ -24,7 +24,8 @@ from topicproof.backend.runs.limits import Limits
 
 AT_ONCE = 16
 AGENT = "topicproof-judge"
-"""Names the second look to the server: its requests are no side effects of the pipeline."""
+"""User agent of the second look. The server leaves its requests out of the pipeline's side
+effects."""
 PIECE = 65_536
 _COLUMNS = pa.schema([("id", pa.string()), ("account", pa.string()), ("amount", pa.string())])
 _URL = re.compile(r"https?://(\[[^\]]+\]|[^/:@?#]+)(:\d+)?(/[^?#]*)?")
@@ -32,11 +33,11 @@ _URL = re.compile(r"https?://(\[[^\]]+\]|[^/:@?#]+)(:\d+)?(/[^?#]*)?")
 
 class _Unmoved(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_given: Any) -> None:
-        """Not followed: the answer counts as what it is, not a 200."""
+        """Follow no redirect: it counts as an answer other than 200."""
 
 
 def counts(limits: Limits, urls: Iterable[bytes | None]) -> list[int]:
-    """The number of outputs of each."""
+    """Count the outputs due for each URL."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Unmoved())
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(lambda url: _count(opener, limits, url), urls))
@@ -48,7 +49,7 @@ def _count(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | N
 
 
 def _look(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | None) -> int | None:
-    """None for a dead letter."""
+    """Download and count once. None means a dead letter."""
     try:
         text = (url or b"").decode()
         parts = _URL.match(text)
@@ -63,7 +64,7 @@ def _look(opener: urllib.request.OpenerDirector, limits: Limits, url: bytes | No
 
 
 def _read(answer: HTTPResponse, limits: Limits) -> bytes | None:
-    """None when it is not all there in time, or more than it may be."""
+    """Read a body. None if it is incomplete, late or too large."""
     found, deadline = b"", time.monotonic() + limits.timeout_s
     while piece := answer.read(PIECE):
         found += piece
@@ -74,8 +75,8 @@ def _read(answer: HTTPResponse, limits: Limits) -> bytes | None:
 
 
 def payments_of(path: str, body: bytes) -> int | None:
-    """How many payments a file holds; None when it is malformed. Raises ArrowException or
-    ValueError for that too."""
+    """Count the payments in a file; None if it is malformed. Raises ArrowException or ValueError
+    for some malformed files."""
     if path.endswith(".csv"):
         table = csv.read_csv(
             io.BytesIO(body),

@@ -1,6 +1,6 @@
-"""Fill: the integers from 0 on, as text, by an idempotent producer outside any transaction.
+"""Fill: integers from 0 on, as text, by an idempotent producer outside any transaction.
 
-The key is the integer; so is the value, unless a scenario makes one of its own.
+Key and value are the integer, unless the scenario makes its own.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def fill(
     value: Callable[[int], bytes] | None = None,
     key: Callable[[int], bytes] | None = None,
 ) -> int:
-    """Append the missing integers of 0..records-1 until `stopped`. `records` None: no last one.
+    """Append the missing integers of 0..records-1 until `stopped`. `records` None: no upper limit.
 
     `key` and `value` make a record's key and value; None: the integer as text. `rate` is in records
-    per second. `filled` receives the number of present integers. `present` are the integers that an
+    per second. `filled` receives the number of integers present. `present` are those that an
     earlier, killed fill wrote. Returns the final number. Raises ClusterError if a record was not
     acknowledged.
     """
@@ -83,7 +83,7 @@ def numbers_in(
     topic: str,
     number: Callable[[Message], bytes | None] = lambda message: message.key(),
 ) -> set[int]:
-    """The integers in a topic that a run filled. `number` gives a message's integer as text.
+    """Return the integers in a topic that a run filled. `number` gives a message's integer as text.
 
     Raises TopicError for any other record.
     """
@@ -118,7 +118,7 @@ def numbers_in(
 
 
 def _connect(producer: Producer, topic: str) -> None:
-    """Fetch metadata first: the producer id then takes 0.05 s instead of up to 1 s."""
+    """Fetch metadata first: then the producer id takes 0.05 s instead of up to 1 s."""
     try:
         producer.list_topics(topic, timeout=TIMEOUT_S)
     except KafkaException as error:

@@ -1,4 +1,4 @@
-"""The fill of a run: every source of its scenario, before the pipeline or beside it."""
+"""The fill of a run: every source of its scenario, before or alongside the pipeline."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from topicproof.backend.runs.fill import fill, numbers_in
 from topicproof.backend.runs.scenarios import scenario
 
 PAYMENTS = "payments.db"
-"""The file, in a run's folder, of the SQLite database whose table a transfer copies."""
+"""File in a run's folder: the SQLite database with the table that a transfer copies."""
 
 
 def start_fill(context: Context, pool: ThreadPoolExecutor) -> Future[None] | None:
-    """Fill first, or beside the pipeline if the run continues until stopped. Returns the fill
-    beside the pipeline."""
+    """Fill first, or alongside the pipeline if the run continues until stopped. Returns only a
+    concurrent fill."""
     if context.run.facts.filled:
         return None
     if context.plan.until_stopped:
@@ -70,7 +70,7 @@ def _fill(context: Context) -> None:
 
 
 def _fill_twice(context: Context, cause: Cause) -> None:
-    """Fill the scenario's one source with payments, some of them twice."""
+    """Fill the scenario's only source with payments, some of them twice."""
     chosen = scenario(context.plan.scenario)
     topic = context.work.topics[chosen.sources[0]]
 

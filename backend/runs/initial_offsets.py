@@ -1,6 +1,6 @@
-"""The floor: where a consumer group begins, committed once before the first start, so that from
-then on an absent offset is an error and never a fresh start (group offsets expire 7 days after
-their last commit)."""
+"""The floor: a consumer group's first offsets, committed once before the first start. From then on
+a missing offset is an error, never a fresh start (group offsets expire 7 days after their last
+commit)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def commit_floor(cluster: Cluster, group: str, topic: str, latest: bool = False)
     """Commit the group's first offset of every partition of `topic`: its log start, or its end if
     `latest`.
 
-    Gives offset by partition. Raises ClusterError, and changes nothing, when the group has an
-    offset there already: moving it would repeat or lose records.
+    Returns offsets by partition. Raises ClusterError, and changes nothing, if the group already has
+    an offset there: moving it would repeat or lose records.
     """
     bounds = cluster.bounds(topic)
     there = cluster.committed(group, topic)

@@ -1,7 +1,6 @@
 """Runs as detached processes: they outlive their parent, and their output is kept.
 
-A run's process owns its entry in the history, so the entry whose owner is the started process is
-the run.
+A run's process owns its history entry. So the entry owned by the started process is the run.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ PLAN, LOG = "plan.yaml", "process.log"
 LINES_SHOWN = 15
 _POLL_S = 0.1
 _STARTED: list[subprocess.Popen[bytes]] = []
-"""Processes that this one started and does not wait for. A dropped handle would warn."""
+"""Processes started and not awaited by this one. A dropped handle would cause a warning."""
 
 
 def start_run(
     settings: Settings, plan: RunPlan, say: Callable[[str], None] = lambda _text: None
 ) -> str:
-    """Start a run in a process of its own. Returns its id once the history knows it. `say` receives
-    its output until then.
+    """Start a run in its own process. Returns its id once it is in the history. `say` receives its
+    output until then.
 
-    Raises SetupError with the process's own words when it ended before that, EvidenceError when the
+    Raises SetupError with the process's own words if it ended before that, EvidenceError if the
     home cannot be written.
     """
     folder = settings.home / "launches" / secrets.token_hex(6)
@@ -71,15 +70,14 @@ def start_run(
 def start_resume(
     settings: Settings, run_id: str, say: Callable[[str], None] = lambda _text: None
 ) -> None:
-    """Resume a run in a process of its own. Returns once that process owns it. Raises as
-    `start_run` does."""
+    """Resume a run in its own process. Returns once that process owns it. Raises as `start_run`."""
     (settings.runs / run_id).mkdir(parents=True, exist_ok=True)
     _start(settings, ["resume", run_id], settings.runs / run_id / LOG, say)
 
 
 def start_matrix(settings: Settings, say: Callable[[str], None] = lambda _text: None) -> None:
-    """Start the small matrix in a process of its own. Returns once its first cell runs. Raises as
-    `start_run` does."""
+    """Start the small matrix in its own process. Returns once its first cell runs. Raises as
+    `start_run`."""
     folder = settings.home / "matrix"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +87,8 @@ def start_matrix(settings: Settings, say: Callable[[str], None] = lambda _text: 
 
 
 def said(settings: Settings, run_id: str) -> str:
-    """The last lines of a run's output; empty if the run was not started as a detached process."""
+    """Return the last lines of a run's output; empty if the run was not started as a detached
+    process."""
     return _end(settings.runs / run_id / LOG)
 
 
@@ -114,7 +113,7 @@ class _Started:
 
 
 def _fork(settings: Settings, arguments: list[str], output: IO[bytes]) -> _Started | None:
-    """Fork the prefork server. None if there is none, as for a Spark that was given by address."""
+    """Fork the prefork server. None if there is none, as for an external Spark."""
     environment = {**os.environ, **settings.environment()}
     with Path(os.devnull).open() as nothing:
         streams = [nothing.fileno(), output.fileno(), output.fileno()]
@@ -154,7 +153,7 @@ def _await_run(
     heard = ""
 
     def look() -> tuple[str | None, bool]:
-        """The run's id, and whether the process ended before the history was read."""
+        """Return the run's id, and whether the process ended before the history was read."""
         nonlocal heard
         ended = process.ended()
         begun = [run.id for run in history.list(limit=20) if (run.owner or "").startswith(mark)]
@@ -178,12 +177,11 @@ def _await_run(
 
 
 def _end(log: Path, since: int = 0) -> str:
-    """The last lines that were written to a log after byte `since`."""
+    """Return the last lines written to a log after byte `since`."""
     try:
         text = log.read_bytes()[since:].decode(errors="replace")
     except FileNotFoundError:
         return ""
-    # librdkafka's logs of its connections (`%3|...`) are left out: the error that follows is
-    # clearer.
+    # librdkafka's connection logs (`%3|...`) are skipped: the error that follows is clearer.
     lines = [line for line in text.splitlines() if not line.startswith("%")]
     return "\n".join(lines[-LINES_SHOWN:])

@@ -1,4 +1,4 @@
-"""What a download of a file may take; apart from files.py, because plans know it and need no HTTP
+"""Limits of a file download. They are apart from files.py because plans need them without an HTTP
 client."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Limits:
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "::1")
-    """Nobody else is asked for anything: a URL is data, and data may come from anybody."""
+    """The only hosts to connect to: URLs are data, and data may come from anybody."""
     timeout_s: float = 5.0
-    """Of a whole download."""
+    """Time limit for a whole download."""
     attempts: int = 3
     bytes_max: int = 10_000_000

@@ -1,4 +1,4 @@
-"""The monitor of a running run: it renews the lease, publishes live figures in the history, and
+"""The monitor of an active run. It renews the lease, publishes live figures in the history, and
 reads stop requests there."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Monitor(threading.Thread):
             try:
                 self.seen = self._look()
             except (ClusterError, SinkError) as error:
-                # A broker's short absence must not end the run. The page shows the error.
+                # A brief broker outage must not end the run. The page shows the error.
                 self.seen = replace(self.seen, stage=self.context.stage, trouble=str(error))
             try:
                 if self.context.history.renew(self.context.run.id, self.seen):
@@ -100,7 +100,8 @@ class Monitor(threading.Thread):
         )
 
     def _stage(self, names: Names) -> StageProgress:
-        """Counts offsets, not records: in a transactional source both figures include markers."""
+        """Return a stage's progress in offsets, not records: in a transactional source both figures
+        include markers."""
         processed = there = 0
         for source, began in self.context.run.facts.of_stage(names.stage).items():
             offsets = committed_of(self.context.cluster, names, source)
@@ -124,7 +125,7 @@ def _ended(entry: Entry, outcome: Declared) -> bool:
 
 @contextmanager
 def watched(context: Context) -> Iterator[None]:
-    """Run the monitor beside the work. Raises its error."""
+    """Run the monitor alongside the work. Raises its error."""
     monitor = Monitor(context)
     monitor.start()
     try:

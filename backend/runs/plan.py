@@ -1,5 +1,5 @@
-"""A plan: everything needed to repeat a run, seed included. Written by a person as YAML, or by
-options and forms."""
+"""A plan: everything needed to repeat a run, including the seed. It comes from YAML, options or
+forms."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ REFUSED_SOURCE_OPTIONS = {
     "assign": "say it as source.topic",
     "subscribepattern": "say it as source.topic",
 }
-"""Options of Spark's Kafka source that a plan may not set, each with the reason. Two were seen to
-lose records silently: 13,334 and 10,600 of 20,000 committed while the query succeeded."""
+"""Options of Spark's Kafka source that a plan may not set, each with the reason. Two were observed
+to lose records silently: 13,334 and 10,600 of 20,000 committed while the query succeeded."""
 
 
 def _scenario(name: str) -> str:
@@ -60,7 +60,7 @@ def _url(text: str) -> str:
 def _database(url: str | None) -> str | None:
     if url is None:
         return None
-    # Late: SQLAlchemy takes its time to import, and most plans name no database.
+    # Imported late: SQLAlchemy is slow to import, and most plans name no database.
     from sqlalchemy import make_url
 
     from topicproof.backend.sink.table import connect_database
@@ -84,7 +84,7 @@ def _fault(text: str) -> str:
 
 
 def _expression(text: str | None) -> str | None:
-    # Late: the parser takes long to import, and most plans have no expression.
+    # Imported late: the parser is slow to import, and most plans have no expression.
     from topicproof.backend.judging.expressions import check_expression
 
     return None if text is None else check_expression(text)
@@ -101,18 +101,18 @@ _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
 class SourcePlan(BaseModel):
-    """Where the inputs come from."""
+    """Source of the inputs."""
 
     model_config = _STRICT
     topic: TopicName = None
-    """An existing topic; None: the run makes one and fills it."""
+    """An existing topic; None: the run creates and fills one."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     starting: Literal["earliest", "latest"] = "earliest"
     url: Annotated[str | None, AfterValidator(_database)] = None
-    """With `duplicates: transfer`, the database whose table is copied into the source, as
-    SQLAlchemy writes it; None: a file of SQLite in the run's folder."""
+    """SQLAlchemy URL of the database whose table is copied into the source, with `duplicates:
+    transfer`. None: a SQLite file in the run's folder."""
     options: dict[str, str] = Field(default_factory=dict)
-    """Further options of Spark's Kafka source."""
+    """More options of Spark's Kafka source."""
 
     @model_validator(mode="after")
     def _refuse(self) -> SourcePlan:
@@ -129,23 +129,23 @@ class SourcePlan(BaseModel):
 
 
 class SinkPlan(BaseModel):
-    """Where the outputs go."""
+    """Destination of the outputs."""
 
     model_config = _STRICT
     topic: TopicName = None
-    """None: the run makes one. In the scenario table, the table's name."""
+    """None: the run creates one. In the scenario table, the table's name."""
     url: Annotated[str | None, AfterValidator(_database)] = None
-    """In the scenario table, the database, as SQLAlchemy writes it; None: a file of SQLite in the
-    run's folder."""
+    """SQLAlchemy URL of the database, in the scenario table. None: a SQLite file in the run's
+    folder."""
     partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Of a sink the run makes; None: as many as the source has."""
+    """Partitions of a sink that the run creates; None: as many as the source has."""
     dead_letters: bool = False
-    """Whether an input of which the brokers refuse an output goes to `<sink>.dead-letters`; else
-    the run stops."""
+    """Whether an input goes to `<sink>.dead-letters` if the brokers refuse one of its outputs.
+    Otherwise the run stops."""
 
 
 class FilesPlan(BaseModel):
-    """What a download of the scenario files may take."""
+    """Limits of downloads in the scenario files."""
 
     model_config = _STRICT
     hosts: tuple[str, ...] = Limits.hosts
@@ -165,54 +165,54 @@ class RunPlan(BaseModel):
     scenario: Annotated[str, AfterValidator(_scenario)] = next(iter(SCENARIOS))
     guarantee: Literal["exactly_once", "at_least_once", "at_most_once"] = "exactly_once"
     idempotence: bool = True
-    """Whether at_least_once produces with an idempotent producer; exactly_once always does."""
+    """Whether at_least_once uses an idempotent producer; exactly_once always does."""
     acks: Literal["all", "0"] = "all"
     """Whether at_most_once waits for the brokers at all."""
     records: Annotated[int, Field(ge=1)] = 10_000
-    """How many integers to fill in; without meaning when the source is given or the run goes on
-    until stopped."""
+    """Number of integers to fill. Ignored if the source is given or the run continues until
+    stopped."""
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 3
     per_transaction: Annotated[int, Field(ge=1)] = 1000
     lineage: Literal["record", "packed", "off"] = "record"
-    """Whether each sink record says in its headers which input and which transaction it is of.
-    packed: the first of many says it for all of them, which is faster. off is faster still, and
-    such a run is judged by key."""
+    """Whether each sink record names its input and transaction in headers. packed: the first of
+    many records names them for all, which is faster. off is faster still, but the run is judged by
+    key."""
     abort_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
     attempts_max: Annotated[int, Field(ge=1, le=1000)] = 10
     faults: tuple[Annotated[str, AfterValidator(_fault)], ...] = ()
     seed: int = 0
     rate: Annotated[float, Field(gt=0)] | None = None
-    """Records per second of the fill; None: as fast as it goes."""
+    """Fill rate in records per second; None: as fast as possible."""
     until_stopped: bool = False
-    """Fill and process concurrently until somebody stops the run."""
+    """Fill and process concurrently until stopped."""
     transaction_timeout_ms: Annotated[int, Field(ge=1000, le=900_000)] = TRANSACTION_TIMEOUT_MS
     offsets_forced: bool = False
-    """Go on where the group stands, although the journal says that its offset was moved."""
+    """Continue at the group's offset, even if the journal shows that it was moved."""
     judged: bool = True
     """Whether the run ends with a verdict."""
     reader: bool = False
-    """Whether a read_committed reader polls the sinks while they are written, as one more
+    """Whether a read_committed reader polls the sinks while they are written, as an additional
     witness."""
     source: SourcePlan = SourcePlan()
     sink: SinkPlan = SinkPlan()
 
     checkpoints: Annotated[str, AfterValidator(_url)] | None = None
-    """URL of a folder for the checkpoints, which are the state of a stateful stage; None: with the
+    """URL of a folder for the checkpoints, which hold the state of a stateful stage. None: with the
     run, in the home."""
     duplicates: Cause | None = None
-    """In the scenario totals, why payments are filled in twice; None: none is."""
+    """Cause of duplicate payments, in the scenario totals; None: no duplicates."""
     deduplicate_s: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    """In the scenario totals, drop payments whose id came before, at most so many seconds of their
-    own time ago."""
+    """Seconds of deduplication in the scenario totals: drop a payment if its id occurred at most
+    this long before, by the payments' own time."""
     files: FilesPlan = FilesPlan()
     key: Annotated[str | None, AfterValidator(_expression)] = None
-    """Spark SQL for the sink record's key, in the scenario yours; None: the source record's key."""
+    """Spark SQL for the sink record's key, in the scenario yours. None: the source record's key."""
     value: Annotated[str | None, AfterValidator(_expression)] = None
-    """Spark SQL for the sink record's value, in the scenario yours; over key, value, topic,
-    partition, offset, timestamp and headers, where key and value are text."""
+    """Spark SQL for the sink record's value, in the scenario yours. Its columns are key, value,
+    topic, partition, offset, timestamp and headers; key and value are text."""
 
     _file: YamlFields | None = PrivateAttr(default=None)
-    """The file it was made from, for whoever refuses a field later."""
+    """The file it came from, for later errors about its fields."""
 
     @model_validator(mode="after")
     def _agree(self) -> RunPlan:
@@ -226,7 +226,7 @@ class RunPlan(BaseModel):
 
 
 def make_plan(fields: dict[str, Any]) -> RunPlan:
-    """A plan from plain fields, or from a file's. Raises UsageError naming the line, the field and
+    """Make a plan from plain fields or a file's. Raises UsageError naming the line, the field and
     the remedy."""
     try:
         plan = RunPlan.model_validate(fields)
@@ -241,7 +241,7 @@ def make_plan(fields: dict[str, Any]) -> RunPlan:
 
 
 def refused(plan: RunPlan, field: str, why: str) -> UsageError:
-    """What to raise for a field that turns out wrong only when Spark or Kafka is asked about it."""
+    """Return the error for a field that only Spark or Kafka can show to be wrong."""
     return UsageError(_sentence(where(plan._file, (field,)), (field,), why))
 
 

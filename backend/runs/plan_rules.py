@@ -1,4 +1,4 @@
-"""Rules between the fields of a plan: fields that are right alone, and wrong together."""
+"""Rules between the fields of a plan that are valid alone and wrong together."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from topicproof.backend.runs.plan import RunPlan
 
 TABLE_FAULTS = (CRASH, ERROR, ZOMBIE)
-"""Kinds that strike a worker whose sink is a table: the others strike what lies in Kafka."""
+"""Fault kinds for a worker whose sink is a table. The others affect what is in Kafka."""
 
 
 def require_agreement(plan: RunPlan) -> None:
-    """Raises PydanticCustomError for the first field that disagrees with another."""
+    """Check that fields agree. Raises PydanticCustomError for the first that does not."""
     if plan.source.topic is not None and plan.source.topic == plan.sink.topic:
         raise _disagree(
             f"source and sink are the same topic, {plan.sink.topic}. Choose another sink.",
@@ -100,7 +100,7 @@ def _agree_on_duplicates(plan: RunPlan, chosen: Scenario) -> None:
 
 
 def _agree_on_lineage(plan: RunPlan, chosen: Scenario) -> None:
-    """What needs the headers of lineage, or a judge who has them."""
+    """Check what needs lineage headers, or a judge that has them."""
     if plan.lineage == "record":
         return
     if plan.lineage == "packed":
@@ -126,7 +126,7 @@ def _agree_on_lineage(plan: RunPlan, chosen: Scenario) -> None:
 
 
 def _agree_on_packs(plan: RunPlan, chosen: Scenario) -> None:
-    """What cannot have one header for many records."""
+    """Check what cannot share one header among many records."""
     if plan.guarantee != "exactly_once":
         raise _disagree(
             f"packed lies in transactions, and {plan.guarantee} has none. Choose record, or"
@@ -143,7 +143,7 @@ def _agree_on_packs(plan: RunPlan, chosen: Scenario) -> None:
 
 
 def _agree_on_tables(plan: RunPlan, chosen: Scenario) -> None:
-    """What a table can do, and what only topics can."""
+    """Check what a table can do, and what only topics can."""
     if not chosen.tables:
         if plan.sink.url is not None:
             raise _disagree(
@@ -174,5 +174,6 @@ def _agree_on_tables(plan: RunPlan, chosen: Scenario) -> None:
 
 
 def _disagree(why: str, *place: str | int) -> PydanticCustomError:
-    """Fields that are right each and wrong together: the one at `place` is to be changed."""
+    """Return an error for fields that are valid alone and wrong together. The one at `place` has to
+    change."""
     return PydanticCustomError("plan", "{why}", {"why": why, "place": place})

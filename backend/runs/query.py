@@ -1,4 +1,4 @@
-"""The streaming queries of a scenario's stages: from the sources through expressions into sinks."""
+"""The streaming queries of a scenario's stages, from sources through expressions into sinks."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Prepared:
     stage: Stage
     names: Names
     rows: DataFrame
-    """The rows for the sink."""
+    """Rows for the sink."""
     bootstrap: str | None = None
-    """The sink's own address of the brokers; None: the same as all other clients'."""
+    """The sink's own broker address; None: the same as for all other clients."""
 
     def transactional_ids(self, cluster: Cluster) -> list[str]:
         names = self.names
@@ -66,9 +66,9 @@ class Prepared:
 def prepare(
     spark: SparkSession, cluster: Cluster, work: Work, stage: Stage, names: Names
 ) -> Prepared:
-    """The stage's rows, after all checks that must pass before a record is written.
+    """Return the stage's rows, after all checks that must pass before a record is written.
 
-    Raises SinkError for a refusal, SparkError for a Spark that is set up unsoundly.
+    Raises SinkError for a refusal, SparkError for an unsafe Spark configuration.
     """
     plan = work.plan
     require_no_speculation(spark)
@@ -82,7 +82,7 @@ def prepare(
     )
     rows = transform(read_source(spark, cluster, plan, stage, names, offsets), stage, work)
     if stage.stateful:
-        # A checkpoint's own number wins over this one. The sink refuses if they differ.
+        # A checkpoint's own number overrides this one. The sink refuses if they differ.
         spark.conf.set(
             "spark.sql.shuffle.partitions", str(len(cluster.partitions(batches_topic(names.group))))
         )
@@ -99,11 +99,11 @@ def process(
     stopped: Callable[[], bool],
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the queries until their sources are exhausted, one after the other; with `until_stopped`,
-    all at the same time until `stopped`. Each has its checkpoint below the URL `checkpoints`.
+    """Run the queries one after the other until their sources are exhausted. With `until_stopped`,
+    run all concurrently until `stopped`. Each has its checkpoint below the URL `checkpoints`.
 
     However they end, no transaction of this run is left open. Raises SinkError for a refusal of the
-    sink, SparkError for a failure of Spark's own.
+    sink, SparkError for a failure of Spark itself.
     """
     for together in [stages] if plan.until_stopped else [[one] for one in stages]:
         if not stopped():
@@ -127,7 +127,7 @@ def _process(
         settled = not stopped()
     except PySparkException as error:
         cause = explained(error)
-        # The producer that fenced us is at work: settling would fence it in turn.
+        # The producer that fenced us is active: resolving its transaction would fence it in turn.
         settled = isinstance(cause, Fenced)
         raise cause from error
     finally:
@@ -137,8 +137,8 @@ def _process(
         exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
         fenced = [one for one in stages if exactly_once or one.stage.table]
         if fenced and not settled:
-            # First the generation: Spark does not wait for the workers of a query that it stops.
-            # A late worker that takes its transactional id must find its generation outdated.
+            # First the generation: Spark does not wait for the workers of a query that it stops. A
+            # late worker that acquires its transactional id must find its generation outdated.
             for one in fenced:
                 begin_generation(cluster, one.names)
             cluster.fence_and_abort(
@@ -150,7 +150,7 @@ def begin_generation(cluster: Cluster, names: Names) -> int:
     """End the workers of earlier starts of the stage. Returns the generation of the next start."""
     generation = next_generation(cluster, names.group, names.journal)
     if generation > 1:
-        # Before any lock is taken: a worker that a fault holds may own it, and continues when it
+        # Before any lock is taken: a worker that a fault holds up may own it, and continues when it
         # reads this entry.
         append_to_journal(cluster.address, names.journal, GenerationBegun(generation))
     if names.database is not None:
@@ -159,7 +159,8 @@ def begin_generation(cluster: Cluster, names: Names) -> int:
 
 
 def committed_of(cluster: Cluster, names: Names, source: str) -> dict[int, int]:
-    """The offset of a stage's next input, by source partition, from where its sink commits it.
+    """Return the offset of a stage's next input by source partition, from where its sink commits
+    it.
 
     Raises ClusterError, SinkError.
     """
@@ -179,7 +180,7 @@ def read_source(
     options = {
         **spark_source_options(cluster.address, plan.source.isolation),
         "includeHeaders": str(stage.headers).lower(),
-        # In a stateful stage each shuffle partition writes one transaction a batch, and there are
+        # In a stateful stage each shuffle partition writes one transaction per batch, and there are
         # as many shuffle partitions as source partitions.
         **(
             {"maxOffsetsPerTrigger": str(plan.per_transaction * sum(map(len, offsets.values())))}
@@ -188,7 +189,7 @@ def read_source(
         ),
         **plan.source.options,
         "subscribe": ",".join(names.sources),
-        # Used without a checkpoint only: after its loss, the run starts from the sink's position.
+        # Only used without a checkpoint: after its loss, the run starts from the sink's position.
         "startingOffsets": json.dumps(
             {
                 topic: {str(p): offset for p, offset in of_topic.items()}
@@ -200,7 +201,7 @@ def read_source(
 
 
 def transform(source: DataFrame, stage: Stage, work: Work) -> DataFrame:
-    """One row per input record, with its outputs."""
+    """Transform the input into one row per record, with its outputs."""
     return stage.transform(source, work)
 
 
@@ -243,12 +244,12 @@ def start_query(
 def require_offsets(
     cluster: Cluster, names: Names, forced: bool = False
 ) -> dict[str, dict[int, int]]:
-    """The committed offset of every source partition, by topic; each must still be in the log.
+    """Return the committed offset of every source partition, by topic. Each must still be in the
+    log.
 
-    Raises OffsetMissing for an absent one, OffsetsMoved for one that lies below where the journal
-    says that the last transaction left it, SourceGap where the source was trimmed past it: before
-    anything is written. `forced`: an absent one is where the journal says, and one that was moved
-    is right.
+    Raises OffsetMissing if an offset is absent, OffsetsMoved if it is below the journal's last
+    transaction, and SourceGap if the source was trimmed beyond it. All this happens before anything
+    is written. `forced`: an absent offset comes from the journal, and a moved one is accepted.
     """
     entries = read_journal(cluster.address, names.journal)
     found = {}
@@ -288,7 +289,7 @@ SOURCE_COLUMNS = (
 
 
 def require_expressions(spark: SparkSession, plan: RunPlan) -> None:
-    """Raises UsageError for an expression of the plan that Spark refuses, or whose result cannot
+    """Check the plan's expressions. Raises UsageError if Spark refuses one, or its result cannot
     become text."""
     rows = as_text(spark.createDataFrame([], SOURCE_COLUMNS))
     for field, text in (("key", plan.key), ("value", plan.value)):
@@ -324,10 +325,10 @@ def require_no_speculation(spark: SparkSession) -> None:
 
 
 def require_no_shuffle(rows: DataFrame) -> None:
-    """Raises ShuffledInput if rows of one source partition would be spread over tasks, which loses
-    records."""
+    """Raises ShuffledInput if rows of one source partition would be spread over several tasks,
+    which loses records."""
     plan = io.StringIO()
-    # Spark prints its plan to standard output only, which all threads share.
+    # Spark prints its plan only to standard output, which all threads share.
     with _EXPLAINING, contextlib.redirect_stdout(plan):
         rows.explain()
     if re.search(r"\bExchange\b", plan.getvalue()):
@@ -335,8 +336,8 @@ def require_no_shuffle(rows: DataFrame) -> None:
 
 
 def explained(error: PySparkException) -> TopicproofError:
-    """The sink's own error if Spark's text carries one, else SparkError. A worker's exception
-    reaches us as text only."""
+    """Return the sink's own error if Spark's text carries one, else SparkError. A worker's
+    exception reaches us only as text."""
     text = str(error)
     for match in re.finditer(r"backend\.errors\.(\w+): (.+)", text):
         kind = getattr(errors, match.group(1), None)
@@ -354,7 +355,7 @@ def explained(error: PySparkException) -> TopicproofError:
             " and Spark cannot process it: remove the record."
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # The last line of a worker's traceback names the cause. Spark's own first line does not.
+    # The last line of a worker's traceback names the cause; Spark's own first line does not.
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if "PYTHON_EXCEPTION" in text and raised:
         return SparkError(f"The Spark query failed in a Python worker: {raised[0][:500]}")
@@ -368,7 +369,7 @@ def _await(
 ) -> None:
     """Wait until all queries end, or `stopped`. Ended queries are removed from the list."""
     while True:
-        # awaitTermination, because it keeps the Connect session alive as well.
+        # awaitTermination also keeps the Connect session alive.
         wait_s = POLL_S / len(going)
         going[:] = [query for query in going if not query.awaitTermination(wait_s)]  # type: ignore[arg-type]
         if not going:

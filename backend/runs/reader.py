@@ -1,10 +1,10 @@
-"""A read_committed reader that runs beside the pipeline and writes down what it polled: the witness
-of reads in time.
+"""A read_committed reader that runs alongside the pipeline and records its polls: the witness of
+timely reads.
 
-It belongs to no group, begins where the run found the sinks, and moves by polling alone. After each
-poll it asks for the last stable offsets of what it received. Its account goes into the run's folder
-as Parquet, every few seconds, so that a killed run loses little of it; a run that is resumed reads
-anew, in a session of its own.
+It belongs to no group, starts at the end of the existing sinks, and advances only by polling. After
+each poll it asks for the last stable offsets of the partitions received. Its account goes into the
+run's folder as Parquet every few seconds, so a killed run loses little of it. A resumed run starts
+a new reader session.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from topicproof.validators.merged_topics import split
 log = logging.getLogger(__name__)
 
 FOLDER = "reader"
-"""Folder of the account, in the run's folder."""
+"""Folder of the account in the run's folder."""
 KEEP_S = 2.0
 CATCH_UP_S = 20.0
-"""How long the reader may take after the pipeline, to receive all stable records."""
+"""Seconds that the reader may take after the pipeline to receive all stable records."""
 POLL_RECORDS = 10_000
 POLL_S = 0.2
 
 
 class Polled(NamedTuple):
-    """One row of the account, as documented in validators/polled.py."""
+    """One row of the account, documented in validators/polled.py."""
 
     topic: str
     session: str
@@ -96,8 +96,8 @@ class Reader:
         self.kept = 0
 
     def read(self, stop: threading.Event) -> None:
-        """Read until `stop`, then until all stable records are received. An error ends the session,
-        not the run: its account holds the records received until then."""
+        """Read until `stop`, then until all stable records are received. An error ends the session
+        but not the run: the account keeps the records received until then."""
         self.folder.mkdir(parents=True, exist_ok=True)
         group = f"{self.session}-reader"
         consumer = Consumer(consumer_config(self.cluster.address, group, READ_COMMITTED))
@@ -138,7 +138,7 @@ class Reader:
                 kept_at = time.monotonic()
 
     def _hear(self, poll: int, received: list[Message]) -> Iterator[tuple[Place, int]]:
-        """Write a poll down; gives the ends of partitions that it came to."""
+        """Record a poll. Yields each partition whose end it reached, with the offset."""
         offsets: dict[Place, list[int]] = {}
         for message in received:
             error = message.error()
@@ -157,7 +157,7 @@ class Reader:
                     self._add(poll, place, first, last, stable[place])
 
     def _stable(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The current last stable offsets."""
+        """Return the current last stable offsets."""
         wanted = set(places)
         topics = sorted({topic for topic, _ in wanted})
         bounds = {topic: self.cluster.bounds(topic) for topic in topics}
@@ -183,7 +183,7 @@ class Reader:
 
 
 def runs(offsets: list[int]) -> list[tuple[int, int]]:
-    """Offsets in the order of receipt, as ranges (first, last)."""
+    """Return offsets, in order of receipt, as ranges (first, last)."""
     found: list[list[int]] = []
     for offset in offsets:
         if found and offset == found[-1][1] + 1:
@@ -194,8 +194,8 @@ def runs(offsets: list[int]) -> list[tuple[int, int]]:
 
 
 def read_account(folder: Path, sinks: Bounds) -> pa.Table | None:
-    """What was polled of the sinks, their partitions numbered through
-    (validators/merged_topics.py); None without a reader."""
+    """Read what was polled from the sinks, by consecutive partition numbers
+    (validators/merged_topics.py). None without a reader."""
     files = sorted(folder.glob("*.parquet"))
     if not files:
         return None

@@ -1,4 +1,4 @@
-"""A run whose process was stopped or killed continues."""
+"""Resuming a run whose process was stopped or killed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def resume(
     stop: threading.Event | None = None,
     offsets_forced: bool = False,
 ) -> Report | None:
-    """Continue a run whose process was stopped or killed. Raises UsageError when there is nothing
-    to continue.
+    """Continue a run whose process was stopped or killed. Raises UsageError if there is nothing to
+    continue.
 
-    `offsets_forced`: continue from the group's offsets, even where the journal shows that they were
+    `offsets_forced`: continue from the group's offsets, even if the journal shows that they were
     moved.
     """
     found = history.get(run_id)
@@ -50,7 +50,8 @@ def resume(
 
 
 def _extend(context: Context) -> None:
-    """Commit an initial offset, its start, for each source partition added since the run began."""
+    """Commit an initial offset, the partition's start, for each source partition added since the
+    run began."""
     offsets = context.run.facts.initial_offsets or {}
     initial = {
         stage: {of: dict(known) for of, known in one.items()} for stage, one in offsets.items()

@@ -1,8 +1,8 @@
-"""Scenarios: topics, and stages between them. Adding one is adding one definition to SCENARIOS.
+"""Scenarios: topics, and stages between them. To add one, add a definition to SCENARIOS.
 
-A stage is one streaming query with a consumer group, transactional ids and a checkpoint of its own.
-A scenario's topics follow from its stages: a source is read and never written, a sink is written
-and never read, and what is both lies between two stages.
+A stage is one streaming query with its own consumer group, transactional ids and checkpoint. A
+scenario's topics follow from its stages. A source is only read, a sink is only written, and a topic
+that is both lies between two stages.
 """
 
 from __future__ import annotations
@@ -35,46 +35,45 @@ BIGINT_ROOT = 3_037_000_499
 
 @dataclass(frozen=True)
 class Work:
-    """What a stage may ask besides its rows."""
+    """Input of a stage besides its rows."""
 
     plan: RunPlan
     topics: Mapping[str, str] = field(default_factory=dict)
     """Kafka's names of the scenario's topics, by their names in the scenario."""
     served: str = ""
-    """Where the run serves the files of its demo data: a URL that ends in a slash."""
+    """URL of the demo files that the run serves, ending in a slash."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One streaming query: from its sources, through its expression, into its sinks."""
+    """One streaming query: from sources through an expression into sinks."""
 
     name: str
-    """Part of its group and of its transactional ids."""
+    """Part of its group's name and of its transactional ids."""
     sources: tuple[str, ...]
     sinks: tuple[str, ...]
-    """The first one takes every output that names no topic."""
+    """The first one takes all outputs without a topic name."""
     transform: Callable[[DataFrame, Work], DataFrame]
-    """Rows of Spark's Kafka source -> rows for the sink: one per input, as
-    backend/sink/exactly_once.py describes them."""
+    """Turns rows of Spark's Kafka source into rows for the sink: one per input, as described in
+    backend/sink/exactly_once.py."""
     expect: Expect = Expect.ONE_TO_ONE
     count: str | Callable[[DataFrame, Work], DataFrame | None] | None = None
-    """How many outputs an input must have, for the judge (validators/expected.py): Spark SQL over
-    its record, or a function that makes of a reading of the sources a frame of partition, offset
-    and count (None: one each)."""
+    """Required outputs per input, for the judge (validators/expected.py). Either Spark SQL over the
+    record, or a function from a reading of the sources to a frame of partition, offset and count.
+    None from the function: one output each."""
     headers: bool = False
-    """Whether its rows have the records' headers: null for a record without."""
+    """Whether its rows include the records' headers: null for a record without any."""
     format: str = FORMAT
-    """Spark's name of the sink it writes with."""
+    """Spark's name of the sink format."""
 
     @property
     def stateful(self) -> bool:
-        """Whether it shuffles and keeps a state in its checkpoint, so that batches are its
-        fence."""
+        """Whether it shuffles and keeps state in its checkpoint. Then batches do the fencing."""
         return self.format == STATEFUL_FORMAT
 
     @property
     def table(self) -> bool:
-        """Whether its sink is a table of a database."""
+        """Whether its sink is a database table."""
         return self.format == DATABASE_FORMAT
 
     @property
@@ -84,35 +83,35 @@ class Stage:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a run reads, and what it makes of each record."""
+    """A run's input, and the processing of each record."""
 
     name: str
     title: str
-    """One line for the pages."""
+    """One line of description for the pages."""
     stages: tuple[Stage, ...]
-    """In the order of the data."""
+    """In data-flow order."""
     value: Callable[[int, Work], bytes] | None = lambda number, _work: str(number).encode()
-    """The value of record N that a run fills into each source, with N as text for its key; None:
+    """The value of record N that a run fills into each source, with N as text for its key. None:
     nothing is filled."""
     key: Callable[[int], bytes] | None = None
-    """The key of record N, where it is another. Then `number` is needed."""
+    """The key of record N, if it is not N. Then `number` is needed."""
     number: Callable[[Message], bytes | None] = lambda message: message.key()
-    """The N of a record that was filled in, as text."""
+    """Returns the N of a filled record, as text."""
 
     expect: Expect = Expect.ONE_TO_ONE
     count: str | None = None
-    """How many outputs an input of the first source must have in the last sink, as a stage says it;
-    of several stages, at most one may make more than one."""
+    """Required outputs in the last sink per input of the first source, as in a stage. At most one
+    of several stages may multiply records."""
     values: Callable[[Cluster, Mapping[str, str]], Mapping[str, StageVerdict]] | None = None
-    """Holds the sinks' values against the sources', given Kafka's names of the topics by their
-    names in the scenario: `verdict` and `why` by sink. A value that is wrong breaks the run's
-    verdict; None: they are not looked at."""
+    """Compares the sinks' values with the sources', given Kafka's topic names by their names in the
+    scenario. Returns `verdict` and `why` by sink. A wrong value breaks the run's verdict. None:
+    values are not checked."""
     serves: bool = False
-    """Whether the values that are filled in are URLs of files that the run serves meanwhile."""
+    """Whether the filled values are URLs of files that the run serves meanwhile."""
     expressions: bool = False
-    """Whether a plan says what becomes of a record."""
+    """Whether the plan defines the processing of a record."""
     keyed: bool = False
-    """Whether each record that is filled in has a key of its own, which its one output keeps."""
+    """Whether each filled record has a unique key, and its only output keeps that key."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -134,36 +133,36 @@ class Scenario:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The sinks that are tables, and no topics."""
+        """The sinks that are tables instead of topics."""
         return tuple(sink for stage in self.stages if stage.table for sink in stage.sinks)
 
 
 def outputs(*made: Column) -> Column:
-    """An `outputs` column of structs as `output` makes them."""
+    """Make an `outputs` column of structs from `output`."""
     return F.array(*made).alias("outputs")
 
 
 def output(key: Column, value: Column) -> Column:
-    """One output; key and value as strings or bytes."""
+    """Make one output; key and value are strings or bytes."""
     return F.struct(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
 
 
 def single(key: Column, value: Column) -> tuple[Column, Column]:
-    """The columns of the one output that every input has: they cost less than a list of one.
-    Strings or bytes."""
+    """Return the output columns for exactly one output per input, which cost less than a list of
+    one. Strings or bytes."""
     return key.cast("binary").alias("key"), value.cast("binary").alias("value")
 
 
 def place() -> tuple[str, str, str]:
-    """The columns that say which input a row is."""
+    """Return the columns that identify a row's input."""
     return "topic", "partition", "offset"
 
 
 def _squared(rows: DataFrame, _work: Work) -> DataFrame:
     text = F.col("value").cast("string")
     number, wide = text.try_cast("bigint"), text.cast("decimal(19,0)")
-    # decimal: the square of a 19-digit number still fits, where bigint would overflow. Much slower,
-    # so only there.
+    # decimal: the square of a 19-digit number fits, while bigint would overflow. Used only there,
+    # because it is much slower.
     square = F.when(number.between(-BIGINT_ROOT, BIGINT_ROOT), (number * number).cast("string"))
     return rows.select(
         *place(), *single(F.col("key"), square.otherwise((wide * wide).cast("string")))
@@ -194,12 +193,12 @@ TABLE = Scenario(
 
 
 def as_text(rows: DataFrame) -> DataFrame:
-    """Rows as a plan's expressions see them: key and value as text, byte by byte what they are."""
+    """Cast key and value to text, byte for byte, for a plan's expressions."""
     return rows.withColumns({name: F.col(name).cast("string") for name in ("key", "value")})
 
 
 def _evaluated(rows: DataFrame, work: Work) -> DataFrame:
-    # As text first: a number has no bytes of its own.
+    # Cast to text first: a number has no bytes of its own.
     made = (
         F.expr(text).cast("string") for text in (work.plan.key or "key", work.plan.value or "value")
     )
@@ -207,14 +206,14 @@ def _evaluated(rows: DataFrame, work: Work) -> DataFrame:
 
 
 def _downloaded(rows: DataFrame, work: Work) -> DataFrame:
-    # Late: httpx takes long to import, and most runs download nothing.
+    # Imported late: httpx is slow to import, and most runs download nothing.
     from topicproof.backend.runs.files import with_payments
 
     return with_payments(rows, work.plan.files.limits, work.topics[f"{TRANSACTIONS}{DEAD_LETTERS}"])
 
 
 def _counted_again(reading: DataFrame, work: Work) -> DataFrame:
-    """By a second download and another parser."""
+    """Count the outputs by a second download and another parser."""
     from topicproof.backend.runs.files_again import counts
 
     inputs = reading.select("partition", "offset", "value").collect()
@@ -309,7 +308,7 @@ _EVEN = "cast(value as decimal(19,0)) % 2 = 0"
 def _kept(rows: DataFrame, _work: Work) -> DataFrame:
     seen = as_text(rows)
     one = output(F.col("key"), F.col("value"))
-    # Not a filter of rows: an input without outputs is still an input, whose offset is to be
+    # Rows are not filtered: an input without outputs is still an input, and its offset must be
     # committed.
     return seen.select(*place(), F.filter(F.array(one), lambda _: F.expr(_EVEN)).alias("outputs"))
 
@@ -387,7 +386,7 @@ SCENARIOS = {
 
 
 def scenario(name: str) -> Scenario:
-    """Raises UsageError naming the known ones."""
+    """Return a scenario. Raises UsageError naming the known ones."""
     found = SCENARIOS.get(name)
     if found is None:
         raise UsageError(f"Unknown scenario {name!r}. Known: {', '.join(SCENARIOS)}.")

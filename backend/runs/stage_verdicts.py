@@ -49,30 +49,30 @@ from topicproof.validators.readings import keep, read
 from topicproof.validators.report import Report
 
 STAGES = "stages"
-"""Folder, in a run's folder, with one report folder for each of several stages."""
+"""Folder in a run's folder, with one report folder per stage, if there are several."""
 
 
 class Until(Enum):
-    """Up to which offset of its source a run is judged."""
+    """The end of the judged source range."""
 
     END = auto()
     COMMITTED = auto()
-    """The committed offsets, where a stopped run ended."""
+    """The committed offsets, which are the position of a stopped run."""
     JOURNALLED = auto()
-    """The end of the last transactions in the journal: the run refused to continue because its
-    offsets were moved."""
+    """The end of the last transactions in the journal, because the run refused to continue after
+    its offsets were moved."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What a run's topics prove."""
+    """Verdicts on a run's topics."""
 
     report: Report
-    """The report of a single stage, or of several end to end."""
+    """The report of a single stage, or of several stages end to end."""
     stages: Mapping[str, Report] = field(default_factory=dict)
-    """The reports of several stages."""
+    """The reports by stage, if there are several."""
     values: Mapping[str, StageVerdict] = field(default_factory=dict)
-    """Verdicts on the values of each sink, if the scenario has any."""
+    """Verdicts on the values of each sink, if the scenario has them."""
 
     @property
     def verdict(self) -> Outcome:
@@ -81,7 +81,7 @@ class Judged:
         return merge([self.report.verdict, *(one.verdict for one in self.stages.values()), *wrong])
 
     def _wrong(self) -> list[str]:
-        """The sinks whose values are wrong."""
+        """Return the sinks with wrong values."""
         return [sink for sink, one in self.values.items() if one.verdict is Outcome.VIOLATED]
 
     @property
@@ -99,7 +99,7 @@ class Judged:
 
 
 def judge_run(context: Context, spark: SparkSession, until: Until) -> Judged:
-    """Judge each stage of a run, and several stages end to end as well."""
+    """Judge each stage of a run. If there are several, also judge them end to end."""
     stages = context.stages
     if len(stages) == 1:
         report = judge_stage(context, spark, *stages[0], until, context.folder)
@@ -117,13 +117,13 @@ def judge_run(context: Context, spark: SparkSession, until: Until) -> Judged:
 
 
 def stage_folder(folder: Path, stage: str) -> Path:
-    """The folder of one stage's report and evidence, in a run of several stages."""
+    """Return the folder of one stage's report and evidence, in a run of several stages."""
     return folder / STAGES / stage
 
 
 def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Report:
-    """The last sink against the first source, from the readings of the stages: nothing is read
-    twice."""
+    """Judge the last sink against the first source. The stages' readings are reused, so nothing is
+    read twice."""
     empty(context.folder / EVIDENCE)
     with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
         whole = _joined(context, spark, until, Path(scratch))
@@ -131,7 +131,7 @@ def _judge_end_to_end(context: Context, spark: SparkSession, until: Until) -> Re
 
 
 def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) -> Capture:
-    """The readings of the last sink and the first source, kept in the run's evidence."""
+    """Combine the readings of the last sink and the first source, kept in the run's evidence."""
     evidence = context.folder / EVIDENCE
     taken = [
         with_headers(
@@ -185,7 +185,7 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
 
 
 def _ends(first: Capture, last: Capture) -> Origin | None:
-    """The ids of the first source and the last sink."""
+    """Return the ids of the first source and the last sink."""
     if first.origin is None or last.origin is None:
         return None
     every = {**first.origin.topics, **last.origin.topics}
@@ -198,8 +198,8 @@ def _ends(first: Capture, last: Capture) -> Origin | None:
 def carried_through(
     context: Context, spark: SparkSession, source: Bounds, until: Until = Until.COMMITTED
 ) -> Bounds:
-    """The inputs of the first source that every stage has processed. They end before the first
-    input with an unprocessed record in a topic between two stages."""
+    """Return the inputs of the first source that every stage has processed. They end before the
+    first input with an unprocessed record in a topic between two stages."""
     ends = {p.partition: p.lso for p in source.partitions}
     with TemporaryDirectory(prefix="packs-", dir=context.folder) as scratch:
         for number, (_, names) in enumerate(context.stages[1:], 1):
@@ -235,8 +235,8 @@ def carried_through(
 def _with_lineage(
     context: Context, spark: SparkSession, bounds: Bounds, scratch: Path, part: Bounds | None = None
 ) -> DataFrame:
-    """What a topic between two stages holds for read_committed, or a `part` of it, which may begin
-    inside a pack."""
+    """Read a topic between two stages as read_committed, or a `part` of it, which may begin inside
+    a pack."""
     address = context.cluster.address
     options = spark_source_options(address, READ_COMMITTED)
     if context.plan.lineage != PACKED:
@@ -254,7 +254,7 @@ def _attachments(context: Context) -> dict[str, Any]:
 def judge_stage(
     context: Context, spark: SparkSession, stage: Stage, names: Names, until: Until, folder: Path
 ) -> Report:
-    """Judge a stage's sinks against its sources; report and evidence go into `folder`."""
+    """Judge a stage's sinks against its sources. Report and evidence go into `folder`."""
     source, not_processed = judged_range(context, names, until)
     guarantee = Guarantee(context.plan.guarantee)
     if names.database is not None:
@@ -294,7 +294,8 @@ def judge_stage(
 
 
 def judged_range(context: Context, names: Names, until: Until) -> tuple[Bounds, int]:
-    """What of its sources a stage answers for, and how many offsets there were left to process."""
+    """Return the source range that a stage must have processed, and the number of offsets left to
+    process."""
     ranges, not_processed = [], 0
     for topic in names.sources:
         began = context.run.facts.of_stage(names.stage)[topic]
@@ -313,8 +314,8 @@ def judged_range(context: Context, names: Names, until: Until) -> tuple[Bounds, 
 
 
 def _reached(context: Context, names: Names, source: Bounds, until: Until) -> Mapping[int, int]:
-    """The offset of a stage's next input, by partition of a source topic that it began at the start
-    of these bounds."""
+    """Return the offset of a stage's next input, by partition. The bounds of the source topic start
+    where the stage began."""
     if until is Until.COMMITTED:
         return committed_of(context.cluster, names, source.topic)
     entries = read_journal(context.cluster.address, names.journal)

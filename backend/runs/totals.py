@@ -1,12 +1,11 @@
-"""Totals: a running total per account, the stateful stage. One output per payment: the account's
+"""Totals: a running total per account, in a stateful stage. One output per payment: the account's
 total after it.
 
-An account's payments lie in one source partition (they are keyed by it), and are added in the order
-of their offsets, so each output depends on the input alone and not on how Spark cuts the stream
-into batches.
+An account's payments are in one source partition, because they are keyed by it. They are added in
+offset order, so each output depends on the input alone and not on Spark's batches.
 
-A payment is JSON: `{"id": "p17", "account": "a3", "cents": 250, "at": "2026-01-01T00:00:17Z"}`.
-What is none (a field is missing or of another type) moves no total and has no output; a verdict
+A payment is JSON: `{"id": "p17", "account": "a3", "cents": 250, "at": "2026-01-01T00:00:17Z"}`. A
+record with a missing field or a field of another type changes no total and has no output. A verdict
 shows it as a gap.
 """
 
@@ -34,8 +33,8 @@ from topicproof.backend.kafka.cluster import Cluster
 
 PAYMENT = "id string, account string, cents bigint, at timestamp"
 PLACE = ["topic", "partition", "offset"]
-# Not as text: PySpark 4 parses text with its default session, and has none left once its server was
-# restarted.
+# Not as text: PySpark 4 parses text with its default session, which is gone after a restart of its
+# server.
 OUTPUT = StructType(
     [
         StructField("topic", StringType()),
@@ -52,11 +51,11 @@ CENTS_MAX = 1_000
 
 
 def totals(rows: DataFrame, deduplicate_s: int | None = None) -> DataFrame:
-    """Rows of Spark's Kafka source -> rows for the stateful sink.
+    """Turn rows of Spark's Kafka source into rows for the stateful sink.
 
-    `deduplicate_s`: a payment whose id came before, at most so many seconds of its own time ago, is
-    dropped. Then one that is later than that is dropped too: nobody could say whether it came
-    before.
+    `deduplicate_s`: drop a payment if its id occurred at most this many seconds earlier, by the
+    payments' own time. Payments later than that are dropped too, because nobody can tell whether
+    they are duplicates.
     """
     parsed = F.from_json(F.col("value").cast("string"), PAYMENT).alias("payment")
     payments = rows.select(*PLACE, parsed).select(*PLACE, "payment.*").dropna()
@@ -72,8 +71,8 @@ def totals(rows: DataFrame, deduplicate_s: int | None = None) -> DataFrame:
 def add_up(
     key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    """One account's new payments, and its total so far -> an output for each."""
-    # Sorted: a shuffle delivers the blocks of a batch in any order.
+    """Turn one account's new payments and its total so far into one output per payment."""
+    # Sorted, because a shuffle delivers the blocks of a batch in any order.
     payments = pd.concat(list(frames)).sort_values(PLACE)
     before = state.get[0] if state.exists else 0
     after = payments["cents"].cumsum() + before
@@ -86,19 +85,19 @@ def add_up(
 
 
 def total_text(identity: str, account: str, cents: int, total: int) -> bytes:
-    """An output's value."""
+    """Return an output's value."""
     return json.dumps(
         {"id": identity, "account": account, "cents": int(cents), "total": int(total)}
     ).encode()
 
 
 def account(number: int) -> bytes:
-    """The key of payment N of a fill."""
+    """Return the key of a fill's payment N."""
     return f"account-{number % ACCOUNTS}".encode()
 
 
 def payment(number: int) -> bytes:
-    """Payment N of a fill; one a second, in amounts that repeat."""
+    """Return a fill's payment N. There is one per second, with repeating amounts."""
     at = FIRST_PAYMENT_AT + timedelta(seconds=number)
     cents = number * 37 % CENTS_MAX + 1
     text = {
@@ -111,7 +110,7 @@ def payment(number: int) -> bytes:
 
 
 def number(payment: bytes | None) -> bytes | None:
-    """The N of a payment of a fill, as text; None for anything else."""
+    """Return the N of a fill's payment as text; None for anything else."""
     try:
         found = json.loads(payment or b"")
     except ValueError:
@@ -127,7 +126,7 @@ class Balance:
     cents: int
     payments: int
     due_cents: int
-    """What the account's payments come to when each is counted once, by its id."""
+    """The account's correct total: each payment counts once, by its id."""
 
     @property
     def difference_cents(self) -> int:
@@ -135,8 +134,8 @@ class Balance:
 
 
 def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
-    """The last total of every account in a sink of ours, by account, beside what its distinct
-    payments come to.
+    """Read the last total of every account from a sink of ours, with the sum of its distinct
+    payments. Sorted by account.
 
     Raises ClusterError, TopicError.
     """
@@ -172,13 +171,13 @@ def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
 
 
 def wrong_by(balances: Iterable[Balance]) -> dict[str, int]:
-    """Cents of error per wrong account, caused by payments that came twice."""
+    """Return the cents of error per wrong account, caused by duplicate payments."""
     return {one.account: one.difference_cents for one in balances if one.difference_cents}
 
 
 def counts(reading: DataFrame, deduplicate_s: int | None) -> DataFrame | None:
-    """How many outputs each payment must have, for the judge: partition, offset, count. None: each
-    has one."""
+    """Return the required outputs per payment, for the judge: partition, offset, count. None: one
+    each."""
     if deduplicate_s is None:
         return None
     identity = F.from_json(F.col("value").cast("string"), PAYMENT)["id"]

@@ -1,13 +1,12 @@
-"""Windows: how many payments an account has made in each minute, by the payments' own time and by
-the clock.
+"""Windows: payments per account and minute, by event time and by the clock.
 
-One stateful stage with two outputs per payment, each the count after it. By event time (`at`, the
-payment's own) a count follows from the payments before it in its source partition, and is counted
-anew for the verdict. By processing time it follows from when Spark's batch began, which no topic
-tells: nobody can say afterwards whether it is right, and its value check is UNKNOWN. (A replayed
-batch has the time it had before, so the outputs are exactly-once all the same.)
+One stateful stage with two outputs per payment; each is the count including it. By event time (the
+payment's `at`) a count follows from the earlier payments in its source partition. The verdict
+counts it again. By processing time it depends on when Spark's batch began, which no topic records.
+Nobody can check it afterwards, so its value check is UNKNOWN. (A replayed batch keeps its original
+time, so the outputs are still exactly-once.)
 
-The state holds one number per account and minute of event time, and is never given up.
+The state holds one number per account and minute of event time, and never expires.
 """
 
 from __future__ import annotations
@@ -57,15 +56,16 @@ OUTPUT = StructType(
     ]
 )
 STATE = StructType([StructField("counts", StringType())])
-"""As JSON: count by minute of event time, and count of the clock's last minute by that minute."""
+"""As JSON: counts by minute of event time, and the count of the clock's last minute by that
+minute."""
 
 
 def counts(rows: DataFrame) -> DataFrame:
-    """Rows of Spark's Kafka source -> one row per payment: its place, its account, and the two
-    outputs' values."""
+    """Turn rows of Spark's Kafka source into one row per payment: its place, its account, and the
+    values of the two outputs."""
     parsed = F.from_json(F.col("value").cast("string"), PAYMENT).alias("payment")
     seconds = F.col("at").cast("timestamp").cast("long").alias("event_s")
-    # The same for a batch that is run again: Spark keeps it with the batch.
+    # Unchanged when a batch is replayed: Spark stores it with the batch.
     clock = F.current_timestamp().cast("long").alias("clock_s")
     payments = rows.select(*PLACE, parsed).select(*PLACE, "payment.*").dropna()
     return (
@@ -78,7 +78,7 @@ def counts(rows: DataFrame) -> DataFrame:
 def count_up(
     key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    """One account's new payments, and its counts so far -> two values for each."""
+    """Turn one account's new payments and its counts so far into two values per payment."""
     payments = pd.concat(list(frames)).sort_values(PLACE)
     known: dict[str, dict[str, int]] = (
         json.loads(state.get[0]) if state.exists else {"event": {}, "clock": {}}
@@ -98,19 +98,19 @@ def count_up(
 
 
 def window_of(seconds: int) -> str:
-    """The beginning of the minute that a time lies in."""
+    """Return the start of the minute that contains a time."""
     return f"{datetime.fromtimestamp(seconds // WINDOW_S * WINDOW_S, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def count_text(account: str, window: str, count: int) -> bytes:
-    """An output's value."""
+    """Return an output's value."""
     return json.dumps({"account": account, "window": window, "count": count}).encode()
 
 
 def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, StageVerdict]:
-    """Whether the counts are right, by the scenario's name of a sink.
+    """Check the counts, by the scenario's name of a sink.
 
-    Counted anew by this process from what a read_committed consumer gets. Raises ClusterError,
+    This process counts again from what a read_committed consumer receives. Raises ClusterError,
     TopicError.
     """
     due: dict[str, bytes] = {}
@@ -141,7 +141,7 @@ def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, Stage
 
 
 def _read(cluster: Cluster, topic: str) -> Iterator[Message]:
-    """What a topic holds, partition by partition in the order of offsets."""
+    """Yield a topic's messages, partition by partition, in offset order."""
     for partition in [p.partition for p in cluster.bounds(topic).partitions]:
         consumer = Consumer(consumer_config(cluster.address, f"{topic}-values", READ_COMMITTED))
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])

@@ -1,7 +1,8 @@
-"""Compare evidence with the cluster that it names: only this finds readings of other topics.
+"""Comparison of evidence with the cluster that it names. Only this detects readings of other
+topics.
 
-Compared are the cluster's id, each topic's id, and the batches that the topics still hold within
-the judged bounds. Batches do not name their topic, but two topics hardly ever hold the same ones.
+It compares the cluster's id, each topic's id, and the batches that the topics still hold within the
+judged bounds. Batches do not name their topic, but two topics hardly ever hold the same ones.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LASTING = (
 def compare_with_cluster(
     address: Address, capture: Capture
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Sentences about what the cluster contradicts, and about what cannot be compared. Raises
+    """Return sentences about contradictions, and about what cannot be compared. Raises
     ClusterError."""
     contradicted: list[str] = []
     unsettled: list[str] = []
@@ -68,8 +69,8 @@ def compare_with_cluster(
 def _logs(
     address: Address, bounds: Bounds, batches: pa.Table, origin: Origin | None
 ) -> Iterator[tuple[bool, str]]:
-    """For each topic, a sentence, and whether the cluster contradicts its raw log (else it cannot
-    tell)."""
+    """Yield a sentence for each topic, and whether the cluster contradicts its raw log. If it does
+    not, the log cannot be compared."""
     for own, first in split(bounds):
         if origin is not None and own.topic not in origin.topics:
             yield True, f"the topic {own.topic} is not among those of {TAKEN}."
@@ -98,7 +99,7 @@ def _logs(
             continue
         found = rawlog.scan(address, own.topic, replace(left, partitions=there))
         for partition in there:
-            # A log start that moved may cut a batch that the evidence has whole.
+            # If the log start moved, it may cut a batch that is whole in the evidence.
             moved = partition not in own.partitions
             held, kept = (
                 _rows(table, number, partition.start + moved)
@@ -114,7 +115,7 @@ def _logs(
 
 
 def _rows(batches: pa.Table, partition: int, start: int) -> set[tuple[Any, ...]]:
-    """The lasting fields of a partition's batches that begin at `start` or later."""
+    """Return the lasting fields of a partition's batches that begin at `start` or later."""
     here = pc.and_(
         pc.equal(batches["partition"], partition), pc.greater_equal(batches["base_offset"], start)
     )

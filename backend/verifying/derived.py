@@ -1,9 +1,9 @@
-"""Derive the other files of a folder of evidence again from its readings.
+"""The other files of an evidence folder, derived again from its readings.
 
 `verify` judges the readings again and compares: the report field by field, the page and the JUnit
 file byte by byte, the findings row by row, the contract and the plan with the question. The time of
-judging comes from the manifest, its duration and the versions from the kept report: nothing in the
-folder proves these three.
+judging comes from the manifest, and its duration and the versions from the kept report. Nothing in
+the folder proves these three.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ SHOWN_MAX = 80
 
 
 def report_contradictions(text: str, said: Report, found: Report) -> list[str]:
-    """A sentence for each field of report.json (`text`) that judging again contradicts, in the
-    report's order.
+    """Return a sentence for each field of report.json (`text`) that the new judgement contradicts,
+    in the report's order.
 
-    A report of another version is compared only in the kinds that it names, because its catalogue
-    may have been shorter, without sentences, which other versions word differently, and without
-    later additions.
+    For a report of another version, only the kinds that it names are compared, because its
+    catalogue may have been shorter. Sentences, whose wording may differ, and later additions are
+    ignored.
     """
     again = replace(found, took_s=said.took_s, versions=said.versions)
     if not same_version(said):
@@ -61,12 +61,12 @@ def report_contradictions(text: str, said: Report, found: Report) -> list[str]:
 
 
 def same_version(said: Report) -> bool:
-    """Whether all versions that judge and render are the same today."""
+    """Return whether all versions that judge and render are unchanged today."""
     return not other_versions(said)
 
 
 def other_versions(said: Report) -> list[str]:
-    """The report's versions that differ today, such as `pyspark 4.0.0 (now 4.1.0)`."""
+    """Return the report's versions that differ today, such as `pyspark 4.0.0 (now 4.1.0)`."""
     from topicproof.backend.judging.judge import (
         versions,  # late: judge.py completes the evidence that this module verifies
     )
@@ -94,7 +94,7 @@ def manifest_contradictions(manifest: Manifest, found: Report) -> list[str]:
 
 
 def asked_contradictions(evidence: Path, question: Question) -> list[str]:
-    """Where the contract or the plan in the evidence differs from the judged question."""
+    """Return where the contract or the plan in the evidence differs from the judged question."""
     sentences = []
     for name, read in (
         (CONTRACT, partial(_asked_by_contract, sink=question.sink)),
@@ -139,7 +139,7 @@ def _terms(
     order: Order,
     agreed: ContractTerms,
 ) -> dict[str, Any]:
-    """The terms of a question, as comparable values."""
+    """Return the terms of a question as comparable values."""
     return {
         "guarantee": str(guarantee),
         "identity": str(identity),
@@ -162,8 +162,7 @@ def _names(bounds: Bounds) -> tuple[str, ...]:
 
 
 def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
-    """The terms of a contract; of several sinks, those of the one named `sink`, else of the
-    first."""
+    """Read the terms of a contract. Of several sinks, use the one named `sink`, else the first."""
     from topicproof.backend.judging.contract import (
         read_contract,  # late: it imports what judges, which completes evidence
     )
@@ -176,7 +175,7 @@ def _asked_by_contract(path: Path, sink: str) -> dict[str, Any]:
 
 
 def _asked_by_plan(path: Path) -> dict[str, Any]:
-    """The terms that the plan of a run or a check fixes."""
+    """Read the terms that the plan of a run or a check fixes."""
     fields = json.loads(path.read_text(encoding="utf-8"))
     if isinstance(fields.get("source", fields.get("sink")), str):
         asked = {name: fields[name] for name in ("guarantee", "identity") if name in fields}
@@ -211,9 +210,9 @@ def file_contradictions(
     places: Mapping[Place, int],
     scratch: Path,
 ) -> list[str]:
-    """Which rendered files differ from those that follow from the report and the rows found again.
+    """Return the rendered files that differ from what the report and the new rows produce.
 
-    `places` and `scratch`, which holds `findings.parquet`, come from judging again.
+    `places` and `scratch`, which holds `findings.parquet`, come from the new judgement.
     """
     kinds = known_kinds(said)
     here = Counter({place: count for place, count in places.items() if place.kind in kinds})
@@ -242,8 +241,8 @@ def file_contradictions(
 def _same_rows(
     spark: SparkSession, kept: Path, found: Path, kinds: frozenset[str], sentences: bool
 ) -> bool:
-    """Whether both files hold the same rows in any order, of the found ones only those of `kinds`.
-    `sentences`: also in the same words."""
+    """Return whether both files hold the same rows in any order. Of the new rows, only those of
+    `kinds` count. `sentences`: the wording must match as well."""
     try:
         if not pq.read_schema(kept).equals(SCHEMA):
             return False
@@ -269,7 +268,7 @@ def _only(report: Report, kinds: frozenset[str]) -> Report:
 
 
 def _compared(was: Any, now: Any, path: str) -> Iterator[str]:
-    """A sentence for each field that differs."""
+    """Yield a sentence for each field that differs."""
     if isinstance(was, list) and isinstance(now, list):
         was, now = _by_name(was), _by_name(now)
     if isinstance(was, dict) and isinstance(now, dict) and was and now:
@@ -286,14 +285,14 @@ def _compared(was: Any, now: Any, path: str) -> Iterator[str]:
 
 
 def _without_sentences(value: Any) -> Any:
-    """The same without every `why`."""
+    """Remove every `why`."""
     if isinstance(value, dict):
         return {name: _without_sentences(one) for name, one in value.items() if name != "why"}
     return [_without_sentences(one) for one in value] if isinstance(value, list) else value
 
 
 def _by_name(values: Iterable[Any]) -> dict[str, Any]:
-    """A list as fields, by kind or by number."""
+    """Return a list as fields, by kind or by number."""
     named: dict[str, Any] = {}
     for number, value in enumerate(values):
         fields = value if isinstance(value, dict) else {}

@@ -1,4 +1,5 @@
-"""Verify a folder of evidence by judging it again, with Spark alone: no Kafka, no history."""
+"""Verification of an evidence folder by judging it again, with Spark alone: no Kafka, no
+history."""
 
 from __future__ import annotations
 
@@ -39,27 +40,26 @@ from topicproof.validators.report import Report
 
 @dataclass(frozen=True)
 class Verified:
-    """The result of verifying a folder."""
+    """Result of verifying a folder."""
 
     folder: Path
     manifest: Manifest
     hash: str
-    """SHA-256 of the manifest, as a sign-off names it."""
+    """SHA-256 of the manifest, as in a sign-off."""
     differences: tuple[Difference, ...]
-    """Files that have changed. Then nothing is judged."""
+    """Changed files. If there are any, nothing is judged."""
     said: Report | None
     """The report in the folder."""
     found: Report | None
-    """The report from judging again."""
+    """The report of the new judgement."""
     contradictions: tuple[str, ...]
-    """Where the report differs from judging again; each sentence begins with the file."""
+    """Differences between the report and the new judgement; each sentence begins with the file."""
     forged: tuple[str, ...] = ()
-    """Where another file does not follow from the report, the question and the rows found
-    again."""
+    """Where another file does not follow from the report, the question and the new rows."""
     unsettled: tuple[str, ...] = ()
-    """Sentences about what could not be compared."""
+    """Sentences about parts that could not be compared."""
     notes: tuple[str, ...] = ()
-    """Sentences about differences that contradict nothing."""
+    """Sentences about harmless differences."""
 
     @property
     def masked(self) -> bool:
@@ -68,8 +68,8 @@ class Verified:
 
     @property
     def exit_code(self) -> int:
-        """The verdict's exit code, with warnings, if the evidence is genuine; 4 if it is not. 3 if
-        a masked copy is not enough, or a file cannot be compared."""
+        """The verdict's exit code, including warnings, if the evidence is genuine; 4 if it is not;
+        3 if a masked copy is not enough or a file cannot be compared."""
         if self.differences or self.found is None or self.forged:
             return FORGED
         if self.contradictions:
@@ -78,7 +78,7 @@ class Verified:
 
 
 def unchanged(evidence: Path) -> Verified:
-    """The first part of `verify`: compare the files with the manifest."""
+    """Compare the files with the manifest, the first part of `verify`."""
     found = tuple(differences(evidence))
     return Verified(
         evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ()
@@ -90,7 +90,7 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
     files again. With an `address`, also compare the cluster's id, the topics' ids and the rest of
     the raw logs.
 
-    Raises EvidenceError when the folder cannot be read, SparkError, ClusterError.
+    Raises EvidenceError if the folder cannot be read, SparkError, ClusterError.
     """
     looked = unchanged(evidence)
     if looked.differences:
@@ -112,7 +112,7 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
         others = other_versions(said)
         rendered: list[str] = []
         if not contradictions:
-            # The files are rendered from the report: a wrong report would tell nothing about them.
+            # The files are rendered from the report, so a wrong report says nothing about them.
             forged += manifest_contradictions(manifest, found)
             places = gather(scratch / "ledger", scratch)
             try:

@@ -1,5 +1,4 @@
-"""How the history database came to its present shape, one file a step, applied by Alembic.
+"""Migrations of the history database, one file per step, applied by Alembic.
 
-A step is never changed once it was released. `topicproof.backend.history.store.REVISION` names the
-newest.
+A released step never changes. `topicproof.backend.history.store.REVISION` names the newest.
 """

@@ -1,4 +1,4 @@
-"""Runs the steps on the connection that `topicproof.backend.history.store` hands over, within its
+"""Runs the migrations on the connection from `topicproof.backend.history.store`, within its
 transaction."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Runs and checks. A history of before there were steps has this table already, and is taken as it
-is."""
+"""Runs and checks. A history older than migrations already has this table, which is kept
+unchanged."""
 
 from __future__ import annotations
 

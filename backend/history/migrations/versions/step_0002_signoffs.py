@@ -1,6 +1,6 @@
-"""Sign-offs: rows are added, and neither changed nor removed. The database itself refuses it, which
-keeps a slip of a program or of a hand away; whoever drops the trigger first is betrayed by the
-chain of hashes."""
+"""Sign-offs: rows can be added, but not changed or removed. Database triggers prevent accidents by
+programs or people. If somebody drops the triggers first, the hash chain still exposes the
+change."""
 
 from __future__ import annotations
 
