@@ -87,6 +87,14 @@ def test_partitions_share_nothing() -> None:
         assert _offsets(facts, name) == []
 
 
+def test_a_single_batch() -> None:
+    """Story: the log holds one batch, in no transaction, and nothing stands before it."""
+    facts = _facts([(0, 0, 2, 3, 7, 0, 5, False, None, 0, 0, 100, "none", 0)])
+    for name in ("hole", "stale", "second_end", "interleaved"):
+        assert _offsets(facts, name) == []
+    assert len(facts.transactions) == 0
+
+
 def test_no_batch_at_all() -> None:
     """Story: the log is empty."""
     facts = _facts([])

@@ -160,8 +160,8 @@ def _marks(rows: pd.DataFrame) -> dict[str, Any]:
     begins = _begins(~_same(ours["partition"], ours["producer_id"]))
 
     at = np.arange(len(rows))
-    previous, second = at - 1, at - 2
-    has_previous, has_second = previous >= begins, second >= begins
+    has_previous, has_second = at - 1 >= begins, at - 2 >= begins
+    previous, second = np.maximum(at - 1, 0), np.maximum(at - 2, 0)
     newest = _before(data[own], begins)
     known = newest >= 0
     sequence = ours["base_sequence"].to_numpy(np.int64)
