@@ -36,6 +36,7 @@ from topicproof.validators.folded.offset_runs import (
 from topicproof.validators.folded.regular_log import RegularLog
 from topicproof.validators.lineage.headers import Transaction, parse_lineage, parse_transaction
 from topicproof.validators.offsets import WORD
+from topicproof.validators.readings import column_names
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -362,7 +363,7 @@ def _named(
     found["pending"], found["output_index"], found["source_topic"] = 0, 0, topic
     for column in ("first_source", "last_source", "first_input", "last_input"):
         found[column] = found[column].astype("Int64").where(stable)
-    return found[[column.split()[0] for column in NAMED_COLUMNS.split(", ")]]
+    return found[column_names(NAMED_COLUMNS)]
 
 
 def _ids(named: pd.DataFrame) -> tuple[TransactionalId, ...]:

@@ -89,7 +89,7 @@ from topicproof.validators.lineage.identity import (
 from topicproof.validators.lineage.packed import count_lost, has_packs, unpacked
 from topicproof.validators.merged_topics import with_numbered_input
 from topicproof.validators.offsets import between
-from topicproof.validators.readings import COLUMNS, frame_of, keep, union
+from topicproof.validators.readings import COLUMNS, column_names, frame_of, keep, union
 from topicproof.validators.source_log import NOTHING_LOGGED, SourceLog
 
 PACKED = "lineage is packed, and only the raw log, which was not heard, tells whose it is."
@@ -557,7 +557,7 @@ def _keep_sink(given: _Given, words: DataFrame, dense: bool, counts: DataFrame |
         F.when(F.col("key").isNotNull(), F.xxhash64("key")) if kept else F.lit(None).cast("long")
     )
     records = records.withColumn("key_hash", key_hash)
-    names = [column.split()[0] for column in SINK_COLUMNS.split(", ")]
+    names = column_names(SINK_COLUMNS)
     return keep(records.select(*names), f"{given.evidence}/sink", given.offsets, SINK_COLUMNS)
 
 

@@ -54,16 +54,20 @@ ORIGIN = Origin("cluster-1", {"numbers": "AAAAAAAAAAAAAAAAAAAAAQ", "squares": No
 
 
 @pytest.fixture(scope="module")
-def healthy(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+def healthy(
+    spark_sessions: Callable[[], SparkSession], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Report]:
     folder = tmp_path_factory.mktemp("healthy") / "evidence"
-    return folder, judged(spark, folder, history(*HEALTHY, inputs=[3, 2]))
+    return folder, judged(spark_sessions(), folder, history(*HEALTHY, inputs=[3, 2]))
 
 
 @pytest.fixture(scope="module")
-def broken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+def broken(
+    spark_sessions: Callable[[], SparkSession], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Report]:
     folder = tmp_path_factory.mktemp("broken") / "evidence"
     return folder, judged(
-        spark,
+        spark_sessions(),
         folder,
         history(*BROKEN, inputs=[4, 2]),
         CONTRACT,

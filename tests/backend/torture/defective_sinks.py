@@ -5,6 +5,7 @@ A defect strikes in transaction `AT` of each source partition, or in all of them
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -114,7 +115,7 @@ class OffsetTooFar(Defective):
         self.producer.send_offset(beyond, self.group.metadata)
 
 
-class Rewritten(Defective):
+class Rewritten(Defective, ABC):
     """Other outputs than those that were asked for."""
 
     def attempt(self, contents: Contents, attempt: int) -> None:
@@ -122,8 +123,9 @@ class Rewritten(Defective):
             contents = replace(contents, outputs=self.rewrite(contents.outputs))
         super().attempt(contents, attempt)
 
+    @abstractmethod
     def rewrite(self, outputs: Sequence[Output]) -> Sequence[Output]:
-        raise NotImplementedError
+        """The outputs that are sent instead."""
 
 
 class Drops(Rewritten):

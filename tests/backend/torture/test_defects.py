@@ -79,6 +79,17 @@ def test_the_verdict_names_the_defect_of_a_sink(
     assert given.kind in primary(report)
 
 
+def test_the_sink_without_a_defect_is_exact(
+    settings: Settings, cluster: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: the twin of all of them. The code that the defects change step by step is sound under
+    their troubles."""
+    monkeypatch.setattr(query, "InjectingSink", planted.DefectiveSink)
+    troubles = "crash-begun@2 zombie@3 crash-produced@4"
+    report = run_to_end(settings, cluster, **parse(SCHEDULE + troubles).plan()).report
+    assert report.verdict is Outcome.HOLDS, report.why
+
+
 def question_on(finished: Finished, cluster: Services) -> Question:
     """Of a contract that names the run's topics and its group."""
     fields = {

@@ -1,5 +1,4 @@
-"""Pipelines take their time: every test asks for a session that the server has not ended
-meanwhile."""
+"""These tests take their time: each asks for a session that the server has not ended meanwhile."""
 
 from __future__ import annotations
 
