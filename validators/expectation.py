@@ -147,8 +147,8 @@ every row of another kind that it explains. What is a violation regardless remai
 
 BY_CONTRACT: Mapping[str, str] = {
     "wrong_value": "no contract says what the values must be",
-    "offset_ahead": "no contract names a consumer group",
-    "offset_behind": "no contract names a consumer group",
+    "offset_ahead": "no consumer group is named",
+    "offset_behind": "no consumer group is named",
 }
 """Kinds that are required if a contract asks for them, each with the reason why it is otherwise not
 looked for."""

@@ -233,7 +233,7 @@ def _bounded(
     if question.foreign:
         now = [rawlog.fetch_bounds(address, own.topic) for own, _ in split(question.source)]
         question = replace(question, source=join(now))
-    if question.group is None:
+    if question.group is None or not question.foreign:
         return question, sink, None
     return question, sink, committed_offsets(Cluster(address), question.group, question.source)
 

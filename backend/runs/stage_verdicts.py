@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from topicproof.backend.evidence.folder import EVIDENCE
 from topicproof.backend.history.run_state import Names, StageVerdict
+from topicproof.backend.judging.capture import committed_offsets
 from topicproof.backend.judging.capture_store import (
     ABORTED,
     COMMITTED,
@@ -37,6 +38,7 @@ from topicproof.backend.runs.scenarios import Stage, scenario
 from topicproof.backend.sink.journal import read_journal
 from topicproof.backend.sink.options import OFF, PACKED
 from topicproof.backend.sink.position import journalled
+from topicproof.validators.contract_terms import NOTHING_MORE, ContractTerms
 from topicproof.validators.expectation import merge
 from topicproof.validators.expected import Expected
 from topicproof.validators.finding import Bounds, Guarantee, Origin, Outcome, Witness
@@ -160,6 +162,8 @@ def _joined(context: Context, spark: SparkSession, until: Until, scratch: Path) 
         last.question,
         source=source,
         expected=Expected(chosen.expect, chosen.count),
+        agreed=NOTHING_MORE,
+        group=None,
         not_processed=not_processed,
     )
     return replace(
@@ -283,6 +287,8 @@ def judge_stage(
         },
         run=context.run.id,
         not_processed=not_processed,
+        agreed=ContractTerms(offsets=_group_offsets(context, stage, names, source, until)),
+        group=names.group,
     )
     return judge_topics(
         spark,
@@ -291,6 +297,22 @@ def judge_stage(
         folder,
         _attachments(context),
     )
+
+
+def _group_offsets(
+    context: Context, stage: Stage, names: Names, source: Bounds, until: Until
+) -> dict[int, int] | None:
+    """Return the group's offsets, which must agree with the outputs; None if they need not.
+
+    Only exactly-once commits both together, and a stateful stage counts batches instead of inputs.
+    If somebody moved the offsets, they say nothing about the sink. A partition without a committed
+    offset is processed from its start again.
+    """
+    atomic = Guarantee(context.plan.guarantee) is Guarantee.EXACTLY_ONCE and not stage.stateful
+    if not atomic or until is Until.JOURNALLED:
+        return None
+    committed = committed_offsets(context.cluster, names.group, source)
+    return {p.partition: committed.get(p.partition, p.start) for p in source.partitions}
 
 
 def judged_range(context: Context, names: Names, until: Until) -> tuple[Bounds, int]:

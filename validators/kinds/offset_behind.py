@@ -63,7 +63,7 @@ def _uncertain(ledger: Ledger) -> str | None:
 
 
 def covered(ledger: Ledger) -> int:
-    """Counts source partitions, if a contract names a group."""
+    """Counts source partitions, if a group is named."""
     return 0 if ledger.agreed.offsets is None else len(ledger.source_bounds.partitions)
 
 
