@@ -102,6 +102,24 @@ OPEN = Kind(
     (TRANSACTION, Key("end", "abort", ("abort", "expiry")), Key("seconds", "5")),
     step=Step.BEGUN,
 )
+MEMBER = Kind(
+    "member",
+    "Another consumer joins the run's group and owns its source partitions, for so many seconds.",
+    Side.RUN,
+    (TRANSACTION, step_key(), Key("seconds", "2")),
+)
+RESTART = Kind(
+    "restart",
+    "The query is stopped and started again, with its checkpoint or without it, and with as many"
+    " partitions as before or with one more on each side.",
+    Side.RUN,
+    (
+        TRANSACTION,
+        step_key(),
+        Key("checkpoint", "kept", ("kept", "lost")),
+        Key("partitions", "same", ("same", "more")),
+    ),
+)
 
 KINDS: tuple[Kind, ...] = (
     CRASH,
@@ -114,6 +132,8 @@ KINDS: tuple[Kind, ...] = (
     ISOLATED,
     BROKER,
     OPEN,
+    MEMBER,
+    RESTART,
 )
 
 

@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from topicproof.backend.address import Address
@@ -110,6 +110,17 @@ class Cluster:
         _wait(
             lambda: self._ready(topic, partitions),
             f"Topic {topic} was created but has no leader yet",
+        )
+
+    def add_partition(self, topic: str) -> None:
+        """Add one partition to a topic, and wait until it has a leader."""
+        count = len(self.partitions(topic)) + 1
+        with self._translated(f"adding a partition to topic {topic}"):
+            wanted = [NewPartitions(topic, count)]
+            self.admin.create_partitions(wanted, operation_timeout=TIMEOUT_S)[topic].result()
+        _wait(
+            lambda: self._ready(topic, count),
+            f"A partition was added to topic {topic} but has no leader yet",
         )
 
     def delete_topics(self, topics: Iterable[str]) -> list[str]:

@@ -456,6 +456,36 @@ TABLE: tuple[Trouble, ...] = (
         ("hidden", *_NO_TRANSACTIONS),
     ),
     Trouble(
+        "member",
+        "another consumer joins the run's group for a moment",
+        {"faults": ["member@transaction=2,seconds=1"]},
+        _told(Told.HEALED),
+        # While a group has a member, Kafka refuses offsets from others outside of transactions: the
+        # other guarantees stop after as many attempts as the plan allows.
+        ("", *_NO_TRANSACTIONS),
+    ),
+    *(
+        Trouble(
+            f"restart-{name}",
+            f"the query is stopped and started again {how}",
+            {"faults": [f"restart@transaction=2,{words}"]},
+            _told(Told.DONE),
+            # The stopped worker may still write beside its successor.
+            (
+                "hidden?",
+                "duplicates? inversions?",
+                "duplicates? inversions?",
+                "gaps? duplicates?",
+                "gaps? duplicates?",
+            ),
+        )
+        for name, how, words in (
+            ("kept", "with its checkpoint", "checkpoint=kept"),
+            ("lost", "without its checkpoint", "checkpoint=lost"),
+            ("more", "with more partitions", "checkpoint=lost,partitions=more"),
+        )
+    ),
+    Trouble(
         "uncommitted",
         "a source full of aborted attempts is read read_uncommitted",
         {"source": {"isolation": "read_uncommitted"}},

@@ -20,8 +20,9 @@ from topicproof.backend.runs.context import Context
 from topicproof.backend.runs.fault_director import Director, Struck
 from topicproof.backend.runs.file_server import serving
 from topicproof.backend.runs.fill_sources import raise_failure, start_fill
+from topicproof.backend.runs.initial_offsets import extend
 from topicproof.backend.runs.monitor import watched
-from topicproof.backend.runs.query import prepare, process
+from topicproof.backend.runs.query import Prepared, prepare, process
 from topicproof.backend.runs.reader import FOLDER, reading
 from topicproof.backend.runs.stage_verdicts import Judged, Until, judge_run
 from topicproof.backend.runs.totals import current_totals, wrong_by
@@ -73,7 +74,7 @@ def _process(
         return None
     context.enter(State.PROCESSING)
     cluster, plan = context.cluster, context.plan
-    ready = [prepare(spark, cluster, context.work, stage, names) for stage, names in context.stages]
+    ready = _ready(context, spark)
     checkpoints = (
         f"{plan.checkpoints}/{context.run.id}"
         if plan.checkpoints
@@ -83,18 +84,36 @@ def _process(
     struck = Struck(context.settings, cluster, context.names, exactly_once)
     try:
         with _reading(context), Director(struck, plan.faults) as director:
-            reached = [replace(one, bootstrap=director.bootstrap) for one in ready]
-            process(
-                reached,
-                cluster,
-                plan,
-                checkpoints,
-                context.stop.is_set,
-                lambda: raise_failure(filling),
-            )
+            while True:
+                process(
+                    [replace(one, bootstrap=director.bootstrap) for one in ready],
+                    cluster,
+                    plan,
+                    checkpoints,
+                    lambda: context.stop.is_set() or director.restart_due,
+                    lambda: raise_failure(filling),
+                )
+                fault = None if context.stop.is_set() else director.take_restart()
+                if fault is None:
+                    return None
+                if fault.word("checkpoint") == "lost":
+                    checkpoints += "-again"
+                if fault.word("partitions") == "more":
+                    names = context.names
+                    for topic in (names.source, *(() if names.database else (names.sink,))):
+                        cluster.add_partition(topic)
+                    extend(context)
+                ready = _ready(context, spark)
+                director.restarted(fault)
     except TopicproofError as error:
         return error
-    return None
+
+
+def _ready(context: Context, spark: SparkSession) -> list[Prepared]:
+    return [
+        prepare(spark, context.cluster, context.work, stage, names)
+        for stage, names in context.stages
+    ]
 
 
 def _reading(context: Context) -> AbstractContextManager[object]:

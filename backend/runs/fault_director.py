@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
@@ -18,7 +19,16 @@ from topicproof.backend.errors import ClusterError, TopicproofError
 from topicproof.backend.faults.brokers import leader
 from topicproof.backend.faults.fault import Fault, Side
 from topicproof.backend.faults.hanging import leave_open
-from topicproof.backend.faults.kinds import BROKER, ISOLATED, NETWORK, OPEN, parse_fault
+from topicproof.backend.faults.kinds import (
+    BROKER,
+    ISOLATED,
+    MEMBER,
+    NETWORK,
+    OPEN,
+    RESTART,
+    parse_fault,
+)
+from topicproof.backend.faults.member import join
 from topicproof.backend.faults.proxy import How, Proxy, Rule
 from topicproof.backend.faults.requests import Api
 from topicproof.backend.history.run_state import Names
@@ -69,6 +79,8 @@ class Director(threading.Thread):
         self.handle: Callable[[int, str], str] = lambda _node, _do: ""
         """Damages and heals embedded brokers, if a fault needs it."""
         self.heals: dict[str, Callable[[], str]] = {}
+        self.restarts: SimpleQueue[Fault] = SimpleQueue()
+        """Restarts whose worker waits."""
         self.lock = threading.Lock()
         if any(fault.kind in (NETWORK, ISOLATED) for fault in self.faults.values()):
             self.proxy = Proxy(struck.cluster.address.bootstrap)
@@ -107,6 +119,24 @@ class Director(threading.Thread):
     ) -> None:
         self.opened.__exit__(kind, error, trace)
 
+    @property
+    def restart_due(self) -> bool:
+        """Whether the query must stop, because a fault asks for another start."""
+        return not self.restarts.empty()
+
+    def take_restart(self) -> Fault | None:
+        """Return the restart that stopped the query, if one did. Its worker still waits."""
+        return None if self.restarts.empty() else self.restarts.get()
+
+    def restarted(self, fault: Fault) -> None:
+        """Release the worker of the stopped query: everything is ready for the next start."""
+        checkpoint, partitions = fault.word("checkpoint"), fault.word("partitions")
+        self._tell(
+            str(fault),
+            Told.DONE,
+            f"the query was stopped; checkpoint: {checkpoint}, partitions: {partitions}",
+        )
+
     def run(self) -> None:
         done: set[str] = set()
         while not self.ended.wait(LOOK_S):
@@ -118,7 +148,11 @@ class Director(threading.Thread):
                 name = claim.fault
                 if name in self.faults and name not in done:
                     done.add(name)
-                    self._strike(name, self.faults[name], claim)
+                    if self.faults[name].kind == RESTART:
+                        # The worker waits until the query has stopped.
+                        self.restarts.put(self.faults[name])
+                    else:
+                        self._strike(name, self.faults[name], claim)
 
     def _strike(self, name: str, fault: Fault, claim: FaultFired) -> None:
         try:
@@ -136,6 +170,8 @@ class Director(threading.Thread):
             return self._leave_open(name, fault)
         if fault.kind == BROKER:
             return self._strike_broker(name, fault)
+        if fault.kind == MEMBER:
+            return self._join(name, fault)
         return self._isolate(name, fault)
 
     def _arm(self, name: str, fault: Fault, claim: FaultFired) -> str:
@@ -192,6 +228,12 @@ class Director(threading.Thread):
         end = leave_open(cluster, sink, seconds if fault.word("end") == "expiry" else None)
         self._later(name, seconds, end)
         return f"a foreign transaction is open in every partition of {sink}"
+
+    def _join(self, name: str, fault: Fault) -> str:
+        names = self.struck.names
+        leave = join(self.struck.cluster, names.group, names.source)
+        self._later(name, fault.number("seconds"), leave)
+        return f"another consumer joined group {names.group}"
 
     def _later(self, name: str, seconds: float, heal: Callable[[], str]) -> None:
         """Heal after this time, or at the run's end if that is sooner."""

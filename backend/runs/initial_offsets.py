@@ -1,11 +1,15 @@
-"""The floor: a consumer group's first offsets, committed once before the first start. From then on
-a missing offset is an error, never a fresh start (group offsets expire 7 days after their last
-commit)."""
+"""Initial offsets: a consumer group's first offsets, committed once before the first start.
+
+From then on a missing offset is an error and never a fresh start. Kafka removes a group's offsets
+7 days after its last commit.
+"""
 
 from __future__ import annotations
 
 from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.runs.context import Context
+from topicproof.backend.sink.table import begin
 
 
 def commit_floor(cluster: Cluster, group: str, topic: str, latest: bool = False) -> dict[int, int]:
@@ -27,3 +31,31 @@ def commit_floor(cluster: Cluster, group: str, topic: str, latest: bool = False)
     floor = {p.partition: p.lso if latest else p.start for p in bounds.partitions}
     cluster.commit_offsets(group, topic, floor)
     return floor
+
+
+def extend(context: Context) -> None:
+    """Commit an initial offset, the partition's start, for each source partition added since the
+    run began."""
+    offsets = context.run.facts.initial_offsets or {}
+    initial = {
+        stage: {of: dict(known) for of, known in one.items()} for stage, one in offsets.items()
+    }
+    for _, names in context.stages:
+        for source in names.sources:
+            known = initial[names.stage].setdefault(source, {})
+            new = {
+                p.partition: p.start
+                for p in context.cluster.bounds(source).partitions
+                if str(p.partition) not in known
+            }
+            if new:
+                if names.database is not None:
+                    begin(
+                        names.database,
+                        names.group,
+                        {(source, p): offset for p, offset in new.items()},
+                    )
+                else:
+                    context.cluster.commit_offsets(names.group, source, new)
+                known |= {str(p): offset for p, offset in new.items()}
+                context.remember(initial_offsets=initial)

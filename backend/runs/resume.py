@@ -7,11 +7,11 @@ import threading
 from topicproof.backend.errors import UsageError
 from topicproof.backend.history.store import History, State
 from topicproof.backend.runs.clean import stop_orphan
-from topicproof.backend.runs.context import Context, make_context
+from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.execute import execute
+from topicproof.backend.runs.initial_offsets import extend
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.table import begin
 from topicproof.validators.report import Report
 
 
@@ -45,33 +45,5 @@ def resume(
     context = make_context(settings, services, history, run, stop)
     if offsets_forced:
         context.plan = context.plan.model_copy(update={"offsets_forced": True})
-    _extend(context)
+    extend(context)
     return execute(context)
-
-
-def _extend(context: Context) -> None:
-    """Commit an initial offset, the partition's start, for each source partition added since the
-    run began."""
-    offsets = context.run.facts.initial_offsets or {}
-    initial = {
-        stage: {of: dict(known) for of, known in one.items()} for stage, one in offsets.items()
-    }
-    for _, names in context.stages:
-        for source in names.sources:
-            known = initial[names.stage].setdefault(source, {})
-            new = {
-                p.partition: p.start
-                for p in context.cluster.bounds(source).partitions
-                if str(p.partition) not in known
-            }
-            if new:
-                if names.database is not None:
-                    begin(
-                        names.database,
-                        names.group,
-                        {(source, p): offset for p, offset in new.items()},
-                    )
-                else:
-                    context.cluster.commit_offsets(names.group, source, new)
-                known |= {str(p): offset for p, offset in new.items()}
-                context.remember(initial_offsets=initial)

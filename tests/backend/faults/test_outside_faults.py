@@ -14,7 +14,7 @@ from topicproof.backend.history.store import State
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.backend.sink.journal import FaultTold, Told, read_journal
+from topicproof.backend.sink.journal import FaultTold, TaskStarted, Told, read_journal
 from topicproof.validators.finding import Outcome
 
 RECORDS, PARTITIONS, PER_TRANSACTION = 1_200, 2, 200
@@ -108,3 +108,34 @@ def test_a_foreign_open_transaction_withholds_records_and_nothing_else(
     assert f"and was {ended}" in said and "withheld 0" not in said
     assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
     assert done.report.fates["aborted"] == PARTITIONS
+
+
+def test_a_member_of_the_group_hurts_no_transaction(settings: Settings, cluster: Services) -> None:
+    """Story: in the middle of a transaction another consumer joins the run's group, owns its source
+    partitions and leaves. The run is exact."""
+    done = run(settings, cluster, "member@transaction=2,seconds=1")
+    assert done.report.verdict is Outcome.HOLDS and done.run.error is None, done.report.why
+    (left,) = told(cluster, done, Told.HEALED)
+    assert f"owned {PARTITIONS} partitions of {done.source}" in left
+
+
+@pytest.mark.parametrize(
+    ("words", "partitions"),
+    [("checkpoint=kept", PARTITIONS), ("checkpoint=lost,partitions=more", PARTITIONS + 1)],
+)
+def test_a_query_that_is_started_again_goes_on_exactly(
+    settings: Settings, cluster: Services, words: str, partitions: int
+) -> None:
+    """Story: the query is stopped in the middle of a transaction, while its worker lives. It starts
+    again with its checkpoint, or without it and with one more partition on each side. What the
+    stopped worker left open is aborted, and the run is exact."""
+    done = run(settings, cluster, f"restart@transaction=2,{words}")
+    assert done.report.verdict is Outcome.HOLDS and done.run.error is None, done.report.why
+    assert len(done.report.source.partitions) == len(done.report.sink.partitions) == partitions
+    assert len(told(cluster, done, Told.DONE)) == 1
+    starts = [
+        entry
+        for entry in read_journal(Address(cluster.bootstrap), str(done.run.facts.journal))
+        if isinstance(entry, TaskStarted) and entry.source_partition == 0
+    ]
+    assert len(starts) >= 2
