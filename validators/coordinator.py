@@ -23,6 +23,8 @@ STUCK_MS = 10_000
 PREPARED = ("PrepareCommit", "PrepareAbort")
 """The outcome is decided, and markers are on their way to the partitions. This should take
 milliseconds."""
+COMMITTED = "CompleteCommit"
+"""Every partition has acknowledged its COMMIT marker."""
 
 TWO_PHASE_TIMEOUT_MS = 2**31 - 1
 """The timeout of a transaction in a two-phase commit (KIP-939): its coordinator never aborts it.
@@ -83,6 +85,16 @@ class OpenTransaction:
         return not self.hanging and self.state in PREPARED and late
 
     @property
+    def _marker_lost(self) -> str:
+        """A warning if the records may belong to a transaction that its coordinator committed."""
+        if self.state != COMMITTED:
+            return ""
+        return (
+            " Its producer's last transaction is committed. If an unclean leader election lost the"
+            " marker of that one here (KAFKA-20716), an abort loses committed records."
+        )
+
+    @property
     def why(self) -> str:
         """A sentence for a person."""
         records = "1 record" if self.withheld == 1 else f"{self.withheld:,} records"
@@ -96,6 +108,7 @@ class OpenTransaction:
             return (
                 f"Hanging: producer {self.producer_id}{name} last wrote {age} ago, no coordinator"
                 f" knows of its transaction here, and it {effect} until an operator aborts it."
+                f"{self._marker_lost}"
             )
         if self.two_phase and self.state not in PREPARED:
             return (

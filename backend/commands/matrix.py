@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, settings_of
 from topicproof.backend.commands.show import plain
 from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
-from topicproof.backend.commands.terminal import emit, err, out, say, stopping
-from topicproof.backend.errors import EvidenceError, TopicproofError
+from topicproof.backend.commands.terminal import emit, err, out, say, stopping, write_file
+from topicproof.backend.errors import TopicproofError
 from topicproof.backend.matrix.cells import AT_ONCE, Result, kept, run_cells
 from topicproof.backend.matrix.table import cells
 from topicproof.backend.services.keeper import services
@@ -86,7 +86,7 @@ def matrix(
     done.sort(key=lambda one: order[one.guarantee, one.fault])
     for path, text in ((markdown_file, markdown(done, len(wanted))), (html_file, heat_map(done))):
         if path is not None:
-            _write(path, text)
+            write_file(path, text)
     surprising = [one for one in done if one.surprises]
     emit(
         json_,
@@ -106,10 +106,3 @@ def matrix(
             f"The matrix was stopped after {len(done)} of {len(wanted)} cells. Continue: topicproof"
             " matrix --resume"
         )
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise EvidenceError(f"{path} cannot be written: {error.strerror}.") from error

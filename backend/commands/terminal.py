@@ -68,3 +68,11 @@ def stopping() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file that the user asked for. Raises EvidenceError if it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be written: {error.strerror}.") from error

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, settings_of
-from topicproof.backend.commands.show import plain
-from topicproof.backend.commands.terminal import emit, out, say, stopping
+from topicproof.backend.commands.show_torture import line, markdown, summary
+from topicproof.backend.commands.terminal import emit, out, say, stopping, write_file
 from topicproof.backend.services.keeper import services
 from topicproof.backend.torture.run import AT_ONCE, Torture, Tried, drawn
 from topicproof.backend.torture.schedule import parse
@@ -36,6 +37,9 @@ def torture(
     at_once: Annotated[
         int, typer.Option(help="How many runs go on at once.", min=1, max=8)
     ] = AT_ONCE,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="Write all runs as Markdown.", metavar="FILE")
+    ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
     brokers: Brokers = None,
@@ -46,7 +50,7 @@ def torture(
     Each run is judged from its sink. Exactly-once must stay exact; the other guarantees may break
     only as the matrix says. A failure prints its seed, is replayed from it, and is made as small as
     possible. The exit code is 1 if a run failed. Example: `topicproof torture --minutes 10 --seed
-    1`
+    1 --markdown torture.md`
     """
     settings = settings_of(bootstrap, config, brokers)
     given = [parse(text) for text in schedule or ()]
@@ -57,14 +61,14 @@ def torture(
 
     def ended(one: Tried) -> None:
         tried.append(one)
-        say(plain(_line(one)))
+        say(line(one))
 
     smallest: list[Tried] = []
     with stopping() as stop, services(settings, say=say) as found:
         torturer = Torture(settings, found, stop)
         torturer.require_brokers(max([possible, *(one.brokers for one in given)]))
-        schedules = iter(given) if given else drawn(seed, possible, runs, minutes, stop)
-        torturer.try_all(schedules, ended, at_once)
+        chosen = iter(given) if given else drawn(seed, possible, runs, minutes, stop)
+        torturer.try_all(chosen, ended, at_once)
         for failed in [one for one in tried if one.surprises]:
             made = torturer.shrink(failed, SHRINKING_RUNS, ended) if shrink else failed
             smallest.append(made)
@@ -77,21 +81,19 @@ def torture(
             "smallest": [_fields(one) for one in smallest],
         },
     )
+    if markdown_file is not None:
+        options = {"minutes": minutes, "runs": runs, "seed": seed, "brokers": brokers}
+        told = [f" --{name} {value:g}" for name, value in options.items() if value is not None]
+        command = f"topicproof torture{''.join(told)}"
+        lines = [line(one) for one in tried]
+        schedules = [one.schedule for one in tried]
+        write_file(markdown_file, markdown(command, schedules, lines, len(failures)))
     for one in smallest:
-        out.print(f"[red]{plain(_line(one))}[/]", highlight=False)
+        out.print(f"[red]{line(one)}[/]", highlight=False)
         out.print(f"Replay: topicproof torture --schedule '{one.schedule}'", highlight=False)
-    exact = sum(one.schedule.name == "exactly_once" for one in tried)
-    out.print(
-        f"{len(tried):,} runs, {exact:,} of them exactly-once, under"
-        f" {sum(len(one.schedule.strikes) for one in tried):,} faults: {len(failures):,} surprises."
-    )
+    out.print(summary([one.schedule for one in tried], len(failures)))
     if failures:
         raise typer.Exit(1)
-
-
-def _line(one: Tried) -> str:
-    said = "; ".join(one.surprises) or f"as expected ({one.result.says})"
-    return f"seed {one.schedule.seed}, {one.schedule}: {said} [{one.result.took_s:.0f} s]"
 
 
 def _fields(one: Tried) -> dict[str, object]:

@@ -3,7 +3,8 @@ open.
 
 Catalogue 29, Java's algorithm. It starts from the partition's producers and then asks the
 coordinator, because the coordinator cannot report what it does not know. Only an operator can end a
-hanging transaction.
+hanging transaction. Two things leave one: a record that arrived after its transaction's end
+(KIP-890), and an unclean leader election that lost the marker (KAFKA-20716).
 """
 
 from __future__ import annotations

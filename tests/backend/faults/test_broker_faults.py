@@ -6,11 +6,15 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.cimpl import NewTopic
 from kafka.protocol.metadata import MetadataRequest
+from pyspark.sql import SparkSession
 
+from tests.backend.kafka.topics import ask
 from tests.conftest import wait_until
 from tests.runs import Finished, read_all
 from topicproof.backend.address import Address
@@ -18,14 +22,19 @@ from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.folder import REPORT
 from topicproof.backend.faults.brokers import OWN_TOPICS, leader, own_partition
 from topicproof.backend.history.store import ENDED, History
+from topicproof.backend.judging.contract import make_contract, question_of
+from topicproof.backend.judging.judge import judge_topics
 from topicproof.backend.kafka.cluster import Cluster
+from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
+from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.runs.launch import said, start_resume, start_run
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services, brokers, services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import FaultTold, Told, read_journal
 from topicproof.validators.finding import Outcome
+from topicproof.validators.kinds import hanging
 from topicproof.validators.report import Report
 
 RECORDS, PER_TRANSACTION = 1_200, 200
@@ -144,6 +153,65 @@ def test_a_broker_that_is_cut_off_is_replaced_and_comes_back(
         assert told(cut)[0] == cut
         assert "reaches its peers again" in handle(cut, "heal")
         wait_until(settled, 60, "all in sync again")
+
+
+def test_an_unclean_election_that_loses_a_marker_is_named(
+    home: Settings, three: Services, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Story: a sink allows unclean elections. Its follower fails, a transaction commits, and then
+    its leader fails too. The follower comes back, is elected without the COMMIT marker, and every
+    copy of the marker is lost (KAFKA-20716). The producer was told that its transaction is
+    committed; read_committed readers wait for ever. The verdict names the hanging transaction."""
+    address = Address(three.bootstrap)
+    cluster, suffix = Cluster(address), uuid.uuid4().hex[:8]
+    source, sink = f"inputs-{suffix}", f"outputs-{suffix}"
+    cluster.create_topic(source, 1)
+    nodes = sorted(cluster.admin.list_topics(timeout=10).brokers)
+    first, second = nodes[:2]
+    allowed = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    wanted = NewTopic(sink, 1, replica_assignment=[[first, second]], config=allowed)
+    cluster.admin.create_topics([wanted])[sink].result()
+
+    def partition() -> Any:
+        return cluster.admin.list_topics(sink, timeout=10).topics[sink].partitions.get(0)
+
+    def bounds() -> tuple[int, int]:
+        (one,) = fetch_bounds(address, sink).partitions
+        return one.lso, one.hw
+
+    def judged(name: str) -> Report:
+        fields = {"source": {"topic": source}, "sink": {"topic": sink}, "identity": "key"}
+        (contract,) = make_contract(fields).each()
+        question = question_of(contract, fields, cluster)
+        return judge_topics(spark, address, question, tmp_path / name)
+
+    wait_until(lambda: partition() and len(partition().isrs) == 2, 60, "both replicas in sync")
+    records = [(str(n).encode(), b"value") for n in range(10)]
+    with (
+        TransactionalProducer(address, f"inputs-{suffix}") as filler,
+        filler.transaction(),
+    ):
+        filler.produce([(source, *one, ()) for one in records])
+    with brokers(home) as handle, TransactionalProducer(address, f"program-{suffix}") as producer:
+        with producer.transaction():
+            producer.produce([(sink, *one, ()) for one in records])
+            producer.flush()
+            handle(second, "kill")
+            wait_until(lambda: partition().isrs == [first], 60, "the follower out of sync")
+        wait_until(lambda: bounds() == (11, 11), 60, "the marker")
+        assert judged("before").verdict is Outcome.HOLDS
+        handle(first, "kill")
+        handle(second, "heal")
+        wait_until(lambda: partition().leader == second, 120, "the unclean election")
+        handle(first, "heal")
+        wait_until(lambda: len(partition().isrs) == 2, 120, "both replicas in sync")
+    assert bounds() == (0, 10)
+    report = judged("after")
+    assert report.verdict is not Outcome.HOLDS
+    (found,) = [one for one in report.findings if one.kind == hanging.NAME]
+    assert found.primary == 1 and found.outcome is Outcome.VIOLATED
+    (opened,) = ask(address, open_transactions, sink)
+    assert opened.hanging and "unclean leader election lost the marker" in opened.why
 
 
 def test_a_group_is_kept_where_kafka_keeps_it(
