@@ -45,6 +45,8 @@ _NOT_READY_YET = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError._WAIT_COORD,
+    # Offsets are committed by us as no member. As long as the group has one, they are refused.
+    KafkaError.UNKNOWN_MEMBER_ID,
 }
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
@@ -162,10 +164,10 @@ class Cluster:
         return {each.partition: each.offset for each in found if each.offset != OFFSET_INVALID}
 
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Set the group's offsets, outside any transaction. The group must have no members.
+        """Set the group's offsets, outside any transaction. Waits for members to leave the group.
 
-        Raises ClusterError also when the client hangs. A new client must not retry: the first
-        commit may still arrive after the second.
+        Raises ClusterError if a member stays, and when the client hangs. A new client must not
+        retry: the first commit may still arrive after the second.
         """
 
         def ask(consumer: Consumer) -> list[TopicPartition]:
@@ -298,6 +300,11 @@ def cluster_error(error: KafkaException, address: Address, doing: str) -> Cluste
         return ClusterError(
             f"No Kafka broker answers at {address} (while {doing}). Check the address and that"
             " Kafka runs."
+        )
+    if cause.code() == KafkaError.UNKNOWN_MEMBER_ID:
+        return ClusterError(
+            f"Kafka at {address} refused while {doing}: another consumer is a member of the group."
+            " Stop the consumers of this group, and start this again."
         )
     return ClusterError(
         f"Kafka at {address} refused while {doing}: {cause.str()} ({cause.name()})."

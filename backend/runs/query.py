@@ -6,9 +6,12 @@ import contextlib
 import io
 import json
 import re
+import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -205,10 +208,25 @@ def transform(source: DataFrame, stage: Stage, work: Work) -> DataFrame:
     return stage.transform(source, work)
 
 
+def drop_unbegun(checkpoint: str) -> None:
+    """Remove a local checkpoint that holds no complete batch.
+
+    A query that is stopped while it writes its first batch leaves half a file. Spark then refuses
+    the checkpoint (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). Nothing is lost: the position is the
+    group's offset.
+    """
+    url = urlsplit(checkpoint)
+    offsets = Path(unquote(url.path)) / "offsets"
+    unbegun = offsets.is_dir() and not any(batch.name.isdecimal() for batch in offsets.iterdir())
+    if url.scheme == "file" and unbegun:
+        shutil.rmtree(offsets.parent)
+
+
 def start_query(
     prepared: Prepared, cluster: Cluster, plan: RunPlan, checkpoint: str
 ) -> StreamingQuery:
     names = prepared.names
+    drop_unbegun(checkpoint)
     options = {
         **{f"kafka.{name}": value for name, value in cluster.address.client.items()},
         "kafka.bootstrap.servers": prepared.bootstrap or cluster.address.bootstrap,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.conftest import wait_until
 from tests.runs import SMALL, Finished, Message, read_all, run_to_end, write_committed
 from topicproof.backend.address import Address
 from topicproof.backend.errors import (
@@ -26,6 +28,7 @@ from topicproof.backend.errors import (
     TopicproofError,
 )
 from topicproof.backend.faults.injecting import InjectingSink
+from topicproof.backend.faults.member import join
 from topicproof.backend.history.store import History, State
 from topicproof.backend.judging.capture_store import Question
 from topicproof.backend.judging.judge import judge_topics
@@ -228,6 +231,23 @@ def test_a_deleted_group_offset_is_refused(unfinished: Context) -> None:
         read_all(unfinished.cluster.address.bootstrap, unfinished.names.sink, "read_uncommitted")
         == []
     )
+
+
+def test_a_checkpoint_that_was_never_finished_is_no_obstacle(unfinished: Context) -> None:
+    """Story: the query was stopped while it wrote the first batch into its checkpoint, and left
+    half a file. Meanwhile another consumer is a member of the group, and leaves. The run waits for
+    that, and is exact."""
+    stage = unfinished.stages[0][0].name
+    half = unfinished.folder / "checkpoint" / stage / "offsets" / ".0.half.tmp"
+    half.parent.mkdir(parents=True)
+    half.touch()
+    leave = join(unfinished.cluster, unfinished.names.group, unfinished.names.source)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(execute, unfinished)
+        wait_until(lambda: unfinished.stage is State.PROCESSING, 60, "the start")
+        assert "owned 2 partitions" in leave()
+        report = done.result()
+    assert report is not None and report.verdict is Outcome.HOLDS, report
 
 
 def test_a_source_trimmed_past_the_committed_offset_is_refused(unfinished: Context) -> None:
