@@ -137,8 +137,8 @@ def page() -> None:
         if found is None:
             st.info(
                 "A pipeline on Spark reads one topic, and writes the square of each number to"
-                " another inside Kafka transactions. Each story shows what becomes of that when"
-                " something else goes wrong. The first one takes half a minute.",
+                " another inside Kafka transactions. Each story shows what happens to the output"
+                " in a different situation. The first one takes half a minute.",
                 title="Choose a story on the left",
                 icon=":material/arrow_back:",
             )

@@ -94,7 +94,7 @@ def test_bad_values_in_the_url_fall_back_with_a_notice(
     notices = "\n".join(str(one.value).replace("\\", "") for one in app.warning)
     for part in (
         "no partition 99",
-        "offset abc is no number",
+        "offset abc is not a number",
         "Record 999,999,999",
         "no level x",
         "no fate y",
@@ -168,7 +168,7 @@ def test_an_empty_topic_is_said(
     open_page("compare")
     app = open_page("compare", topic=new_topic())
     assert not app.exception
-    assert "There is nothing in this topic" in texts(app) and "**0** offsets" in texts(app)
+    assert "This topic is empty" in texts(app) and "**0** offsets" in texts(app)
 
 
 @pytest.mark.usefixtures("empty_home")

@@ -51,7 +51,7 @@ def test_a_story_is_told_by_the_run_that_is_least_far(finished: Finished) -> Non
     ]
     assert ended[2].text == told.processing and ended[-1].text == told.ended
     failed = replace(at[State.FAILED], verdict=None)
-    assert "broke off" in steps(told, [at[State.DONE], failed])[-1].text
+    assert "stopped before it had a verdict" in steps(told, [at[State.DONE], failed])[-1].text
 
 
 def test_a_story_leads_to_what_it_has_shown(finished: Finished) -> None:

@@ -126,7 +126,7 @@ def test_it_lists_what_the_filters_leave(open_page: OpenPage, stored: Stored) ->
     app = open_page("history", scenario="squares", topic=held.id)
     assert [name.rpartition("=")[2] for name in app.dataframe[0].value["run"]] == [held.id]
     app = open_page("history", scenario="squares", topic="nothing")
-    assert not app.exception and "None of them fits" in texts(app)
+    assert not app.exception and "None of them matches" in texts(app)
     app = open_page("history", verdict="MAYBE")
     assert (
         not app.exception
@@ -183,7 +183,7 @@ def test_an_empty_history_leads_to_the_first_run(open_page: OpenPage) -> None:
     """Story: nothing was ever run. The page says so and leads to the page Run."""
     app = open_page("history")
     assert not app.exception
-    assert "No runs and no checks yet" in texts(app) and app.page_link[0].value == "Start a run"
+    assert "No runs or checks yet" in texts(app) and app.page_link[0].value == "Start a run"
 
 
 def test_a_verdict_is_signed_on_its_page(open_page: OpenPage, stored: Stored) -> None:

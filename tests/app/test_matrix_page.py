@@ -125,7 +125,7 @@ def test_the_results_are_a_chart_and_a_table_with_a_cell_by_its_address(
     assert "no <b>gaps</b>, which were expected" in texts(app)
     assert "Open its run" in [link.value for link in app.page_link]
     app = open_page("matrix", guarantee="exactly_once", fault="none")
-    assert "squares-a was deleted, as those that agree are" in texts(app) and app.button(
+    assert "squares-a was deleted, like every run that agrees" in texts(app) and app.button(
         key="again"
     )
     app = open_page("matrix", guarantee="<b>no</b>", fault="none")

@@ -161,4 +161,4 @@ def test_without_any_run_there_is_no_verdict(open_page: OpenPage) -> None:
     """Story: nothing was ever run. The page says so and leads to the page Run."""
     app = open_page("verdict")
     assert not app.exception
-    assert "No runs and no checks yet" in texts(app) and app.page_link[0].value == "Start a run"
+    assert "No runs or checks yet" in texts(app) and app.page_link[0].value == "Start a run"
