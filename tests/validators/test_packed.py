@@ -131,7 +131,6 @@ def test_without_the_raw_log_packed_lineage_is_unknown(
     report = judge_capture(spark, unheard, tmp_path / "again")
     assert report.verdict is Outcome.UNKNOWN
     assert (
-        "lineage is packed, and only the raw log, which was not heard, tells whose it is"
-        in report.why
+        "lineage is packed, and only the raw log, which is missing, shows which input" in report.why
     )
     assert PACKED_HEADER in {one.key for row in taken.committed.collect() for one in row.headers}

@@ -144,7 +144,7 @@ def test_what_is_not_required_is_not_checked_and_says_why(broken: Ledger) -> Non
     report = judge(broken, Guarantee.EXACTLY_ONCE, require=["phantom"])
     assert (report.verdict, report.why) == (
         Outcome.HOLDS,
-        "Of what was required, phantom, nothing was found among 4 inputs.",
+        "None of the required kinds (phantom) was found among 4 inputs.",
     )
     premises = {"identity_disjoint"}  # of the others nobody looked
     assert {one.kind for one in report.not_checked} == set(KINDS) - {"phantom"} - premises
@@ -201,7 +201,7 @@ def test_a_required_witness_that_is_missing_is_no_pass(healthy: Ledger) -> None:
     assert (report.verdict, report.exit_code, report.why) == (
         Outcome.UNKNOWN,
         3,
-        "Could not be judged: aborted_read: Not judged: no witness was heard (raw_log or journal).",
+        "Could not be judged: aborted_read: Not judged: a witness is missing (raw_log or journal).",
     )
 
 

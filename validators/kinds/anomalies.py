@@ -160,7 +160,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "20",
         "Inconsistent offset",
-        "one offset gave two contents",
+        "one offset had two contents",
         (),
         "A doubt, after which nothing is judged: both readings are compared block by block.",
         jepsen="`inconsistent-offsets`",
@@ -188,7 +188,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "25",
         "Poll skip, or backwards",
-        "a reader left a committed record out, or received one again",
+        "a reader skipped a committed record, or received one again",
         ("poll_skip",),
         "By a reader beside the pipeline; other readers leave no trace in the topics.",
         jepsen="`poll-skip`, `nonmonotonic-poll`",
@@ -216,14 +216,14 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "29",
         "Hanging transaction",
-        "a partition holds a transaction open that no coordinator knows",
+        "a partition holds an open transaction that no coordinator knows",
         ("hanging",),
         apache="kafka-transactions.sh",
     ),
     Anomaly(
         "30",
         "LSO stall",
-        "the last stable offset stands for longer than a transaction may",
+        "the last stable offset stands still longer than a transaction may stay open",
         ("lso_stall",),
     ),
     Anomaly(
@@ -245,7 +245,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "33",
         "Unknown outcome resolved",
-        "what a client did not hear is settled by the log; information",
+        "the log settles what a client was not told; information",
         ("unknown_outcome",),
         jepsen="`:info`",
     ),

@@ -37,7 +37,11 @@ def covered(ledger: Ledger) -> int:
 
 def says(count: int, records: int) -> str:
     return amount(
-        count, records, "partitions", "has a last stable offset that stalls", "have one that stalls"
+        count,
+        records,
+        "partitions",
+        "has a stalled last stable offset",
+        "have a stalled last stable offset",
     )
 
 
