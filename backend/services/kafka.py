@@ -168,7 +168,7 @@ class EmbeddedKafka:
             return f"broker {node.node} reaches its peers again"
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
-            return f"broker {node.node} (process {process.pid}) goes on"
+            return f"broker {node.node} (process {process.pid}) continues"
         self.start_node(node)
         self.wait_ready(node)
         return f"broker {node.node} is back" + (

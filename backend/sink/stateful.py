@@ -256,7 +256,7 @@ class BatchWriter(TransactionWriter):
             if self.batches.sum and self.batches.sum != total:
                 raise CheckpointMismatch(
                     f"Batch {batch} of {self.task.where} is in the sink with other records than it"
-                    " makes now: the checkpoint was put back by one batch, or the stage is not"
+                    " makes now: the checkpoint was rolled back by one batch, or the stage is not"
                     f" deterministic. {REMEDY}"
                 )
         self.task.flush()

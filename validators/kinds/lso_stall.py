@@ -70,5 +70,5 @@ def _why(each: OpenTransaction) -> str:
     return (
         f"The last stable offset stands at {each.start_offset:,} for {each.age_ms / 1000:,.0f} s:"
         f" {each.name} (producer {each.producer_id}) holds it, and {each.withheld - each.records:,}"
-        " records of others wait behind it."
+        " records of other producers wait behind it."
     )

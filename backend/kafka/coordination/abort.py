@@ -88,7 +88,7 @@ class AbortPlan:
                 f"The last stable offset stays at {self.bounds.lso:,}, where an earlier transaction"
                 " is open"
             )
-        return f"{moves}; {_records(self.released)} of others wait behind it."
+        return f"{moves}; {_records(self.released)} of other producers wait behind it."
 
     @property
     def means(self) -> str:

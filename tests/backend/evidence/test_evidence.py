@@ -304,10 +304,10 @@ FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "findings.csv").write_text("kind\n"),
         "findings.csv: it is not what findings.parquet gives.",
     ),
-    "rows": (_fewer_rows, "findings.parquet: its rows are not those that are found again."),
+    "rows": (_fewer_rows, "findings.parquet: its rows differ from those found again."),
     "rows, both files": (
         _all_findings_gone,
-        "findings.parquet: its rows are not those that are found again.",
+        "findings.parquet: its rows differ from those found again.",
     ),
     "contract's guarantee": (
         _rewrite("contract.yaml", "source:", "guarantee: at_least_once\nsource:"),
@@ -631,8 +631,8 @@ def test_evidence_that_an_earlier_version_wrote_still_verifies(
 def test_two_reports_that_differ_say_where(
     broken: tuple[Path, Report], healthy: tuple[Path, Report]
 ) -> None:
-    """Story: the same readings are judged otherwise. Each field that differs is named, the verdict
-    first."""
+    """Story: the same readings are judged differently. Each field that differs is named, the
+    verdict first."""
 
     def told(said: Report, found: Report) -> list[str]:
         return report_contradictions(f"{said.to_json()}\n", said, found)

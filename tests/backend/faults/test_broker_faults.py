@@ -32,7 +32,7 @@ RECORDS, PER_TRANSACTION = 1_200, 200
 RUN_S = 240
 SAYS = {
     "kill": ("was killed", "is back"),
-    "pause": ("was stopped", "goes on"),
+    "pause": ("was stopped", "continues"),
     "isolate": ("was cut off from its peers", "reaches its peers again"),
 }
 """When it strikes, and when it is healed."""

@@ -112,7 +112,7 @@ def test_a_run_whose_offsets_were_moved_refuses_or_says_what_came_of_it(
         assert done.report.verdict is Outcome.VIOLATED and done.run.error is None
     else:
         says = (
-            "left it at 500: somebody moved it back, and going on would repeat offsets 250 to 499"
+            "left it at 500: somebody moved it back, and continuing would repeat offsets 250 to 499"
         )
         assert says in str(done.run.error) and set(got.values()) == {1}
         # What it refused to go on with is not lost: it waits.

@@ -55,7 +55,7 @@ def test_a_request_that_is_never_made_cannot_be_hurt(request_: str) -> None:
     fault = f"network@transaction=2,request={request_}"
     assert make_plan({"faults": [fault]}).faults == (fault,)
     with pytest.raises(
-        UsageError, match=f"{fault} strikes transactions, and at_least_once has none"
+        UsageError, match=f"{fault} strikes transactions, but at_least_once has none"
     ):
         make_plan({"faults": [fault], "guarantee": "at_least_once"})
 

@@ -64,7 +64,7 @@ def test_a_decision_is_kept_with_all_that_it_says(open_history: Open) -> None:
             {"kind": "duplicate", "until": LATER, "comment": "why"},
             "No finding breaks",
         ),
-        (TWICE, Decision.WAIVE, {"kind": "duplicate", "comment": "why"}, "last day"),
+        (TWICE, Decision.WAIVE, {"kind": "duplicate", "comment": "why"}, "last valid day"),
         (
             TWICE,
             Decision.WAIVE,

@@ -39,7 +39,7 @@ def test_a_hanging_transaction_is_aborted_and_its_partition_flows_again(
         re.search(r"1 record \(\d+ bytes as stored\) at offsets 0 to 0", plan.lost)
         and str(GHOST) in plan.lost
     )
-    assert "moves from 0 to 3 or beyond; 2 records of others wait behind it" in plan.gained
+    assert "moves from 0 to 3 or beyond; 2 records of other producers wait behind it" in plan.gained
     assert fetch_bounds(Address(bootstrap), topic).partitions == (PartitionBounds(0, 0, 0, 3),), (
         "a plan changes nothing"
     )

@@ -28,8 +28,8 @@ NewTopic = Callable[..., str]
 def test_an_open_transaction_is_named_with_what_it_withholds(
     bootstrap: str, new_topic: NewTopic
 ) -> None:
-    """One transaction is open, and four records of others wait behind its two. The other partition
-    is free."""
+    """One transaction is open, and four records of other producers wait behind its two. The other
+    partition is free."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A1 A+ B2 n3 A1 A+")

@@ -295,7 +295,7 @@ def test_bounds_that_the_log_does_not_reach_are_an_error(
     topic = new_topic()
     Writer(bootstrap, topic).write("n3")
     monkeypatch.setattr(rawlog, "FAILOVER_TIMEOUT_S", 1.0)
-    with pytest.raises(ClusterError, match="gave nothing from offset 3 on"):
+    with pytest.raises(ClusterError, match="returned nothing from offset 3 on"):
         scan(Address(bootstrap), topic, Bounds(topic, (PartitionBounds(0, 0, 9, 9),)))
     with pytest.raises(ClusterError, match="became shorter than offset 7"):
         scan(Address(bootstrap), topic, Bounds(topic, (PartitionBounds(0, 7, 9, 9),)))

@@ -143,7 +143,7 @@ def test_a_hole_is_a_row(bootstrap: str, new_topic: NewTopic) -> None:
     )
     rows = read_window(Address(bootstrap), topic, 0, 0, 10, bounds, thinned)
     assert [row.fate for row in rows] == [Fate.COMMITTED, Fate.COMMITTED, Fate.GONE, Fate.GONE]
-    assert rows[2].why == "Nothing is here any more: compacted or deleted."
+    assert rows[2].why == "Nothing is left here: it was compacted or deleted."
     assert rows[3].delivered and "one of them is wrong" in rows[3].why, (
         "a record where the headers prove a hole"
     )

@@ -143,9 +143,7 @@ def test_what_differs_from_the_table_is_a_surprise() -> None:
     assert surprises(repeats, {Damage.DUPLICATES: 200}, *holds, "it fired") == []
     too_much = {Damage.DUPLICATES: 200, Damage.GAPS: 7}
     violated = (Outcome.VIOLATED, "7 are missing", None)
-    assert surprises(repeats, too_much, *violated, "it fired") == [
-        "7 gaps, where none were expected"
-    ]
+    assert surprises(repeats, too_much, *violated, "it fired") == ["7 gaps, but none were expected"]
     assert surprises(repeats, {}, *holds, "it fired") == ["no duplicates, which were expected"]
     assert surprises(repeats, {Damage.DUPLICATES: 200}, *holds, None) == [
         "nothing shows that the fault fired"
@@ -179,13 +177,13 @@ def test_a_refusal_must_come_where_it_is_expected() -> None:
     )
     assert surprises(
         moved, {Damage.GAPS: 300}, Outcome.VIOLATED, "", "somebody moved it", "it fired"
-    ) == ["300 gaps, where none were expected"]
+    ) == ["300 gaps, but none were expected"]
     assert surprises(moved, {}, Outcome.HOLDS, "as promised", None, "it fired") == [
-        "the sink went on, where it should have refused to"
+        "the sink continued, although it should have refused to"
     ]
     repeated = {Damage.DUPLICATES: 1}
     assert surprises(moved, repeated, Outcome.VIOLATED, "", "somebody moved it", "it fired") == [
-        "1 duplicates, where none were expected"
+        "1 duplicates, but none were expected"
     ]
 
 
@@ -216,7 +214,7 @@ def test_results_answer_only_the_cells_they_were_made_for(tmp_path: Path) -> Non
     assert read_results(settings) == made
     assert kept(settings, cells(["guarantee=exactly_once"])) == made[:1]
     path.write_text("{")
-    with pytest.raises(UsageError, match="Delete it and run the matrix anew"):
+    with pytest.raises(UsageError, match="Delete it and run the matrix again"):
         read_results(settings)
 
 
@@ -238,9 +236,7 @@ def test_a_matrix_is_shown_with_its_surprises_and_proofs() -> None:
     shown = [
         result("exactly_once", "none"),
         result("exactly_once", "abort", {"hidden": 400}),
-        result(
-            "at_least_once", "none", {"duplicates": 3}, "3 duplicates, where none were expected"
-        ),
+        result("at_least_once", "none", {"duplicates": 3}, "3 duplicates, but none were expected"),
         result("at_least_once", "abort", {"duplicates": 100}),
     ]
     assert summary(shown) == "3 of 4 cells agree with what theory expects; 1 is a surprise (24 s)."
@@ -249,11 +245,11 @@ def test_a_matrix_is_shown_with_its_surprises_and_proofs() -> None:
     assert "not tried" not in table
     assert "| `none`: nothing goes wrong | exact | **3 duplicates (surprise)** |" in table
     assert (
-        "| `abort`: transactions fail by a draw of the seed | 400 hidden | 100 duplicates |"
+        "| `abort`: transactions fail at random, by the seed | 400 hidden | 100 duplicates |"
         in table
     )
     assert (
-        "- `at_least_once` under `none` (run squares-aaaaaa): 3 duplicates, where none were"
+        "- `at_least_once` under `none` (run squares-aaaaaa): 3 duplicates, but none were"
         " expected" in table
     )
     page = _Cells()

@@ -121,7 +121,7 @@ def test_a_killed_run_is_resumed_exactly_once(
     process, run = endless
     history = History(settings)
     code, told = call(settings, "resume", run.id)
-    assert code == 64 and "is being worked on by another process" in told
+    assert code == 64 and "is in use by another process" in told
     process.kill()
     process.wait()
     assert not history.get(run.id).alive

@@ -213,9 +213,7 @@ def test_a_killed_spark_server_is_followed_by_another(
                 psutil.Process(pid).kill()
             wait_until(lambda: endless.run.state is State.FAILED, WAIT_S, "the run's failure")
 
-    with pytest.raises(
-        SparkError, match="The Spark server has ended, or cannot be reached any more"
-    ):
+    with pytest.raises(SparkError, match="The Spark server has ended or can no longer be reached"):
         kill_it_on_the_way()
     second.start()
     with endless.going(replace(cluster, spark_remote=second.remote)):

@@ -231,7 +231,7 @@ def test_where_a_group_begins_is_said_once_and_a_bad_address_is_refused(tmp_path
     repeating it: it may hold a password."""
     url = f"sqlite:///{tmp_path / 'out.db'}"
     make_tables(url, TABLE, "run", {("numbers", 0): 7})
-    with pytest.raises(SinkError, match="Group run has begun already in sqlite"):
+    with pytest.raises(SinkError, match="Group run has already begun in sqlite"):
         make_tables(url, TABLE, "run", {("numbers", 0): 0})
     with connect_database(url).connect() as connection:
         assert connection.execute(select(OFFSETS.c.next_offset)).scalars().all() == [7]
@@ -328,9 +328,12 @@ def test_a_run_of_upserts_into_postgresql(
         ({"sink": {"dead_letters": True}}, "sink.dead_letters: a table has no dead letters"),
         (
             {"sink": {"url": "sqlite:///here.db"}},
-            "sink.url: name a file of SQLite by its whole path",
+            "sink.url: give the absolute path of a SQLite file",
         ),
-        ({"sink": {"url": "postgresql+psycopg://me:secret@host/name"}}, "so it holds no password"),
+        (
+            {"sink": {"url": "postgresql+psycopg://me:secret@host/name"}},
+            "so it must not hold a password",
+        ),
         (
             {"scenario": "squares", "sink": {"url": "sqlite:////here.db"}},
             "sink.url: squares writes topics",

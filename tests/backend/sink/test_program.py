@@ -137,7 +137,7 @@ def test_a_group_that_has_begun_is_left_where_it_is(
     producer.produce(topic, b"late", partition=1)
     assert producer.flush(10) == 0
     with pytest.raises(
-        ClusterError, match=rf"has begun already \({topic}-0 at 0, {topic}-1 at 0\)"
+        ClusterError, match=rf"has already begun \({topic}-0 at 0, {topic}-1 at 0\)"
     ):
         commit_floor(cluster, f"{topic}-run", topic, latest=True)
     assert cluster.committed(f"{topic}-run", topic) == {0: 0, 1: 0}

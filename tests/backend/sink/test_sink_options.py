@@ -57,7 +57,7 @@ def test_packs_lie_in_transactions(guarantee: str) -> None:
     """Story: somebody packs the lineage of a sink without transactions. It is refused, and the
     remedy is said."""
     with pytest.raises(
-        UsageError, match=f"which lies in transactions, and {guarantee} has none. Choose record."
+        UsageError, match=f"which needs transactions, but {guarantee} has none. Choose record."
     ):
         SinkOptions.parse({**GIVEN, "lineage": "packed", "guarantee": guarantee})
 

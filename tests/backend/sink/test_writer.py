@@ -405,28 +405,28 @@ MOVED = [
     (
         "rewound",
         10,
-        "left it at 20: somebody moved it back, and going on would repeat offsets 10 to 19",
+        "left it at 20: somebody moved it back, and continuing would repeat offsets 10 to 19",
         (10, 20),
         (),
     ),
     (
         "rewound",
         20,
-        "left it at 20: somebody moved it back, and going on would repeat offsets 10 to 19",
+        "left it at 20: somebody moved it back, and continuing would repeat offsets 10 to 19",
         (),
         (),
     ),
     (
         "forwarded",
         10,
-        "left it at 20: somebody moved it forward, and going on would leave out offsets 20",
+        "left it at 20: somebody moved it forward, and continuing would leave out offsets 20",
         (),
         (20, 30),
     ),
     (
         "forwarded",
         20,
-        "left it at 20: somebody moved it forward, and going on would leave out offsets 20",
+        "left it at 20: somebody moved it forward, and continuing would leave out offsets 20",
         (),
         (20, 30),
     ),
@@ -506,7 +506,7 @@ def test_a_worker_of_an_earlier_generation_ends_before_it_writes(pipeline: Pipel
         next_generation(cluster, pipeline.source, pipeline.journal) for _start in range(2)
     )
     pipeline.task(0, 20, generation=str(second))
-    with pytest.raises(Fenced, match="stopped or started anew"):
+    with pytest.raises(Fenced, match="stopped or restarted"):
         pipeline.task(20, 40, generation=str(first))
     assert pipeline.sunk() == numbers(0, 20)
     pipeline.task(20, RECORDS, generation=str(second))
