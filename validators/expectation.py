@@ -160,13 +160,13 @@ ADVISORY: Mapping[str, str] = {
     ),
     "identity_change": "a transactional id may change its producer id and epoch",
     "aborted_volume": "aborted records are part of every transactional topic",
-    "interleaving": "Kafka never promised that a transaction's records stand together",
+    "interleaving": "Kafka never promised that a transaction's records are contiguous",
     "unknown_outcome": "the log settles what a client does not know",
     "hanging": (
-        "it withholds records and loses none, and what it withholds is pending, which never holds"
+        "it withholds records but loses none; what it withholds is pending and not judged yet"
     ),
     "lso_stall": (
-        "it withholds records and loses none, and what it withholds is pending, which never holds"
+        "it withholds records but loses none; what it withholds is pending and not judged yet"
     ),
     "unstable_offsets": "it delays consumers and loses no record",
     "movement": "growing topics are judged up to a cut, and the rest is not judged yet",

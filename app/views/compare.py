@@ -129,7 +129,11 @@ def overview(seen: Snapshot, place: CompareState, live: bool) -> export.Chart:
     hidden = len(seen.bounds.partitions) - len(bounds.partitions)
     st.caption(
         f"Bounds taken {seen.taken_at:%H:%M:%S} UTC, "
-        + ("again every 2 s while the run goes on. " if live else "kept until you take new ones. ")
+        + (
+            "again every 2 s while the run continues. "
+            if live
+            else "kept until you take new ones. "
+        )
         + f"{wording.bin_sentence(width)} ◇ shown below · ┃ LSO, where something is withheld"
         + (f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else "")
     )

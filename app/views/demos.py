@@ -128,8 +128,8 @@ def page() -> None:
         found = opened()
     with left:
         st.caption(
-            "One click starts a story: real runs on a real Kafka, told in plain words while they"
-            " happen."
+            "One click starts a story: real runs on a real Kafka, explained in plain words while"
+            " they happen."
         )
         for told in STORIES:
             card(told, found is not None and told is found[0])

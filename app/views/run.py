@@ -55,8 +55,7 @@ def form() -> None:
                 step=10_000,
                 key="plan_records",
                 help=(
-                    "How many integers are written to the source. A run that goes on until stopped"
-                    " ignores it."
+                    "How many integers are written to the source. “Run until stopped” ignores it."
                 ),
             ),
             "partitions": left.number_input(

@@ -262,7 +262,7 @@ def timeline(
         + ". Times are UTC: from the first record's timestamp, which its producer sets, to the"
         " marker's. "
         + f"Bounds taken {seen.taken_at:%H:%M:%S} UTC"
-        + (", again every 2 s while the run goes on." if live else ".")
+        + (", again every 2 s while the run continues." if live else ".")
     )
     if len(shown) == fitting:
         return figure

@@ -419,7 +419,7 @@ TABLE: tuple[Trouble, ...] = (
         *("", *_NO_TRANSACTIONS),
     ),
     _ghost(
-        *("offset", "a repeated offset arrives behind the next one, whose worker then fails"),
+        *("offset", "a repeated offset arrives after the next one, whose worker then fails"),
         *("", "duplicates", "duplicates", "duplicates", "duplicates"),
         faults=["error@transaction=3,step=committed"],
     ),

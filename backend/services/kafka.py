@@ -234,8 +234,8 @@ class EmbeddedKafka:
                 if not line.startswith("\tat ")
             ]
             raise SetupError(
-                f"The storage of the embedded Kafka in {self.folder} cannot be used. If it is of"
-                " another version or size of cluster, delete that folder. Kafka said:"
+                f"The storage of the embedded Kafka in {self.folder} cannot be used. If it belongs"
+                " to another version or cluster size, delete that folder. Kafka said:"
                 f" {' '.join(told)[:800]}"
             )
 

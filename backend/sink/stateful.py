@@ -181,7 +181,7 @@ class BatchPosition(GroupPosition):
             self.is_moved(Position(0, answer.offset))
         if query and query != self.query:
             raise CheckpointMismatch(
-                f"{self.task.where}: batches up to {answer.offset - 1} in the sink are of query"
+                f"{self.task.where}: batches up to {answer.offset - 1} in the sink belong to query"
                 f" {query}, but this is query {self.query}: its checkpoint, which holds the state,"
                 f" was deleted or replaced. {REMEDY}"
             )

@@ -50,7 +50,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "3",
         "Lost tail",
-        "a gap behind the last committed output of its partition",
+        "a gap after the last committed output of its partition",
         ("gap",),
         jepsen="`unseen`",
     ),
@@ -117,9 +117,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
         "records of two transactions before one marker, or a marker against the journal",
         ("wrong_attribution",),
     ),
-    Anomaly(
-        "14", "Late append", "records of a transaction behind its own marker", ("late_append",)
-    ),
+    Anomaly("14", "Late append", "records of a transaction after its own marker", ("late_append",)),
     Anomaly(
         "15",
         "Precommitted read",
@@ -138,7 +136,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "17",
         "Interleaving (G0)",
-        "records of others between those of one transaction; information",
+        "records of other transactions between those of one; information",
         ("interleaving",),
         jepsen="`int-send-skip`, allowed",
     ),
@@ -196,14 +194,14 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "26",
         "Zombie write",
-        "a lower epoch behind a higher one, or two transactional ids at one source partition",
+        "a lower epoch after a higher one, or two transactional ids at one source partition",
         ("zombie_write",),
         apache="fencing tests, by exceptions",
     ),
     Anomaly(
         "27",
         "Sequence hole or overlap",
-        "a producer's sequences do not follow one another",
+        "a producer's sequence numbers do not follow one another",
         ("sequence_hole",),
     ),
     Anomaly(
