@@ -76,7 +76,7 @@ def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[
 
 
 def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
-    """Story: hidden records are no damage, damage that was expected is no surprise, and no two look
+    """Story: hidden records are not damage, expected damage is not a surprise, and no two look
     alike."""
     assert [cells.kind(one) for one in EVERY] == ["exact", "exact", "damaged", "surprise"]
     assert set(cells.SYMBOLS) == set(cells.MEANINGS) == set(CELL_COLOURS)

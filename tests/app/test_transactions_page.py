@@ -175,7 +175,7 @@ def test_no_transaction_at_all_is_said(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
     """Story: one topic is empty, another was written without transactions, a third does not exist.
-    Each is said."""
+    The page reports each."""
     assert at_home.home
     app = open_page("transactions", topic=new_topic())
     assert not app.exception

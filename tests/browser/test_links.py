@@ -83,8 +83,8 @@ def test_the_matrix_says_how_to_run_more_of_it(address: str, window: Page, matri
 
 
 def test_two_people_look_at_one_topic(address: str, browser: Browser, finished: Finished) -> None:
-    """Story: two people look at the same topic at the same time, each somewhere else. Neither moves
-    the other, and a link from one opens the same in the window of the other."""
+    """Story: two people look at the same topic at the same time, at different places. Neither moves
+    the other, and a link from one opens the same view in the other's window."""
     link = f"{address}/compare?topic={finished.sink}"
     first, second = (browser.new_context().new_page() for _ in range(2))
     first.goto(f"{link}&partition=0&offset=3")

@@ -143,7 +143,7 @@ def _changed(entries: list[Signoff], at: int, **fields: object) -> list[Signoff]
 
 def test_what_is_changed_exchanged_or_taken_out_breaks_the_chain(open_history: Open) -> None:
     """Story: somebody who may do everything with the database changes history. The first wrong
-    entry is named, even where its own hash was made anew."""
+    entry is named, even where its own hash was computed again."""
     history = open_history()
     for number in range(4):
         sign(history, f"squares-{number}", [HELD], f"e{number}", Decision.REJECT, "Grace Hopper")

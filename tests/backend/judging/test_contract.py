@@ -143,7 +143,7 @@ def test_a_mistake_is_told_with_its_line(text: str, says: str, tmp_path: Path) -
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     """Story: a contract with mistakes in five fields, one of them misspelt, and two fields that
-    disagree. All are told, by line, and none that only follows from another."""
+    disagree. All are listed, by line, and none that only follows from another."""
     text = """guarantee: twice
 sorce: {topic: a}
 sink: {topic: a}
@@ -176,7 +176,7 @@ require: [order, offset_ahead]
 
 def test_a_field_that_is_missing_is_told_beside_another_unknown_one(tmp_path: Path) -> None:
     """Story: a side is missing, and a field of another name is there. Nothing was misspelt, so both
-    are told."""
+    are listed."""
     with pytest.raises(ContractError) as told:
         read_contract(written(tmp_path, "source: {topic: a}\ncolour: red\n"))
     assert [(one.line, one.field) for one in told.value.mistakes] == [(2, "colour"), (None, "sink")]

@@ -1,5 +1,5 @@
 """The matrix: what theory expects of every guarantee under every fault, and how a cell that differs
-is told."""
+is reported."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_exactly_once_is_expected_to_be_exact_under_every_fault() -> None:
 
 
 def test_what_drops_repeats_is_expected_to_be_exact() -> None:
-    """Story: at-least-once repeats, and something behind it drops what is repeated. Wherever that
-    is tried, nothing is excused either, and in most places there is something to drop."""
+    """Story: at-least-once repeats records, and a later step drops the repeats. Under every fault
+    it must be exact, and under most there is something to drop."""
     plain = {
         one.fault: one
         for one in cells(["guarantee=at_least_once"])
@@ -157,7 +157,7 @@ def test_what_differs_from_the_table_is_a_surprise() -> None:
 
 def test_a_verdict_must_agree_with_what_was_found() -> None:
     """Story: nothing fences a zombie of at_most_once; its duplicates are expected, and so is the
-    verdict they make. A verdict that holds all the same is a surprise."""
+    verdict they make. A verdict that holds anyway is a surprise."""
     zombie, found = cell("at_most_once", "zombie"), {Damage.DUPLICATES: 100}
     assert surprises(zombie, found, Outcome.VIOLATED, "100 inputs twice", None, "it fired") == []
     assert surprises(zombie, found, Outcome.HOLDS, "as promised", None, "it fired") == [
@@ -166,8 +166,8 @@ def test_a_verdict_must_agree_with_what_was_found() -> None:
 
 
 def test_a_refusal_must_come_where_it_is_expected() -> None:
-    """Story: the group's offset is moved. The sink must refuse to go on; what that leaves undone is
-    not lost, and no record may be repeated."""
+    """Story: the group's offset is moved. The sink must refuse to continue. What it leaves
+    unprocessed is not lost, and no record may be repeated."""
     moved = cell("exactly_once", "offsets-rewound")
     assert (
         surprises(
@@ -201,8 +201,8 @@ def test_a_ghost_proves_itself_only_in_the_next_transaction() -> None:
 
 
 def test_results_answer_only_the_cells_they_were_made_for(tmp_path: Path) -> None:
-    """Story: a matrix goes on after the table has changed. The cells that are planned as they were
-    are kept."""
+    """Story: a matrix is resumed after the table has changed. Cells with an unchanged plan are
+    kept."""
     settings = read_settings(home=tmp_path)
     made = [
         result("exactly_once", "none"),
@@ -302,7 +302,7 @@ def test_a_fault_that_never_fires_and_damage_that_is_missing_are_surprises(
     settings: Settings, cluster: Services
 ) -> None:
     """Story: the fault waits for a transaction that never comes. The run is exact, and its cell is
-    a surprise; the run stays, to be looked at."""
+    a surprise; the run is kept for inspection."""
     repeats = cell("at_least_once", "crash-produced")
     never = replace(repeats, plan={**repeats.plan, "faults": ["crash@transaction=99"]})
     seen: list[Result] = []

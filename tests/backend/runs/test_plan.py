@@ -39,8 +39,8 @@ def test_every_fault_that_a_form_offers_is_one_that_a_plan_takes() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
-    """Story: a fault is said with every key. Its text leaves out what is the default, and means the
-    same fault."""
+    """Story: a fault is given with every key. Its text omits the defaults, and means the same
+    fault."""
     chosen = {key.name: key.words[-1] if key.words else str(key.least + 1) for key in kind.keys}
     fault = parse_fault(
         f"{kind.name}@{','.join(f'{name}={value}' for name, value in chosen.items())}"

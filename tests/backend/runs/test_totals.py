@@ -1,5 +1,5 @@
-"""The stateful stage: running totals whose outputs are committed once, whoever is killed and
-whatever is replayed."""
+"""The stateful stage: running totals whose outputs are committed once, whatever is killed or
+replayed."""
 
 from __future__ import annotations
 

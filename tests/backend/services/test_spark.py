@@ -1,4 +1,4 @@
-"""Reaching the Spark Connect server, or being told soon that it is not there."""
+"""Reaching the Spark Connect server, or failing quickly if it is not there."""
 
 from __future__ import annotations
 

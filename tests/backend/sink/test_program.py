@@ -64,7 +64,7 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
     """Story: somebody copies the program out of the README, puts in words of their own, and asks
     for a crash: each worker is killed -9 in its second transaction, with all of its records in the
     log. A plain read_committed consumer still gets every record once, in order. More records come.
-    The program goes on without a fault, from the wheel, in an environment with the core
+    The program continues without a fault, from the wheel, in an environment with the core
     dependencies and Spark Connect's alone."""
     quiet, loud, journal = new_topic(PARTITIONS), new_topic(PARTITIONS), new_topic(1)
     monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
@@ -128,7 +128,7 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
 def test_a_group_that_has_begun_is_left_where_it_is(
     bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: `floor` is said twice, the second time after records came and for the end of the
+    """Story: `floor` is called twice, the second time after records came and for the end of the
     topic. The second one is refused and moves nothing. A topic that does not exist is refused by
     its name."""
     topic, cluster = new_topic(2), Cluster(Address(bootstrap))
