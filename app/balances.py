@@ -52,8 +52,8 @@ def totals(settings: Settings, run: Run) -> None:
         table, hide_index=True, column_config=amounts, alt="The current total of every account"
     )
     st.caption(
-        "Should be: each payment counted once, by its id. A difference comes from payments that"
-        " came twice."
+        "Should be: each payment counted once, by its id. A difference means that payments arrived"
+        " twice."
     )
 
 

@@ -14,7 +14,7 @@ SYMBOLS: Mapping[str, str] = {EXACT: "✓", DAMAGED: "▲", REFUSED: "■", SURP
 MEANINGS: Mapping[str, str] = {
     EXACT: "each input committed once",
     DAMAGED: "damaged, as theory expects",
-    REFUSED: "the sink refused to go on, as it should; the rest is not processed",
+    REFUSED: "the sink refused to continue, as it should; the rest is not processed",
     SURPRISE: "not what theory expects",
 }
 TITLES: Mapping[str, str] = {trouble.name: trouble.title for trouble in TABLE}

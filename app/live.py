@@ -35,7 +35,7 @@ def progress(run: Run) -> None:
         st.caption(wording.plain(f"Offsets that each stage has processed: {' · '.join(done)}"))
     if effects := side_effects(run.progress):
         st.caption(
-            f"{effects.capitalize()}. A replay does them again; the outputs are committed once."
+            f"{effects.capitalize()}. A replay repeats them; the outputs are committed once."
         )
 
 
@@ -52,7 +52,8 @@ def figures(run: Run) -> None:
         delta_arrow="off",
         border=True,
         height="stretch",
-        help="Inputs whose outputs are committed: the offsets that the transactions carry.",
+        help="Inputs whose outputs are committed, counted by the offsets that the transactions"
+        " carry.",
     )
     fenced = seen.fenced
     columns[1].metric(
@@ -64,9 +65,9 @@ def figures(run: Run) -> None:
         border=True,
         height="stretch",
         help=(
-            "Committed, and below it aborted, as the journal declares them; fenced ones were taken"
-            " over by another producer. A killed worker declares nothing: its transaction is"
-            " missing here."
+            "Committed transactions, and below them aborted ones, as the journal declares them."
+            " Fenced ones were taken over by another producer. A killed worker declares nothing, so"
+            " its transaction is missing here."
         ),
     )
     sides = [parse_fault(fault).kind.side for fault in run.plan.get("faults", ())]
@@ -86,7 +87,7 @@ def figures(run: Run) -> None:
         border=True,
         height="stretch",
         help=(
-            f"{wording.plain(wording.faults_sentence(run))}. One of the worker strikes every source"
+            f"{wording.plain(wording.faults_sentence(run))}. A worker fault strikes every source"
             " partition once."
         ),
     )
@@ -109,7 +110,7 @@ def figures(run: Run) -> None:
             wording.duration(took),
             border=True,
             height="stretch",
-            help="From creation to the last word.",
+            help="From its creation to its end.",
         )
 
 

@@ -114,7 +114,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
         placeholder="2026-01-31 12:00:00",
         key="time",
         on_change=time_chosen,
-        help="The search begins at the first record of that time or later.",
+        help="The search begins at the first record with that timestamp or a later one.",
     )
     hints = {"key": "Key contains", "value": "Value contains", "header": "Header contains"}
     for column, (name, label) in zip(columns[3:], hints.items(), strict=True):
@@ -124,7 +124,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
             max_chars=NEEDLE_CHARACTERS,
             on_change=changed,
             placeholder="name=value" if name == "header" else "text or 0x…",
-            help="Text, in large or small letters, or bytes in hexadecimal after 0x."
+            help="Text in upper or lower case, or bytes in hexadecimal after 0x."
             + (" Each header is taken as name=value." if name == "header" else ""),
         )
     there = [fate for fate in DATA_FATES if seen.fates[fate] or fate in look.fates]
@@ -152,9 +152,9 @@ def outcome(look: TopicsState, first: int, found: Search) -> None:
                 args=(replace(look, offset=found.reached, time=None, record=None),),
             )
     if look.time is not None and first == found.end:
-        st.info("No record of this partition is of that time or later.")
+        st.info("No record in this partition has that timestamp or a later one.")
     elif not found.rows:
-        st.info("No record fits there. Markers and holes are no records; Compare shows them.")
+        st.info("No record matches there. Markers and holes are not records; Compare shows them.")
 
 
 def listing(look: TopicsState, found: Search, chosen: Row) -> None:
@@ -185,8 +185,8 @@ def listing(look: TopicsState, found: Search, chosen: Row) -> None:
             " new tab."
         )
         cut = (
-            f" Keys, values and headers are cut at {KEPT_BYTES_MAX:,} bytes; `size` has their whole"
-            " length."
+            f" Keys, values and headers are cut at {KEPT_BYTES_MAX:,} bytes; `size` gives their"
+            " full length."
         )
         export.offer(
             look.topic, f"{look.topic}-{look.partition}-{found.first}", found.rows, note=cut
@@ -269,7 +269,7 @@ def tail(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
             on_change=chosen,
             required=True,
         )
-        st.toggle("Pause", key="paused", help="What is shown stays as it is.")
+        st.toggle("Pause", key="paused", help="Stops the refresh; the rows shown stay.")
     paused = st.session_state["paused"]
     st.fragment(newest, run_every=None if paused else TAIL_S)(
         kafka, seen.bounds.topic, look.level, paused
@@ -294,8 +294,7 @@ def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
     withheld = seen.fates[Fate.PENDING]
     st.markdown(
         f"The newest {wording.count(len(rows), 'record')} that a {wording.plain(ISOLATION[level])}"
-        f" consumer gets, of every partition, by timestamp. Looked at {seen.taken_at:%H:%M:%S}"
-        " UTC, "
+        f" consumer gets, from all partitions, by timestamp. Read at {seen.taken_at:%H:%M:%S} UTC, "
         + ("**paused**." if paused else f"again every {TAIL_S:.0f} s.")
         + (
             f" {wording.count(withheld, 'offset')} at or above the LSO: withheld from this level."

@@ -77,9 +77,7 @@ def said() -> Iterator[None]:
 
 
 def _title(error: TopicproofError) -> str:
-    return (
-        "Kafka could not be asked" if isinstance(error, ClusterError) else "That could not be done"
-    )
+    return "The request to Kafka failed" if isinstance(error, ClusterError) else "That did not work"
 
 
 def settings() -> Settings:

@@ -45,7 +45,7 @@ def evidence(settings: Settings, run: Run) -> None:
         st.markdown("**Evidence**")
         digest = evidence_hash(run.folder(settings))
         if digest is None:
-            st.caption("It was judged before evidence was kept whole: there is only report.json.")
+            st.caption("It was judged by an older version, which kept only report.json.")
             return
         st.markdown(
             "Report, page, JUnit, findings, readings and plan, each with its hash. "
@@ -53,7 +53,7 @@ def evidence(settings: Settings, run: Run) -> None:
         )
         with st.container(horizontal=True, vertical_alignment="bottom"):
             payloads = st.selectbox(
-                "What records said",
+                "Keys and values",
                 list(Payloads),
                 format_func=lambda one: PAYLOAD_WORDS[one],
                 width=420,
@@ -81,14 +81,14 @@ def signing(settings: Settings, run: Run) -> None:
         if damaged is not None:
             st.error(
                 f"Entry {damaged} of the sign-offs is not what was entered. Somebody changed the"
-                " database; decisions from there on prove nothing.",
+                " database; this decision and all later ones prove nothing.",
                 title="The chain of sign-offs is broken",
                 icon=":material/link_off:",
             )
         for one in reversed(mine):
             st.markdown(f"- {_entry(one, digest)}")
         if run.alive or digest is None:
-            st.caption("It can be signed when the run has ended and its evidence is there.")
+            st.caption("It can be signed once the run has ended and its evidence exists.")
             return
         with st.expander("Decide", icon=":material/draw:", expanded=not mine):
             _form(settings, run)
@@ -110,7 +110,7 @@ def _form(settings: Settings, run: Run) -> None:
     kinds = list(dict.fromkeys(one.kind for one in breaking(*reports)))
     if kinds:
         named = ", ".join(wording.KIND_TITLES.get(kind, kind) for kind in kinds)
-        st.caption(f"To accept this verdict, waive first what breaks it: {wording.plain(named)}.")
+        st.caption(f"To accept this verdict, first waive what breaks it: {wording.plain(named)}.")
     elif any(one.verdict is Outcome.UNKNOWN for one in reports):
         st.caption("To accept a verdict that is UNKNOWN, say why in the comment.")
     choices = [one for one in Decision if one is not Decision.WAIVE or kinds]
@@ -124,7 +124,7 @@ def _form(settings: Settings, run: Run) -> None:
     )
     with st.form(f"sign_{run.id}", border=False):
         name = st.text_input(
-            "Your name", help="Nobody is asked for a password: it is what you say it is."
+            "Your name", help="There is no password: the name is taken as you enter it."
         )
         comment = st.text_area("Comment", height=80)
         kind = until = None
@@ -140,8 +140,8 @@ def _form(settings: Settings, run: Run) -> None:
                 signed, digest = signable(settings, run)
                 if decision is Decision.ACCEPT:
                     with st.spinner(
-                        "The chain tests itself: what is injected into copies of the readings is"
-                        " caught."
+                        "The judge tests itself: faults are injected into copies of the readings"
+                        " and must be caught."
                     ):
                         before_signoff(settings, run.folder(settings), comment)
                 sign(

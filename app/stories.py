@@ -48,8 +48,7 @@ _JUDGING = (
     " and compared with the source, with the log's markers and with what the pipeline declared."
 )
 _BROKEN = (
-    "This time the story broke off before there was a verdict. What went wrong is said below; start"
-    " it again."
+    "This time the story stopped before it had a verdict. The error is shown below; start it again."
 )
 
 STORIES: tuple[Story, ...] = (
@@ -76,11 +75,11 @@ STORIES: tuple[Story, ...] = (
                 {**_SMALL, "abort_probability": 0.4},
             ),
         ),
-        "Two of five transactions are aborted on purpose after their records were sent, and tried"
-        " again. What they wrote stays in the topic for ever; an abort marker behind it says that"
-        " it does not count.",
+        "Two of five transactions are aborted on purpose after their records are sent, and are"
+        " tried again. Their records stay in the topic; an abort marker after them says that they"
+        " do not count.",
         "In Compare, the orange stretches with a cross are aborted. A read_uncommitted consumer"
-        " gets them, and then what replaced them; a read_committed one gets each output once.",
+        " gets them, and then their replacements; a read_committed consumer gets each output once.",
     ),
     Story(
         "crash",
@@ -97,9 +96,9 @@ STORIES: tuple[Story, ...] = (
         "In both runs the worker is killed with SIGKILL in the second transaction of every"
         " partition, when its records are in the log and its offset is not committed. Spark starts"
         " the task again.",
-        "At least once, the records of the killed workers stand in the topic twice, and every"
-        " consumer gets both: allowed, and shown. Exactly once, the first copy is aborted when the"
-        " next worker takes over, and nobody who reads committed ever gets it.",
+        "With at-least-once, the killed workers' records are in the topic twice, and every"
+        " consumer gets both copies: this is allowed, and shown. With exactly-once, the first copy"
+        " is aborted when the next worker takes over, and no read_committed consumer ever gets it.",
     ),
     Story(
         "zombie",
@@ -108,15 +107,15 @@ STORIES: tuple[Story, ...] = (
         ":material/skull:",
         (Part("exactly once, with a zombie", {**_SMALL, "faults": ("zombie@transaction=2",)}),),
         "A worker is stopped in the middle of its transaction. A successor takes over its"
-        " transactional id, which raises the producer's epoch. Then the first one is woken, and"
-        " goes on as if nothing had happened.",
-        "Kafka refuses the zombie: its epoch is too old. The transactions it had begun are aborted,"
-        " as the number of fenced ones says, and each input is committed once all the same.",
+        " transactional id, which raises the producer's epoch. Then the first worker wakes, and"
+        " continues as if nothing had happened.",
+        "Kafka refuses the zombie: its epoch is too old. The transactions it had begun are"
+        " aborted, as the number of fenced ones shows, and each input is still committed once.",
     ),
     Story(
         "hanging",
         "An open transaction freezes the last stable offset",
-        "Why do consumers stand still although records arrive?",
+        "Why do consumers stall although records arrive?",
         ":material/ac_unit:",
         (
             Part(
@@ -127,9 +126,9 @@ STORIES: tuple[Story, ...] = (
         "A foreign producer leaves a transaction open in the sink. The last stable offset (LSO)"
         " cannot pass it: whatever is committed behind it is withheld from every read_committed"
         " consumer. The bar shows how much.",
-        "The open transaction was ended, the LSO moved on, and all that was withheld was delivered,"
-        " in order. The foreign records are aborted; Transactions shows whose they were and how"
-        " long they stood in the way.",
+        "The open transaction was ended, the LSO moved on, and all that was withheld was"
+        " delivered, in order. The foreign records are aborted; Transactions shows who wrote them"
+        " and how long they blocked consumers.",
     ),
 )
 
@@ -151,7 +150,7 @@ def steps(told: Story, runs: Sequence[Run]) -> list[Step]:
     counts."""
     broken = [run for run in runs if run.state in ENDED and run.verdict is None]
     way = (
-        Step("Start", "A process of its own starts each run. It goes on if you close this page."),
+        Step("Start", "Each run has its own process. It continues if you close this page."),
         Step("Fill", _FILLING),
         Step("Process", told.processing),
         Step("Judge", _JUDGING),

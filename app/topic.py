@@ -33,8 +33,7 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
         runs = session.runs(settings)
     if not names:
         st.info(
-            "This cluster has no topics yet. Start a run: its sink can be looked at while it"
-            " goes on."
+            "This cluster has no topics yet. Start a run: you can look at its sink while it runs."
         )
         st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
         st.stop()
@@ -71,8 +70,8 @@ def empty(seen: Snapshot) -> bool:
     """Whether the topic is empty; if so, shows a notice."""
     if not seen.bounds.offsets:
         st.info(
-            "There is nothing in this topic: HW and log start are the same in every partition. "
-            "Take new bounds once something was written.",
+            "This topic is empty: HW and log start are the same in every partition. Take new"
+            " bounds once something has been written.",
             title="Empty topic",
         )
     return not seen.bounds.offsets
@@ -116,7 +115,7 @@ def choose(
         on_click=session.look_again,
         args=(topic,),
         help=(
-            "Ask for log start, LSO and HW again, and read what has come since. Until then the page"
-            " stays as it is."
+            "Ask for log start, LSO and HW again, and read what has arrived since. Until then the"
+            " page stays as it is."
         ),
     )

@@ -133,7 +133,7 @@ def why(outcome: str, opened: OpenTransaction | None, reason: str | None) -> str
         return (
             ABORT_WORDS[reason]
             if reason is not None
-            else "not known: the coordinators’ log does not tell any more"
+            else "not known: the coordinators’ log no longer holds it"
         )
     return ""
 

@@ -65,7 +65,7 @@ def read_topic(
     if wanted is None or wanted in topics:
         return wanted or default, []
     return default, [
-        f"There is no topic {plain(wanted)} in this cluster. This is {plain(default)}."
+        f"There is no topic {plain(wanted)} in this cluster. Showing {plain(default)}."
     ]
 
 
@@ -89,7 +89,7 @@ def read_compare(
     record = _within(_number(params, "record", offset, notices), p, "Record", notices)
     level = params.get("level", BOTH)
     if level not in LEVELS:
-        notices.append(f"There is no level {plain(level)}. Both are shown.")
+        notices.append(f"There is no level {plain(level)}. Showing both.")
         level = BOTH
     return CompareState(
         bounds.topic, p.partition, offset, record, level, _fates(params, notices)
@@ -134,23 +134,23 @@ def read_transactions(
     partition = _number_or_none(params, "partition", notices)
     if partition is not None and partition not in {p.partition for p in bounds.partitions}:
         notices.append(
-            f"Topic {plain(bounds.topic)} has no partition {partition:,}. Every partition is shown."
+            f"Topic {plain(bounds.topic)} has no partition {partition:,}. Showing every partition."
         )
         partition = None
     producer = _number_or_none(params, "producer", notices)
     if producer is not None and not (found["producer_id"] == producer).any():
-        notices.append(f"No transaction here is of producer {producer}. Every producer is shown.")
+        notices.append(f"Producer {producer} has no transaction here. Showing every producer.")
         producer = None
     outcomes = []
     for text in filter(None, params.get("outcome", "").split(",")):
         if text.upper() in TRANSACTION_WORDS:
             outcomes.append(text.upper())
         else:
-            notices.append(f"There is no outcome {plain(text)}; it is left out.")
+            notices.append(f"There is no outcome {plain(text)}; it is ignored.")
     skip = _number(params, "skip", 0, notices)
     if skip and skip >= len(found):
         notices.append(
-            f"There are only {len(found):,} transactions, so {skip:,} cannot be left out."
+            f"There are only {len(found):,} transactions, so {skip:,} cannot be skipped."
         )
         skip = 0
     chosen = _chosen(params, found, notices)
@@ -219,12 +219,13 @@ def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState,
         offset = _within(offset, p, "Offset", notices)
     time = params.get("time")
     if time is not None and _time_ms(time) is None:
-        notices.append(f"{plain(time)} is no time such as 2026-01-31 12:00:00. It is left out.")
+        notices.append(f"{plain(time)} is not a time such as 2026-01-31 12:00:00. It is ignored.")
         time = None
     fates = _fates(params, notices)
     for fate in set(fates) - set(DATA_FATES):
         notices.append(
-            f"No record is {plain(str(fate).lower())}; Compare shows such offsets. It is left out."
+            f"No record is {plain(str(fate).lower())}; Compare shows such offsets. The filter is"
+            " ignored."
         )
     found = TopicsState(
         bounds.topic,
@@ -297,7 +298,7 @@ def _partition(
     wanted = _number(params, "partition", fallback, notices)
     if wanted not in by_number:
         notices.append(
-            f"Topic {plain(bounds.topic)} has no partition {wanted:,}. This is partition"
+            f"Topic {plain(bounds.topic)} has no partition {wanted:,}. Showing partition"
             f" {fallback}."
         )
     return by_number.get(wanted, by_number[fallback])
@@ -320,7 +321,7 @@ def _one_of(
     found = params.get(name, default)
     if found in known:
         return found
-    notices.append(f"There is no {name} {plain(found)}. This is {default}.")
+    notices.append(f"There is no {name} {plain(found)}. Showing {default}.")
     return default
 
 
@@ -347,7 +348,7 @@ def _number_or_none(params: Mapping[str, str], name: str, notices: list[str]) ->
     text = params.get(name)
     if text is None or _is_number(text):
         return None if text is None else int(text)
-    notices.append(f"{name} {plain(text)} is no number from 0 on. It is left out.")
+    notices.append(f"{name} {plain(text)} is not a number from 0 up. It is ignored.")
     return None
 
 
@@ -361,7 +362,7 @@ def _number(params: Mapping[str, str], name: str, default: int, notices: list[st
         return default
     if not _is_number(text):
         notices.append(
-            f"{name} {plain(text)} is no number from 0 on. {default:,} is taken instead."
+            f"{name} {plain(text)} is not a number from 0 up. {default:,} is used instead."
         )
         return default
     return int(text)
@@ -385,5 +386,5 @@ def _fates(params: Mapping[str, str], notices: list[str]) -> tuple[Fate, ...]:
         try:
             found.append(Fate(text.upper()))
         except ValueError:
-            notices.append(f"There is no fate {plain(text)}; it is left out.")
+            notices.append(f"There is no fate {plain(text)}; it is ignored.")
     return tuple(dict.fromkeys(found))

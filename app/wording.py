@@ -53,9 +53,7 @@ FATE_WORDS: Mapping[Fate, Word] = {
 TRANSACTION_WORDS: Mapping[str, Word] = {
     COMMITTED: FATE_WORDS[Fate.COMMITTED],
     ABORTED: FATE_WORDS[Fate.ABORTED],
-    OPEN: Word(
-        "open", "open", "◔", "yellow", "no marker yet: it holds back whatever comes after it"
-    ),
+    OPEN: Word("open", "open", "◔", "yellow", "no marker yet: it holds back everything after it"),
     UNEXPLAINED: FATE_WORDS[Fate.UNEXPLAINED],
 }
 
@@ -94,13 +92,13 @@ KIND_TITLES: Mapping[str, str] = {
     "reading_mismatch": "Readings against the log",
     "fate_split": "Transactions with two outcomes",
     "wrong_attribution": "Markers of another transaction",
-    "late_append": "Records behind their marker",
+    "late_append": "Records after their marker",
     "zombie_write": "Writes of replaced producers",
     "marker_accounting": "Markers that do not add up",
     "torn": "Transactions committed in part",
     "resurrected": "Records without their marker",
     "aborted_input": "Aborted inputs processed",
-    "circular_flow": "Transactions that read themselves",
+    "circular_flow": "Transactions that read their own output",
     "precommitted_read": "Records read too early",
     "poll_skip": "Records skipped by a reader",
     "wrong_value": "Wrong values",
@@ -111,7 +109,7 @@ KIND_TITLES: Mapping[str, str] = {
     "identity_change": "Changes of producer identity",
     "aborted_volume": "Aborted volume",
     "hanging": "Hanging transactions",
-    "lso_stall": "Last stable offset that stands still",
+    "lso_stall": "Last stable offset that stalls",
     "unstable_offsets": "Unstable offsets",
     "interleaving": "Interleaved transactions",
     "unknown_outcome": "Outcomes settled by the log",
@@ -137,7 +135,7 @@ STANDING_WORDS: Mapping[Standing, Word] = {
     Standing.REJECTED: Word("rejected", "rejected", ":material/block:", "red"),
     Standing.EXPIRED: Word(
         *("waiver expired", "waiver expired", ":material/event_busy:", "orange"),
-        "It was accepted by virtue of a waiver whose day is over.",
+        "It was accepted with a waiver that has expired.",
     ),
     Standing.CHANGED: Word(
         *("evidence changed", "evidence changed", ":material/difference:", "orange"),
@@ -176,7 +174,7 @@ def moment_of_ms(timestamp_ms: int | None) -> str:
             f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
         )
     except (OverflowError, ValueError, OSError):
-        return f"{timestamp_ms:,} ms, which is no date"
+        return f"{timestamp_ms:,} ms, which is not a date"
 
 
 def duration(seconds: float | None) -> str:
@@ -232,7 +230,7 @@ def run_state(run: Run) -> Word:
     """Describes the state of a run in a word."""
     if run.alive:
         word = "stopping" if run.stop_requested else str(run.state)
-        return Word(word, word, ":material/sync:", "blue", "its process is at work")
+        return Word(word, word, ":material/sync:", "blue", "its process is running")
     if run.state not in ENDED:
         return Word(
             "killed",
@@ -389,8 +387,8 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
     if one.hanging:
         return (
             f"No client and no coordinator will end it; an operator can: topicproof abort {topic}"
-            f" {one.partition} {one.start_offset} --bootstrap {bootstrap} says what would be lost,"
-            " and with --yes does it."
+            f" {one.partition} {one.start_offset} --bootstrap {bootstrap} shows what would be lost,"
+            " and with --yes aborts it."
         )
     if one.stuck:
         return (
@@ -399,8 +397,8 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
         )
     if one.state in PREPARED:
         return (
-            "Its end is decided and the markers are being written, which takes milliseconds. Take"
-            " new bounds."
+            "Its outcome is decided and the markers are being written, which takes milliseconds."
+            " Take new bounds."
         )
     if one.two_phase:
         return (
@@ -410,11 +408,11 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
     left_ms = (one.timeout_ms or 0) - one.age_ms
     if left_ms < 0:
         return (
-            "Its time is up: its coordinator aborts it at its next look, every 10 s unless"
+            "It has timed out: its coordinator aborts it at its next check, every 10 s unless"
             " configured otherwise."
         )
     return (
-        "Its producer may still end it. If that is dead, the coordinator aborts it in"
+        "Its producer may still end it. If the producer is dead, the coordinator aborts it in"
         f" {span(left_ms)}, and a new producer with the same transactional id aborts it at once."
     )
 
@@ -424,8 +422,8 @@ def search_sentence(found: Search) -> str:
     limits = {
         Stop.END: "that is the end of the partition",
         Stop.FOUND: f"it stopped because {count(len(found.rows), 'record')} were found",
-        Stop.OFFSETS: "it stopped because that is as much as one search reads",
-        Stop.BYTES: "it stopped because that is as many bytes as one search reads",
+        Stop.OFFSETS: "it stopped at the limit of offsets for one search",
+        Stop.BYTES: "it stopped at the limit of bytes for one search",
         Stop.TIME: "it stopped because its time was up",
     }
     scanned = found.reached - found.first
@@ -479,6 +477,6 @@ EXPOSED_WORDS = {False: "refused", True: "can reach the next transaction", None:
 """What happens to a producer's late requests, by `is_exposed`."""
 EXPOSED = (
     "A late request can reach the next transaction of a client that keeps its epoch (KAFKA-17754):"
-    " librdkafka, or Java before Kafka 4. It does no harm to a client that takes new epochs itself,"
+    " librdkafka, or Java before Kafka 4. It does not harm a client that takes new epochs itself,"
     " as the sink of this project does."
 )

@@ -126,8 +126,8 @@ def writable(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise SetupError(
-            f"The home folder {folder} cannot be written ({error.strerror}). "
-            "Set TOPICPROOF_HOME to a folder that you may write."
+            f"The home folder {folder} cannot be written ({error.strerror}). Set TOPICPROOF_HOME to"
+            " a folder that you can write to."
         ) from error
 
 

@@ -85,7 +85,7 @@ def _lines(path: Path, node: yaml.Node, place: Place = ()) -> Iterator[tuple[Pla
         for key, value in node.value:
             line = key.start_mark.line + 1
             if key.value in seen:
-                raise UsageError(f"{path}, line {line}: {key.value} is there twice. Keep one.")
+                raise UsageError(f"{path}, line {line}: {key.value} appears twice. Keep one.")
             seen.add(key.value)
             yield (*place, key.value), line
             yield from _lines(path, value, (*place, key.value))

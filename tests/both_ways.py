@@ -1,4 +1,4 @@
-"""The short way to what a ledger counts, beside the long one that looks at each record."""
+"""The fast path to a ledger's counts, compared with the full scan of each record."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def no_short_way() -> Iterator[None]:
 
 
 def assert_both_ways_count_the_same(ledger: Callable[[], Ledger]) -> None:
-    """`ledger` builds it anew each time, with evidence of its own."""
+    """`ledger` builds it again each time, with its own evidence."""
     short = ledger()
     with no_short_way():
         long = ledger()

@@ -89,11 +89,11 @@ def test_all_commands_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
             64,
             "a table is written exactly_once or at_least_once",
         ),
-        (["run", "table", "--url", "kassandra://here"], 64, "no address of a database"),
+        (["run", "table", "--url", "kassandra://here"], 64, "not a database address"),
         (
             ["run", "totals", "--duplicates", "restart", "--rate", "5"],
             64,
-            "goes to its end by itself. Remove rate.",
+            "always runs to its end. Remove rate.",
         ),
         (["run", "--brokers", "2"], 64, "the embedded Kafka has 1 or 3"),
         (["show", "squares-none"], 64, "There is no run squares-none. The history is empty."),

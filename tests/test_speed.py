@@ -1,5 +1,5 @@
-"""The benchmark of speed, on so few records that it says nothing about speed: only that it
-measures."""
+"""The benchmark of speed, on so few records that it shows only that it measures, not how fast
+anything is."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def imported(path: Path) -> Iterator[str]:
     ],
 )
 def test_imports_go_one_way(package: str, forbidden: set[str]) -> None:
-    """Story: app -> backend -> validators. Nobody looks back, and validators know neither Kafka nor
-    Streamlit."""
+    """Story: app -> backend -> validators. No import runs back, and validators know neither Kafka
+    nor Streamlit."""
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in (ROOT / package).rglob("*.py")
@@ -131,8 +131,8 @@ def arrows() -> Iterator[tuple[str, str]]:
 
 
 def test_rooms_import_only_what_stands_below_them() -> None:
-    """Story: somebody draws the structure. No arrow runs back up: the sink knows of no fault,
-    evidence of no judge."""
+    """Story: somebody draws the structure. No import runs back up: the sink knows no fault, and
+    evidence knows no judge."""
     wrong = [
         f"{source} imports {target}"
         for source, target in arrows()
@@ -261,7 +261,8 @@ def test_images_and_pins_agree() -> None:
     ids=lambda command: " ".join(command),
 )
 def test_the_tools_agree(command: list[str]) -> None:
-    """Story: linter, formatter, type checker and the Compose specification find nothing to say."""
+    """Story: linter, formatter, type checker and the Compose specification find nothing to
+    report."""
     answer = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,7 +1,7 @@
 """The sinks for PySpark programs: exactly-once into Kafka topics, behind stateful stages, and into
 database tables.
 
-Importing this loads no dashboard, no fault, no kafka-python and, until `DatabaseSink` is asked for,
+Importing this loads no dashboard, no fault, no kafka-python and, until `DatabaseSink` is used,
 no SQLAlchemy.
 """
 

@@ -124,12 +124,12 @@ PREMISES: Mapping[str, Premise] = {
     "outputs_alike": Premise(
         ("duplicate", "gap"),
         "Give each output a key or value of its own, or judge each sink by itself under `sinks:`.",
-        "nothing but the identity tells outputs apart",
+        "only the identity tells outputs apart",
     ),
     "key_spread": Premise(
         ("order",),
         "Partition the sink by key, or promise another order.",
-        "order is promised per key only then",
+        "order per key is promised only then",
     ),
     "source_removed": Premise(
         _MATCHED,
@@ -154,23 +154,23 @@ BY_CONTRACT: Mapping[str, str] = {
 looked for."""
 
 ADVISORY: Mapping[str, str] = {
-    "intruder": "who else may write to a topic is for its owner to say",
+    "intruder": "only a topic's owner knows which other producers may write to it",
     "sequence_hole": (
-        "the broker keeps sequences, and a hole in them loses no acknowledged record by itself"
+        "the broker keeps sequences, and a hole in them alone loses no acknowledged record"
     ),
     "identity_change": "a transactional id may change its producer id and epoch",
     "aborted_volume": "aborted records are part of every transactional topic",
-    "interleaving": "Kafka never promised that a transaction's records stand together",
-    "unknown_outcome": "what a client does not know is settled by the log",
+    "interleaving": "Kafka never promised that a transaction's records are contiguous",
+    "unknown_outcome": "the log settles what a client does not know",
     "hanging": (
-        "it withholds records and loses none, and what it withholds is pending, which never holds"
+        "it withholds records but loses none; what it withholds is pending and not judged yet"
     ),
     "lso_stall": (
-        "it withholds records and loses none, and what it withholds is pending, which never holds"
+        "it withholds records but loses none; what it withholds is pending and not judged yet"
     ),
     "unstable_offsets": "it delays consumers and loses no record",
-    "movement": "topics that move are judged on a cut, and the rest is not judged yet",
-    "source_pending": "no output is due of an input that is pending",
+    "movement": "growing topics are judged up to a cut, and the rest is not judged yet",
+    "source_pending": "no output is expected yet for a pending input",
 }
 """Kinds that break no guarantee, with the reason. They are looked for and shown, but do not
 count."""
@@ -225,7 +225,7 @@ def reason_not_required(kind: str, guarantee: Guarantee, chosen: bool) -> str:
     if kind == "order" and kind in REQUIRED[guarantee]:
         return "Not required: no order is promised."
     if kind in PREMISES:
-        return f"Not looked for: {PREMISES[kind].asked or 'no required kind rests on it'}."
+        return f"Not looked for: {PREMISES[kind].asked or 'no required kind depends on it'}."
     if kind in BY_CONTRACT:
         return f"Not looked for: {BY_CONTRACT[kind]}."
     if kind in ADVISORY:

@@ -347,7 +347,7 @@ def _ordered(ledger: Ledger) -> bool:
 def _unheard(validator: Validator, ledger: Ledger) -> str | None:
     """Explains why this validator cannot run, if a witness is missing."""
     missing = [" or ".join(group) for group in validator.WITNESSES if not set(group) & ledger.heard]
-    return f"Not judged: no witness was heard ({', '.join(missing)})." if missing else None
+    return f"Not judged: a witness is missing ({', '.join(missing)})." if missing else None
 
 
 @dataclass(frozen=True)
@@ -518,7 +518,7 @@ def _praise(
     in_order = ", in order" if _ordered(ledger) else ""
     if not kinds >= set(REQUIRED[guarantee]) - (set() if in_order else {"order"}):
         return (
-            f"Of what was required, {', '.join(sorted(kinds))}, nothing was found among {inputs:,}"
+            f"None of the required kinds ({', '.join(sorted(kinds))}) was found among {inputs:,}"
             " inputs"
         )
     wanted = ledger.outputs_count
@@ -529,7 +529,7 @@ def _praise(
         case Expect.ZERO_OR_ONE if ledger.expected.count is None:
             said = (
                 f"{there:,} outputs of {inputs:,} inputs committed {PROMISES[guarantee]}{in_order};"
-                " nothing tells "
+                " it is unknown "
             )
             said += f"whether the other {inputs - wanted:,} were filtered out or lost"
         case _:
@@ -548,11 +548,11 @@ def _praise(
     for side in ("source", "sink"):
         lost = sum(one.offsets for one in getattr(ledger.circumstances, f"{side}_removed").values())
         if lost:
-            said += f"; {lost:,} {_plural(lost, 'offset')} that the {side} has lost not judged"
+            said += f"; {lost:,} {_plural(lost, 'offset')} lost by the {side} and not judged"
     if ledger.pending:
         said += (
-            f"; {ledger.pending:,} {_plural(ledger.pending, 'offset')} above the last stable offset"
-            " not judged yet"
+            f"; {ledger.pending:,} {_plural(ledger.pending, 'offset')} above the last stable"
+            " offset, not judged yet"
         )
     return said
 

@@ -122,14 +122,18 @@ def overview(seen: Snapshot, place: CompareState, live: bool) -> export.Chart:
 
     strip = strip_figure(found, bounds)
     alt = (
-        f"Fates of the offsets of {place.topic}, one row a partition. The table of the balance says"
-        " the same."
+        f"Fates of the offsets of {place.topic}, one row per partition. The balance table has the"
+        " same figures."
     )
     clickable(strip, strip_pointer(found, place.partition, place.record), "strip", clicked, alt)
     hidden = len(seen.bounds.partitions) - len(bounds.partitions)
     st.caption(
         f"Bounds taken {seen.taken_at:%H:%M:%S} UTC, "
-        + ("again every 2 s while the run goes on. " if live else "kept until you take new ones. ")
+        + (
+            "again every 2 s while the run continues. "
+            if live
+            else "kept until you take new ones. "
+        )
         + f"{wording.bin_sentence(width)} ◇ shown below · ┃ LSO, where something is withheld"
         + (f" · {wording.count(hidden, 'further partition')} only in numbers" if hidden else "")
     )
@@ -188,7 +192,7 @@ def controls(seen: Snapshot, place: CompareState) -> None:
         required=True,
         help=(
             "Which isolation level the table shows: read_uncommitted, read_committed, or both in"
-            " one row an offset."
+            " one row per offset."
         ),
     )
     there = [fate for fate in fates.FATES if seen.fates[fate] or fate in place.fates]
@@ -248,9 +252,7 @@ def listing(place: CompareState, records: Sequence[Record], strip: export.Chart)
     said = f"Partition {place.partition}, offsets {first:,} to {last:,}"
     if not shown:
         words = " or ".join(wording.FATE_WORDS[fate].word for fate in place.fates)
-        st.info(
-            f"{said}: none of these {len(records):,} is {words}. Use “Next” to go where one is."
-        )
+        st.info(f"{said}: none of these {len(records):,} is {words}. Use “Next” to go to one.")
         return
 
     # A selection belongs to what was on the screen: the rows of another window are other records.
@@ -271,7 +273,7 @@ def listing(place: CompareState, records: Sequence[Record], strip: export.Chart)
         on_select=chosen,
         selection_mode="single-cell",
         placeholder="null",
-        alt=f"{said} of {place.topic}, one row an offset, at both isolation levels",
+        alt=f"{said} of {place.topic}, one row per offset, at both isolation levels",
         column_config=tables.widths(table),
     )
     filtered = (
@@ -331,7 +333,7 @@ def detail(kafka: Services, seen: Snapshot, place: CompareState, record: Record)
                     "partition": str(lineage.partition),
                     "offset": str(lineage.offset),
                 },
-                help="Lineage, as the record's header tells it.",
+                help="Lineage, from the record's header.",
             )
         beside = len(record.key or b"") <= SHORT_BYTES and len(record.value or b"") <= SHORT_BYTES
         left, right = st.columns(2) if beside else (st.container(), st.container())

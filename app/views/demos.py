@@ -128,8 +128,8 @@ def page() -> None:
         found = opened()
     with left:
         st.caption(
-            "One click starts a story: real runs on a real Kafka, told in plain words while they"
-            " happen."
+            "One click starts a story: real runs on a real Kafka, explained in plain words while"
+            " they happen."
         )
         for told in STORIES:
             card(told, found is not None and told is found[0])
@@ -137,8 +137,8 @@ def page() -> None:
         if found is None:
             st.info(
                 "A pipeline on Spark reads one topic, and writes the square of each number to"
-                " another inside Kafka transactions. Each story shows what becomes of that when"
-                " something else goes wrong. The first one takes half a minute.",
+                " another inside Kafka transactions. Each story shows what happens to the output"
+                " in a different situation. The first one takes half a minute.",
                 title="Choose a story on the left",
                 icon=":material/arrow_back:",
             )

@@ -28,7 +28,7 @@ def page() -> None:
         runs = session.runs(settings)
         standings = session.standings(settings, runs)
     if not runs:
-        st.info("No runs and no checks yet. Each one is kept here.", icon=":material/info:")
+        st.info("No runs or checks yet. Each one is kept here.", icon=":material/info:")
         st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
         st.stop()
     if len(runs) == session.RUNS_SHOWN:
@@ -38,7 +38,7 @@ def page() -> None:
         )
     shown = filtered(runs)
     if not shown:
-        st.info("None of them fits these filters.", icon=":material/filter_alt_off:")
+        st.info("None of them matches these filters.", icon=":material/filter_alt_off:")
     else:
         listed(shown, standings)
     judged = [run for run in shown if run.verdict]
@@ -141,7 +141,7 @@ def side_by_side(runs: Sequence[Run]) -> None:
     """Compares two reports side by side."""
     st.header("Two side by side", anchor=False)
     if len(runs) < 2:
-        st.caption("That takes two verdicts.")
+        st.caption("A comparison needs two verdicts.")
         return
     names = [run.id for run in runs]
     same = [run.id for run in runs[1:] if trend.subject(run) == trend.subject(runs[0])]
@@ -228,7 +228,7 @@ def _choice(label: str, key: str, options: Sequence[str], default: str | None = 
     wanted = st.query_params.get(key)
     chosen = wanted if wanted is not None and wanted in options else default or options[0]
     if wanted is not None and wanted not in options:
-        st.caption(f"There is no {key} {wording.plain(wanted)}: this is {wording.plain(chosen)}.")
+        st.caption(f"There is no {key} {wording.plain(wanted)}: showing {wording.plain(chosen)}.")
 
     def told() -> None:
         st.query_params[key] = st.session_state[f"history_{key}"]

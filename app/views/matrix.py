@@ -107,13 +107,13 @@ def heat_map(results: Sequence[Result], chosen: Result | None) -> None:
         here,
         "matrix",
         clicked,
-        "Every guarantee under every fault; the table below says the same.",
+        "Every guarantee under every fault; the table below has the same results.",
     )
     legend = " · ".join(f"{cells.SYMBOLS[kind]} {cells.MEANINGS[kind]}" for kind in CELL_COLOURS)
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(
-            f"{legend} · ◇ shown beside it. *hidden*: records of aborted transactions, which nobody"
-            " gets who reads committed."
+            f"{legend} · ◇ shown beside it. *hidden*: records of aborted transactions, which no"
+            " read_committed consumer gets."
         )
         said = (
             f"{wording.count(len(results), 'cell')}: expected, found, and what proves each fault."
@@ -145,7 +145,10 @@ def detail(cell: Result) -> None:
         try:
             run = session.history(settings).get(cell.run)
         except TopicproofError:
-            st.caption(f"Its run {wording.plain(cell.run)} was deleted, as those that agree are.")
+            st.caption(
+                f"Its run {wording.plain(cell.run)} was deleted, like every run that agrees with"
+                " theory."
+            )
         else:
             page = "views/verdict.py" if run.verdict else "views/run.py"
             st.page_link(
@@ -190,7 +193,7 @@ def listing(results: Sequence[Result]) -> None:
 
 def empty() -> None:
     st.info(
-        "The matrix runs every guarantee against every fault: each cell is a real run, judged from"
+        "The matrix runs every guarantee against every fault. Each cell is a real run, judged from"
         " its sink and compared with what theory expects.",
         title="No results yet",
         icon=":material/grid_on:",
@@ -201,13 +204,13 @@ def empty() -> None:
 def commands() -> None:
     """Shows the commands to run it, and a button for its smallest form."""
     st.markdown(
-        "The whole matrix takes a while, so it is started from the command line, and shown here as"
-        " it grows:"
+        "The whole matrix takes a while. Start it from the command line; its results appear here as"
+        " they come:"
     )
     verbatim(
         "topicproof matrix                     # every cell\n"
         "topicproof matrix --only fault=crash  # one family of faults\n"
-        "topicproof matrix --resume            # go on where it was stopped"
+        "topicproof matrix --resume            # continue where it stopped"
     )
     if st.button(
         "Run the small one: five cells, about a minute", key="small", icon=":material/play_arrow:"

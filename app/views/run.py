@@ -55,8 +55,7 @@ def form() -> None:
                 step=10_000,
                 key="plan_records",
                 help=(
-                    "How many integers are filled into the source; without meaning for a run until"
-                    " stopped."
+                    "How many integers are written to the source. “Run until stopped” ignores it."
                 ),
             ),
             "partitions": left.number_input(
@@ -66,12 +65,12 @@ def form() -> None:
                 value=3,
                 key="plan_partitions",
                 help=(
-                    "Of the source and of the sink. Each source partition has a transactional id of"
-                    " its own."
+                    "Partitions of the source and of the sink. Each source partition has its own"
+                    " transactional id."
                 ),
             ),
             "per_transaction": right.number_input(
-                "Records a transaction",
+                "Records per transaction",
                 min_value=1,
                 value=1_000,
                 step=100,
@@ -97,8 +96,8 @@ def form() -> None:
             list(faults),
             key="plan_fault",
             help=(
-                "What goes wrong on purpose, once, and once in every source partition where the"
-                " worker is struck. "
+                "What goes wrong on purpose. It happens once, or once per source partition if it"
+                " strikes the worker. "
             )
             + " ".join(f"**{kind.name}**: {kind.says}" for kind in KINDS),
         )
@@ -115,8 +114,8 @@ def form() -> None:
             index=list(Step).index(Step.PRODUCED),
             key="plan_fault_step",
             help=(
-                "Where in the transaction a fault strikes that has a choice: crash and error at any"
-                " step, zombie and hijack while the transaction is open."
+                "At which step of the transaction the fault strikes. Crash and error can strike at"
+                " any step, zombie and hijack while the transaction is open."
             ),
         )
         fields["faults"] = (
@@ -127,8 +126,8 @@ def form() -> None:
             value=1,
             key="plan_seed",
             help=(
-                "Of every draw: the same plan with the same seed aborts the same transactions"
-                " again."
+                "Seeds every random draw: the same plan with the same seed aborts the same"
+                " transactions again."
             ),
         )
         fields["rate"] = right.number_input(
@@ -137,10 +136,10 @@ def form() -> None:
             value=None,
             key="plan_rate",
             placeholder="no limit",
-            help="How fast the source is filled. Empty: as fast as it goes.",
+            help="How fast the source is filled. Empty: as fast as possible.",
         )
         fields["until_stopped"] = st.toggle(
-            "Go on until stopped",
+            "Run until stopped",
             key="plan_until_stopped",
             help=(
                 "Fill and process at the same time until you press Stop; then judge what was"
@@ -179,7 +178,7 @@ def state(run_id: str) -> None:
         if run.progress.trouble and run.alive:
             st.warning(
                 wording.plain(run.progress.trouble),
-                title="The last look could not see everything",
+                title="The last look was incomplete",
             )
     live.conclusion(run)
     live.ways(run)
@@ -203,7 +202,7 @@ def details(run_id: str) -> None:
         live.sink(run)
         balances.totals(settings, run)
     if not live.young(run) and (text := said(settings, run.id)):
-        with st.expander("What its process said", icon=":material/terminal:"):
+        with st.expander("Output of its process", icon=":material/terminal:"):
             verbatim(text)
 
 
@@ -236,7 +235,7 @@ def head(run: Run) -> None:
             key="resume",
             type="primary",
             width="stretch",
-            help="Go on from what the run had committed, in a new process.",
+            help="Continue from what the run has committed, in a new process.",
         )
     ):
         resume(run)

@@ -62,7 +62,7 @@ def choose_view(look: TopicsState) -> None:
         go(replace(look, view=st.session_state["view"]))
 
     st.segmented_control(
-        "What of the topic",
+        "View of the topic",
         VIEWS,
         format_func=lambda view: VIEW_NAMES[view],
         key="view",
@@ -175,7 +175,7 @@ def cluster(kafka: Services, _seen: Snapshot, _look: TopicsState) -> None:
     """Shows brokers, and every topic."""
     with session.said():
         found = session.cluster_view(kafka.bootstrap, settings.client)
-    leader = "not told" if found.controller is None else f"node {found.controller}"
+    leader = "unknown" if found.controller is None else f"node {found.controller}"
     st.markdown(
         f"Cluster **{wording.plain(found.cluster)}** at {wording.plain(kafka.bootstrap)}:"
         f" {wording.count(len(found.brokers), 'broker')},"

@@ -46,8 +46,9 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     if found.empty:
         standing(kafka, seen, open_slot)
         st.info(
-            f"None of the {wording.count(seen.bounds.offsets, 'offset')} belongs to a transaction: "
-            "whoever wrote this topic used none. Both isolation levels get the same records.",
+            f"None of the {wording.count(seen.bounds.offsets, 'offset')} belongs to a transaction:"
+            " this topic was written without transactions. Both isolation levels get the same"
+            " records.",
             title="No transactions",
         )
         compare_link(seen, None)
@@ -60,7 +61,7 @@ def body(kafka: Services, seen: Snapshot, live: bool) -> None:
     if fitting.empty:
         standing(kafka, seen, open_slot)
         st.info(
-            f"None of the {wording.count(len(found), 'transaction')} fits. Choose fewer conditions."
+            f"None of the {wording.count(len(found), 'transaction')} matches. Remove some filters."
         )
         return
     skip = selection.skip if selection.skip < len(fitting) else 0
@@ -100,8 +101,8 @@ def facts(seen: Snapshot) -> None:
     plain = seen.ranges[~seen.ranges["transactional"].astype(bool) & seen.ranges["control"].isna()]
     outside = int(plain["records"].sum())
     st.caption(
-        "Each counts once a partition that it wrote to; over all partitions they are "
-        f"{len(seen.over_partitions):,}. {aborted:,} of {wording.count(records, 'record')} in "
+        "Each counts once per partition that it wrote to; across all partitions there are"
+        f" {len(seen.over_partitions):,}. {aborted:,} of {wording.count(records, 'record')} in "
         f"transactions ({aborted / max(1, records):.1%}) were aborted"
         + (
             f"; {wording.count(outside, 'further record')} in none."
@@ -132,7 +133,7 @@ def what_is_open(kafka: Services, seen: Snapshot, told: Coordination) -> None:
     if told.not_heard is not None:
         st.warning(
             wording.plain(told.not_heard),
-            title="The transaction coordinators were not heard: what they know is missing here",
+            title="The transaction coordinators did not answer: what they know is missing here",
             icon=":material/hearing_disabled:",
         )
     if not told.opened and told.not_heard is None:
@@ -183,7 +184,7 @@ def controls(seen: Snapshot, selection: TransactionsState) -> None:
         "Partition",
         [p.partition for p in seen.bounds.partitions],
         index=None,
-        placeholder="every one",
+        placeholder="all",
         key="partition_of",
         on_change=changed,
     )
@@ -191,10 +192,10 @@ def controls(seen: Snapshot, selection: TransactionsState) -> None:
         "Producer id",
         transactions.producer_ids(found, selection.producer),
         index=None,
-        placeholder="every one",
+        placeholder="all",
         key="producer_of",
         on_change=changed,
-        help=f"The {transactions.PRODUCERS_MAX:,} that began a transaction last, at most.",
+        help=f"The {transactions.PRODUCERS_MAX:,} whose transactions began last, at most.",
     )
     there = set(found["outcome"]) | set(selection.outcomes)
     columns[2].pills(
@@ -240,16 +241,16 @@ def timeline(
         timeline_pointer(drawn, lanes, selection.chosen) if selection.chosen is not None else None
     )
     alt = (
-        f"When the transactions of {seen.bounds.topic} were under way, by outcome. The table says"
-        " the same."
+        f"When the transactions of {seen.bounds.topic} were open, by outcome. The table has the"
+        " same data."
     )
     clickable(figure, here, "timeline", clicked, alt)
     which = (
-        f"All {wording.count(fitting, 'transaction')} that fit are drawn and listed"
+        f"All {wording.count(fitting, 'transaction')} that match are drawn and listed"
         if len(shown) == fitting
         else (
-            f"Drawn and listed: {skip + 1:,} to {skip + len(shown):,} of the {fitting:,} that fit,"
-            " the latest first"
+            f"Drawn and listed: {skip + 1:,} to {skip + len(shown):,} of the {fitting:,} that"
+            " match, the latest first"
         )
     )
     hidden = len(shown) - len(drawn)
@@ -261,7 +262,7 @@ def timeline(
         + ". Times are UTC: from the first record's timestamp, which its producer sets, to the"
         " marker's. "
         + f"Bounds taken {seen.taken_at:%H:%M:%S} UTC"
-        + (", again every 2 s while the run goes on." if live else ".")
+        + (", again every 2 s while the run continues." if live else ".")
     )
     if len(shown) == fitting:
         return figure
@@ -334,8 +335,8 @@ def explain(
     name = first.transaction if first is not None else None
     st.caption(
         f"Producer {row['producer_id']}, epoch {row['producer_epoch']}, transactional id "
-        + (wording.plain(known) if known else "no longer remembered by any coordinator")
-        + (f". Its records call it {wording.plain(name)}." if name and "/" in name else ".")
+        + (wording.plain(known) if known else "no longer known to any coordinator")
+        + (f". In its records it is {wording.plain(name)}." if name and "/" in name else ".")
     )
 
 
@@ -383,7 +384,7 @@ def listing(
         on_select=chosen,
         selection_mode="single-cell",
         placeholder="–",
-        alt="The transactions of the timeline, one row a transaction and partition",
+        alt="The transactions of the timeline, one row per transaction and partition",
         column_config={
             "outcome": st.column_config.TextColumn(width=105),
             "partition": st.column_config.NumberColumn(width=65),
@@ -405,7 +406,7 @@ def listing(
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Click a row, or a bar, to see one transaction and the way to its records.")
-        said = f"{wording.count(len(listed), 'transaction')}, one row a partition. Times are UTC."
+        said = f"{wording.count(len(listed), 'transaction')}, one row per partition. Times are UTC."
         export.offer_table(
             f"{seen.bounds.topic}-transactions", lambda: listed, said, lambda: figure
         )

@@ -29,7 +29,7 @@ def page() -> None:
     with session.said():
         runs = session.runs(settings)
     if not runs:
-        st.info("No runs and no checks yet. A run ends with a verdict.", icon=":material/info:")
+        st.info("No runs or checks yet. A run ends with a verdict.", icon=":material/info:")
         st.page_link("views/run.py", label="Start a run", icon=":material/play_circle:")
         st.stop()
     try:
@@ -199,7 +199,7 @@ def outcome(run: Run, report: Report) -> None:
         "Transactions committed",
         "none" if transactions.committed is None else wording.number(transactions.committed),
         (
-            "no witness tells of any"
+            "no witness counts them"
             if transactions.committed is None
             else (
                 f"{wording.number(transactions.aborted)} aborted,"
@@ -211,9 +211,9 @@ def outcome(run: Run, report: Report) -> None:
         border=True,
         height="stretch",
         help=(
-            "Counted by header: each once."
+            "Counted by header: each one once."
             if transactions.told_by == "headers"
-            else "Once a partition written to."
+            else "Each one once per partition written to."
         ),
     )
     columns[3].metric("Judged in", f"{report.took_s:.1f} s", border=True, height="stretch")
@@ -223,7 +223,7 @@ def outcome(run: Run, report: Report) -> None:
     if report.not_processed:
         st.warning(
             f"{wording.count(report.not_processed, 'input')} beyond the judged range were not"
-            " processed: the run was stopped before it came to them.",
+            " processed: the run was stopped before it reached them.",
             icon=":material/pause_circle:",
         )
 
@@ -234,11 +234,11 @@ def witnesses(run: Run, report: Report) -> None:
         (
             f":green-badge[:material/hearing: {name}]"
             if witness in heard
-            else f":gray-badge[not heard: {name}]"
+            else f":gray-badge[missing: {name}]"
         )
         for witness, name in wording.WITNESS_WORDS.items()
     ]
-    st.markdown(f"Heard: {' '.join(said)}")
+    st.markdown(f"Witnesses: {' '.join(said)}")
     if run.kind == "run":
         st.markdown(f"Faults: {wording.plain(wording.faults_sentence(run))}.")
 
@@ -288,7 +288,7 @@ def basis(check: Check | None) -> str:
     if check is None:
         return ""
     names = ", ".join(wording.WITNESS_WORDS[witness] for witness in check.witnesses)
-    return f"On the word of: {names}."
+    return f"Witnesses: {names}."
 
 
 def place(report: Report, example: Example) -> None:

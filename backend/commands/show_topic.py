@@ -24,7 +24,7 @@ PROTOCOLS = {False: "version 2", True: "exposed", None: ""}
 """Protocol names, by whether a transactional id is exposed to late requests."""
 EXPOSED = (
     "A commit that arrives late can end their next transaction, unless they take new epochs"
-    " themselves, as the sink of this project does."
+    " themselves, as this project's sink does."
 )
 TEXTS = {"group", "state", "outcome", "producer", "transactional id", "note", "who", "protocol"}
 """Left-aligned text columns. Text may wrap, numbers never do."""
@@ -44,7 +44,7 @@ def print_topic(out: Console, view: TopicView) -> None:
     _producers(out, view)
     _groups(out, view)
     for question in view.not_heard:
-        _say(out, f"[yellow]not heard[/] {plain(question)}")
+        _say(out, f"[yellow]no answer[/] {plain(question)}")
 
 
 def print_transactions(out: Console, view: TransactionsOfCluster) -> None:
@@ -112,7 +112,7 @@ def _transactions(out: Console, view: TopicView) -> None:
 
 def _in_the_way(out: Console, view: TopicView) -> None:
     if view.open:
-        _open(out, "In the way of read_committed", view.topic, view.open)
+        _open(out, "Blocking read_committed", view.topic, view.open)
     for offset in view.unstable:
         _say(out, f"[{'red' if offset.stuck else 'yellow'}]{plain(offset.why)}[/]")
 

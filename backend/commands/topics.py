@@ -167,8 +167,8 @@ def abort(
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Abort a hanging transaction, which withholds all later records for ever. A dry run unless
-    `--yes` is given.
+    """Abort a hanging transaction, which would withhold all later records for good. A dry run
+    unless `--yes` is given.
 
     Example: `topicproof abort invoices 0 12345 --bootstrap broker:9092`
     """

@@ -35,7 +35,7 @@ def torture(
         bool, typer.Option("--shrink/--no-shrink", help="Reduce each failure to fewer faults.")
     ] = True,
     at_once: Annotated[
-        int, typer.Option(help="How many runs go on at once.", min=1, max=8)
+        int, typer.Option(help="How many runs are active at once.", min=1, max=8)
     ] = AT_ONCE,
     markdown_file: Annotated[
         Path | None, typer.Option("--markdown", help="Write all runs as Markdown.", metavar="FILE")

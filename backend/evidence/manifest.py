@@ -90,7 +90,7 @@ def read_manifest(folder: Path) -> Manifest:
         said = json.loads(path.read_bytes())
         if said.pop("schema") != SCHEMA:
             raise EvidenceError(
-                f"{path} is of another version of Topicproof, which this one cannot read."
+                f"{path} was written by another version of Topicproof, which this one cannot read."
             )
         files = {name: Entry(**entry) for name, entry in said.pop("files").items()}
         return Manifest(**{**said, "payloads": Payloads(said["payloads"])}, files=files)
@@ -99,7 +99,7 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise EvidenceError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise EvidenceError(f"{path} is damaged: it is not what Topicproof writes.") from error
+        raise EvidenceError(f"{path} is damaged: Topicproof does not write such a file.") from error
 
 
 def manifest_hash(folder: Path) -> str | None:

@@ -119,7 +119,7 @@ def parse(text: str, kinds: Sequence[Kind]) -> Fault:
         key, equals, value = part.partition("=")
         if not equals or key in given:
             raise UsageError(
-                f"Fault {text!r}: expected key=value, each key once, and found {part!r}."
+                f"Fault {text!r}: expected key=value, each key once, but found {part!r}."
             )
         given[key] = value
     unknown = [key for key in given if key not in {key.name for key in kind.keys}]
@@ -135,7 +135,7 @@ def _keys(kind: Kind) -> str:
 def _value(text: str, key: Key, given: str | None) -> str:
     value = key.default if given is None else given
     if value is None:
-        raise UsageError(f"Fault {text!r}: {key.name} is missing; say {key}.")
+        raise UsageError(f"Fault {text!r}: {key.name} is missing; add {key}.")
     if key.words and value not in key.words:
         raise UsageError(
             f"Fault {text!r}: unknown {key.name} {value!r}. Known: {', '.join(key.words)}."

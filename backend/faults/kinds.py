@@ -14,7 +14,7 @@ _OPEN = step_key(Step.BEGUN, Step.PRODUCING, Step.PRODUCED, Step.OFFSET_SENT)
 
 CRASH = Kind(
     "crash",
-    "The worker is killed with SIGKILL, as a power cut would end it.",
+    "The worker is killed with SIGKILL, as if by a power cut.",
     Side.WORKER,
     (TRANSACTION, step_key()),
 )
@@ -52,7 +52,8 @@ OFFSETS = Kind(
 )
 REFUSED = Kind(
     "refused",
-    "The worker produces a record that is larger than the topic allows, in so many attempts.",
+    "The worker produces a record that is larger than the topic allows, in the given number of"
+    " attempts.",
     Side.WORKER,
     (TRANSACTION, Key("times", "1")),
     step=Step.BEGUN,
@@ -77,14 +78,14 @@ NETWORK = Kind(
 )
 ISOLATED = Kind(
     "isolated",
-    "The workers are cut off from the brokers for so many seconds.",
+    "The workers are cut off from the brokers for the given number of seconds.",
     Side.RUN,
     (TRANSACTION, step_key(), Key("seconds", "5")),
 )
 BROKER = Kind(
     "broker",
     "The embedded broker that leads a role's partition is killed and restarted, pauses, or is cut"
-    " off from its peers, for so many seconds.",
+    " off from its peers, for the given number of seconds.",
     Side.RUN,
     (
         TRANSACTION,
@@ -96,8 +97,8 @@ BROKER = Kind(
 )
 OPEN = Kind(
     "open",
-    "A foreign producer leaves a transaction open in the sink, until it is aborted after so many"
-    " seconds, or expires.",
+    "A foreign producer leaves a transaction open in the sink, until it is aborted after the given"
+    " number of seconds, or expires.",
     Side.RUN,
     (TRANSACTION, Key("end", "abort", ("abort", "expiry")), Key("seconds", "5")),
     step=Step.BEGUN,

@@ -31,7 +31,7 @@ class KindChange:
 
     @property
     def word(self) -> str:
-        """One of: appeared, disappeared, more, fewer, judged otherwise, only before, only after,
+        """One of: appeared, disappeared, more, fewer, judged differently, only before, only after,
         the same."""
         was, is_ = (one.count if one else 0 for one in (self.before, self.after))
         if is_ and not was:
@@ -42,7 +42,7 @@ class KindChange:
             return "more" if is_ > was else "fewer"
         if self.before is None or self.after is None:
             return "only before" if self.after is None else "only after"
-        return "the same" if self.before.outcome is self.after.outcome else "judged otherwise"
+        return "the same" if self.before.outcome is self.after.outcome else "judged differently"
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,7 @@ class Comparison:
         if self.before.verdict is self.after.verdict:
             verdicts = f"{self.before.verdict} both times"
         told = [f"{one.kind} {one.word}" for one in self.changed if not one.word.startswith("only")]
-        return (
-            f"{verdicts}; "
-            + (", ".join(told) if told else "no kind of finding says anything else")
-            + "."
-        )
+        return f"{verdicts}; " + (", ".join(told) if told else "no kind of finding differs") + "."
 
 
 def compare(before: Report, after: Report) -> Comparison:

@@ -126,7 +126,7 @@ def signable(settings: Settings, run: Run) -> tuple[list[Report], str]:
     changed.
     """
     if run.alive:
-        raise UsageError(f"Run {run.id} still goes on. Sign it when it has ended.")
+        raise UsageError(f"Run {run.id} is still running. Sign it when it has ended.")
     folder = run.folder(settings)
     found = evidence_in(folder)
     for evidence in found:
@@ -176,7 +176,7 @@ def sign(
         if made is not None:
             return made
     raise EvidenceError(
-        "The sign-off could not be entered: too many others sign at the same time. Try again."
+        "The sign-off could not be entered: too many people sign at the same time. Try again."
     )
 
 
@@ -241,9 +241,7 @@ def _require_waivable(
         there = f"These can: {', '.join(kinds)}." if kinds else "No finding breaks this verdict."
         raise UsageError(f"{kind or 'No kind'} cannot be waived. {there}")
     if until is None or until < _today():
-        raise UsageError(
-            "A waiver needs the last day it is good for, today or later: --until 2026-12-31."
-        )
+        raise UsageError("A waiver needs its last valid day, today or later: --until 2026-12-31.")
     if not comment:
         raise UsageError("A waiver needs its reason: --comment TEXT.")
 

@@ -173,8 +173,8 @@ class History:
         found = self.get(run)
         if found.alive and found.owner != _me():
             raise UsageError(
-                f"Run {run} is being worked on by another process ({found.owner}). Stop it first:"
-                f" topicproof stop {run}"
+                f"Run {run} is in use by another process ({found.owner}). Stop it first: topicproof"
+                f" stop {run}"
             )
         seen = _RunRow.owner.is_(None) if found.owner is None else _RunRow.owner == found.owner
         values = {
@@ -315,7 +315,7 @@ def _upgrade(engine: Engine) -> None:
         except CommandError as error:
             raise EvidenceError(
                 "The history database was written by a newer Topicproof. Update this one, or choose"
-                " another database by TOPICPROOF_DATABASE or another home by TOPICPROOF_HOME."
+                " another database with TOPICPROOF_DATABASE or another home with TOPICPROOF_HOME."
             ) from error
         connection.commit()
 

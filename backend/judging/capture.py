@@ -155,8 +155,8 @@ def _beyond(error: PySparkException, *logs: tuple[Bounds, pa.Table]) -> frozense
 
 def _clamped_note(topic: str) -> str:
     return (
-        f"{topic} holds timestamps that Spark cannot hold. They were moved into the years 1 to"
-        " 9999; all else was read as it is."
+        f"{topic} holds timestamps that Spark cannot represent. They were moved into the years 1 to"
+        " 9999; everything else was read unchanged."
     )
 
 

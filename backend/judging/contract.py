@@ -294,7 +294,7 @@ def _mistakes(fields: dict[str, Any], error: ValidationError) -> Iterator[Mistak
     if not {"sink", "sinks"} & fields.keys() and not any(
         _like(("sink",), other) for other in unknown
     ):
-        yield mistake(fields, ("sink",), "say sink or sinks")
+        yield mistake(fields, ("sink",), "give either sink or sinks")
     rest = {name: value for name, value in fields.items() if name not in bad}
     for side in ("source", "sink"):
         if side not in rest and not (side == "sink" and "sinks" in rest):
@@ -336,11 +336,11 @@ class _Disagreement:
 
 def _disagreements(contract: Contract) -> Iterator[_Disagreement]:
     if (contract.sink is None) == (contract.sinks is None):
-        yield _Disagreement("say sink or sinks", ("sink",), ("sink", "sinks"))
+        yield _Disagreement("give either sink or sinks", ("sink",), ("sink", "sinks"))
         return
     topics = [one.topic for one in contract.sinks or ()]
     if len(set(topics)) < len(topics):
-        yield _Disagreement("a topic is there twice", ("sinks",), ("sinks",))
+        yield _Disagreement("a topic appears twice", ("sinks",), ("sinks",))
     yield from _of_topics(contract.source, "source")
     if contract.sink is not None:
         yield from _of_topics(contract.sink, "sink")
@@ -352,9 +352,9 @@ def _of_topics(side: Topic, place: str) -> Iterator[_Disagreement]:
     if not side.names:
         yield _Disagreement("name the topic", (place, "topic"), (place,))
     if side.topic is not None and side.topics is not None:
-        yield _Disagreement("say topic or topics, not both", (place, "topics"), (place,))
+        yield _Disagreement("give either topic or topics, not both", (place, "topics"), (place,))
     if len(set(side.names)) < len(side.names):
-        yield _Disagreement("a topic is there twice", (place, "topics"), (place,))
+        yield _Disagreement("a topic appears twice", (place, "topics"), (place,))
 
 
 def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
@@ -374,7 +374,7 @@ def _of_one(contract: Contract, at: Place) -> Iterator[_Disagreement]:
     for number, kind in enumerate(contract.require or ()):
         if kind == "order" and contract.order is Order.NONE:
             yield _Disagreement(
-                "order is required, and none is promised", ("order",), ("order", "require")
+                "order is required, but none is promised", ("order",), ("order", "require")
             )
         if kind in ContractTerms(value="", offsets={}).kinds and kind not in contract.asked:
             needed = "value" if kind == "wrong_value" else "group"

@@ -146,7 +146,7 @@ def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
     comments = [
         (
             f"# A first contract, from the newest {best.inputs:,} inputs and {best.outputs:,}"
-            " outputs. Read it before you believe it."
+            " outputs. Review it before you rely on it."
         ),
         f"# Identity: {why}.",
         f"# Outputs: {seen.outputs}.",
@@ -183,12 +183,12 @@ def _contract(source: str, sink: str, best: Fit, seen: Seen) -> Draft:
 
 def _nothing(source: str, sink: str, tried: Sequence[Fit]) -> Draft:
     lines = [
-        f"# {source} and {sink} share nothing that tells which input an output belongs to. The best"
-        " that was tried:"
+        f"# {source} and {sink} share nothing that shows which input an output belongs to. The best"
+        " candidates:"
     ]
     lines += [f"#   identity: {fit.spelled} # {fit}" for fit in tried[:TRIED_SHOWN]]
     if not tried:
-        lines.append("#   nothing: no part is in half of the records on both sides")
+        lines.append("#   none: no field is in half of the records on both sides")
     why = (
         f"No identity was found between {source} and {sink}, so no contract was written. Let the"
         " program copy a unique id of each input to its outputs, as key, header or JSON field."

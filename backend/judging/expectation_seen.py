@@ -93,7 +93,8 @@ def _expectation(
         )
     kinds = Counter(judged.values())
     table = ", ".join(f"{kinds[count]:,} have {count:,}" for count in sorted(kinds)[:5])
-    said = f"of {len(judged):,} inputs {table}" + (", and others more" if len(kinds) > 5 else "")
+    others = ", and others have other counts" if len(kinds) > 5 else ""
+    said = f"of {len(judged):,} inputs {table}{others}"
     if kinds.keys() <= {1}:
         return Expect.ONE_TO_ONE, None, said
     if kinds.keys() <= {0, 1}:
@@ -105,10 +106,14 @@ def _expectation(
     for count in _counts(judged, documents):
         return Expect.ONE_TO_MANY, count, f"{said}, which is {count}"
     remedy = (
-        f"Fill in the count, or say one_to_one if outputs above 1 are duplicates ({PLACEHOLDER} is"
-        " no count)"
+        f"Fill in the count, or write one_to_one if outputs above 1 are duplicates ({PLACEHOLDER}"
+        " is no count)"
     )
-    return Expect.ONE_TO_MANY, PLACEHOLDER, f"{said}, and nothing in the inputs says so. {remedy}"
+    return (
+        Expect.ONE_TO_MANY,
+        PLACEHOLDER,
+        f"{said}, and no field of the inputs gives the count. {remedy}",
+    )
 
 
 def _counts(judged: Mapping[Place, int], documents: Mapping[Place, Any]) -> Iterator[str]:

@@ -118,7 +118,7 @@ def _parsed(text: str) -> exp.Expr:
             _OF_THE_MOMENT
         ):
             raise ValueError(
-                f"{token.text} is not allowed in {text!r}: it says something else the next time"
+                f"{token.text} is not allowed in {text!r}: it gives a different result each time"
             )
     for node in select.expressions[0].walk():
         for kind, name_of_kind in _REFUSED:

@@ -51,7 +51,7 @@ def check_pattern(pattern: str) -> str:
         elif sign == "(":
             opened = _GROUP.match(pattern, at)
             if opened is None and pattern[at + 1 : at + 2] == "?":
-                raise _invalid(pattern, "a group begins with (? and no known sign")
+                raise _invalid(pattern, "a group begins with (? and an unknown character")
             at = opened.end() if opened is not None else at + 1
             if opened is None or opened["flags"] is None:
                 groups.append(_Group(atomic=opened is not None and opened[0] == "(?>"))
@@ -79,15 +79,17 @@ def _after_quantifier(pattern: str, at: int, held: bool | None, group: _Group) -
     if found is None or held is None:
         raise _invalid(
             pattern,
-            f"nothing stands before {pattern[at]}" if held is None else "a { begins no number",
+            f"nothing precedes {pattern[at]}"
+            if held is None
+            else "a { is not followed by a number",
         )
     if found["most"] is not None and int(found["most"]) < int(found["least"]):
         raise _invalid(pattern, f"{found[0]} ends before it begins")
     unlimited = found[0][0] in "*+" or (found["comma"] is not None and found["most"] is None)
     if unlimited and held:
         raise ValueError(
-            f"the regular expression {pattern!r} repeats a repetition, which can take for ever."
-            " Write the inner one without a way back (a++ for a+)"
+            f"the regular expression {pattern!r} repeats a repetition, which can take exponential"
+            " time. Make the inner one possessive (a++ for a+)"
         )
     if unlimited and found["kind"] != "+":
         group.unbounded = True
@@ -130,4 +132,4 @@ def _after_class(pattern: str, at: int) -> int:
 
 
 def _invalid(pattern: str, why: str) -> ValueError:
-    return ValueError(f"{pattern!r} is no regular expression: {why}")
+    return ValueError(f"{pattern!r} is not a valid regular expression: {why}")

@@ -76,7 +76,8 @@ def self_test(spark: SparkSession, folder: Path) -> tuple[Caught, ...]:
     if missed:
         counts = ", ".join(f"{one.kind} {one.found} times" for one in missed)
         raise SelfTestError(
-            f"The self-test failed: each was injected once, but found: {counts}. Trust no verdict."
+            f"The self-test failed: each was injected once, but found: {counts}. Do not trust any"
+            " verdict."
         )
     return caught
 

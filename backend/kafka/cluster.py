@@ -207,7 +207,7 @@ class Cluster:
                 self.asking.pop(group, None)
                 if not again:
                     raise ClusterError(
-                        f"The Kafka client hangs (while {doing}). Start this again."
+                        f"The Kafka client hung (while {doing}). Run this again."
                     ) from error
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
             except KafkaException as error:

@@ -287,7 +287,7 @@ class TransactionalProducer:
             if not cause.retriable():
                 raise
             raise OutcomeUnknown(
-                f"{self.transactional_id}: the answer to a commit never came ({cause.name()})."
+                f"{self.transactional_id}: a commit was never acknowledged ({cause.name()})."
             ) from error
 
     def _bounded(self, call: Callable[[float], None]) -> None:
@@ -298,7 +298,7 @@ class TransactionalProducer:
         except TimeoutError as error:
             self.stuck = True
             raise ClientStuck(
-                f"{self.transactional_id}: the Kafka client hangs while it sends the offset. A new"
+                f"{self.transactional_id}: the Kafka client hung while it sent the offset. A new"
                 " client continues."
             ) from error
 
@@ -350,8 +350,8 @@ class TransactionalProducer:
             )
         if cause.code() in _NOT_ALLOWED:
             return NotAllowed(
-                f"{self.transactional_id}: the brokers do not allow this client to go on"
-                f" ({cause.name()}). Give it the right back, and resume."
+                f"{self.transactional_id}: the brokers no longer authorize this client"
+                f" ({cause.name()}). Grant the permission again, and resume."
             )
         if is_refused(cause):
             return RecordRefused(f"{self.transactional_id}: {cause.str()} ({cause.name()}).")

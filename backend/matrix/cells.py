@@ -133,7 +133,7 @@ def read_results(settings: Settings) -> list[Result]:
         return [Result(**{**one, "surprises": tuple(one["surprises"])}) for one in given]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UsageError(
-            f"{path} does not hold the results of a matrix. Delete it and run the matrix anew."
+            f"{path} does not hold the results of a matrix. Delete it and run the matrix again."
         ) from error
 
 
@@ -153,12 +153,12 @@ def surprises(
     if error is not None and not (cell.refused or cell.may_refuse):
         said.append(f"the run failed: {error}")
     if error is None and cell.refused:
-        said.append("the sink went on, where it should have refused to")
+        said.append("the sink continued, although it should have refused to")
     if verdict is not _verdict(cell, found):
         said.append(f"the verdict is {verdict}: {why}")
     for damage in Damage:
         if found.get(damage, 0) and damage not in cell.must | cell.may:
-            said.append(f"{found[damage]:,} {damage}, where none were expected")
+            said.append(f"{found[damage]:,} {damage}, but none were expected")
         if not found.get(damage, 0) and damage in cell.must:
             said.append(f"no {damage}, which were expected")
     return said
@@ -201,7 +201,7 @@ def run_cell(
         fired = cell.trouble.proof(Trial(entries, report, len(report.source.partitions)))
         found = _damage(report)
         if cell.promise.deduplicated:
-            fired = fired and f"{fired}; a reader who keeps everything finds {_says(found)}"
+            fired = fired and f"{fired}; a reader that keeps everything finds {_says(found)}"
             report = judge_deduplicated(services.spark_remote, context.folder)
             found = {
                 **_damage(report),

@@ -244,7 +244,7 @@ def _attempted(trial: Trial) -> str | None:
     held = sum(p.lso - p.start for p in trial.report.source.partitions)
     aborted = held - trial.report.source_records
     return (
-        f"{aborted} of {held} offsets of the source are no committed records"
+        f"{aborted} of {held} offsets of the source are not committed records"
         if aborted > held / 3
         else None
     )
@@ -269,8 +269,8 @@ _WHEN: Mapping[Step, str] = {
     Step.PRODUCING: "with half of its records in the log",
     Step.PRODUCED: "with all of its records in the log",
     Step.OFFSET_SENT: "with its source offset handed over",
-    Step.COMMITTING: "with its commit sent and the answer not heard",
-    Step.COMMITTED: "after the commit, before anybody is told",
+    Step.COMMITTING: "with its commit sent and no answer received",
+    Step.COMMITTED: "after the commit, before it is reported",
 }
 _WORKER_LOST: Mapping[Step, tuple[str, ...]] = {
     Step.BEGUN: ("", "", "", "", ""),
@@ -315,7 +315,7 @@ def _broker(role: str, how: str) -> Trouble:
     }
     says = {
         "kill": "is killed and comes back",
-        "pause": "stands still for a while",
+        "pause": "pauses for a while",
         "isolate": "is cut off from its peers until they have replaced it",
     }
     # A controller misses a broker after 9 s without a heartbeat (broker.session.timeout.ms).
@@ -340,7 +340,7 @@ TABLE: tuple[Trouble, ...] = (
     Trouble("none", "nothing goes wrong", {}, _quiet, ("", "", "", "", "")),
     Trouble(
         "abort",
-        "transactions fail by a draw of the seed",
+        "transactions fail at random, by the seed",
         {"abort_probability": 0.4},
         _aborted,
         ("hidden", "duplicates", "duplicates", "gaps", "gaps"),
@@ -353,7 +353,7 @@ TABLE: tuple[Trouble, ...] = (
     *_at_each_step("error", "the worker's code fails", _WORKER_LOST),
     Trouble(
         "zombie",
-        "the worker stands still while its successor begins, and goes on",
+        "the worker pauses while its successor begins, then continues",
         {"faults": ["zombie@transaction=2"]},
         _fenced,
         # Without transactions nothing fences a zombie: it writes beside its successor.
@@ -419,7 +419,7 @@ TABLE: tuple[Trouble, ...] = (
         *("", *_NO_TRANSACTIONS),
     ),
     _ghost(
-        *("offset", "a repeated offset arrives behind the next one, whose worker then fails"),
+        *("offset", "a repeated offset arrives after the next one, whose worker then fails"),
         *("", "duplicates", "duplicates", "duplicates", "duplicates"),
         faults=["error@transaction=3,step=committed"],
     ),
@@ -487,7 +487,7 @@ TABLE: tuple[Trouble, ...] = (
     ),
     Trouble(
         "uncommitted",
-        "a source full of aborted attempts is read read_uncommitted",
+        "a source full of aborted attempts is read at read_uncommitted",
         {"source": {"isolation": "read_uncommitted"}},
         _attempted,
         ("aborted-inputs",) * 5,
@@ -532,8 +532,8 @@ def cells(only: Sequence[str] = (), small: bool = False, brokers: int = BROKERS)
     possible = [cell for cell in chosen if cell.trouble.brokers <= brokers]
     if chosen and not possible:
         raise UsageError(
-            f"These cells strike brokers, and need {BROKERS} of the embedded Kafka. Add --brokers"
-            f" {BROKERS} and leave --bootstrap away."
+            f"These cells strike brokers, and need {BROKERS} embedded brokers. Add --brokers"
+            f" {BROKERS} and remove --bootstrap."
         )
     return possible
 

@@ -89,7 +89,7 @@ class FileServer(ThreadingHTTPServer):
         except OSError as error:
             raise SetupError(
                 f"The files of the run are served on port {port} of {HOST}, which is not free"
-                f" ({error.strerror}). End what listens there, or start a new run."
+                f" ({error.strerror}). Stop what listens there, or start a new run."
             ) from error
 
     def heard(self, path: str) -> None:

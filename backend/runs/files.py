@@ -215,7 +215,7 @@ def _payment(number: int, row: Any) -> dict[str, str]:
             f"malformed: payment {number} has not exactly {', '.join(FIELDS)}, each a text"
         )
     if not _AMOUNT.fullmatch(row["amount"]):
-        raise BadFile(f"malformed: the amount of payment {number} is no number")
+        raise BadFile(f"malformed: the amount of payment {number} is not a number")
     if not row["id"] or not row["account"]:
         raise BadFile(f"malformed: payment {number} lacks its id or its account")
     return {name: row[name] for name in FIELDS}

@@ -72,7 +72,8 @@ def fill(
     if failed or left:
         why = failed[0].str() if failed else f"{left} were not acknowledged in time"
         raise ClusterError(
-            f"Filling {topic} at {cluster.address} failed: {why}. The rest may be there or not."
+            f"Filling {topic} at {cluster.address} failed: {why}. The rest may or may not have been"
+            " written."
         )
     filled(count)
     return count
@@ -129,9 +130,7 @@ def _connect(producer: Producer, topic: str) -> None:
 
 def _number(topic: str, text: bytes | None) -> int:
     if text is None or not text.isdigit():
-        raise TopicError(
-            f"Topic {topic} holds something else than a fill writes. Fill another one."
-        )
+        raise TopicError(f"Topic {topic} holds records that no fill writes. Fill another topic.")
     return int(text)
 
 

@@ -24,9 +24,9 @@ def commit_floor(cluster: Cluster, group: str, topic: str, latest: bool = False)
     if there:
         told = ", ".join(f"{topic}-{p} at {offset:,}" for p, offset in sorted(there.items()))
         raise ClusterError(
-            f"Group {group} has begun already ({told}); its floor is committed once. Nothing was"
-            " changed. Start the program to go on from there, or choose another group and an empty"
-            " sink topic to begin anew."
+            f"Group {group} has already begun ({told}); its floor is committed only once. Nothing"
+            " was changed. Start the program to continue from there, or choose another group and an"
+            " empty sink topic to start over."
         )
     floor = {p.partition: p.lso if latest else p.start for p in bounds.partitions}
     cluster.commit_offsets(group, topic, floor)

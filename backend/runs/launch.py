@@ -170,7 +170,7 @@ def _await_run(
         return run_id
     if ended:
         raise SetupError(
-            "The process of the run ended before the run began. It said:"
+            "The process of the run ended before the run began. Its output:"
             f" {_end(log, said_before) or 'nothing.'}"
         )
     raise SetupError(f"The run has not begun yet. Its process continues; its log is {log}.")

@@ -32,12 +32,12 @@ REFUSED_SOURCE_OPTIONS = {
     "startingoffsetsbytimestamp": "the start comes from the group's committed offsets",
     "startingoffsets": "the start comes from the group's committed offsets",
     "endingoffsets": "a run ends at the end of its source",
-    "kafka.isolation.level": "say it as source.isolation",
+    "kafka.isolation.level": "set source.isolation instead",
     "kafka.group.id": "the run has a group of its own",
     "kafka.enable.auto.commit": "offsets are committed inside the transactions only",
-    "subscribe": "say it as source.topic",
-    "assign": "say it as source.topic",
-    "subscribepattern": "say it as source.topic",
+    "subscribe": "set source.topic instead",
+    "assign": "set source.topic instead",
+    "subscribepattern": "set source.topic instead",
 }
 """Options of Spark's Kafka source that a plan may not set, each with the reason. Two were observed
 to lose records silently: 13,334 and 10,600 of 20,000 committed while the query succeeded."""
@@ -69,12 +69,12 @@ def _database(url: str | None) -> str | None:
     found = make_url(url)
     if found.password is not None:
         raise ValueError(
-            "a plan is kept with its run, so it holds no password. Leave it out of the address, and"
-            " put it where the database's client looks for it on the workers' machines, such as"
-            " ~/.pgpass"
+            "a plan is kept with its run, so it must not hold a password. Leave it out of the"
+            " address, and put it where the database's client looks for it on the workers'"
+            " machines, such as ~/.pgpass"
         )
     if found.get_backend_name() == "sqlite" and not Path(found.database or "").is_absolute():
-        raise ValueError("name a file of SQLite by its whole path, such as sqlite:////var/out.db")
+        raise ValueError("give the absolute path of a SQLite file, such as sqlite:////var/out.db")
     return url
 
 
@@ -122,8 +122,7 @@ class SourcePlan(BaseModel):
                 raise ValueError(f"source option {name} is refused: {reason}. Remove it.")
             if name.lower() == "failondataloss" and value.lower() != "true":
                 raise ValueError(
-                    "source option failOnDataLoss=false is refused: it loses records without a"
-                    " word."
+                    "source option failOnDataLoss=false is refused: it loses records silently."
                 )
         return self
 

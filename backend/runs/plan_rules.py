@@ -49,7 +49,7 @@ def require_agreement(plan: RunPlan) -> None:
         )
     if chosen.value is None and plan.source.topic is None:
         raise _disagree(
-            f"{chosen.name} fills no topic: name an existing one as source.topic.", "scenario"
+            f"{chosen.name} fills no topic: name an existing one in source.topic.", "scenario"
         )
     if plan.deduplicate_s is not None and chosen.name != "totals":
         raise _disagree(
@@ -68,7 +68,7 @@ def require_agreement(plan: RunPlan) -> None:
     for number, fault in enumerate(map(parse_fault, plan.faults)):
         if fault.needs_transactions and plan.guarantee != "exactly_once":
             raise _disagree(
-                f"{fault} strikes transactions, and {plan.guarantee} has none. Choose"
+                f"{fault} strikes transactions, but {plan.guarantee} has none. Choose"
                 " exactly_once.",
                 "faults",
                 number,
@@ -94,7 +94,7 @@ def _agree_on_duplicates(plan: RunPlan, chosen: Scenario) -> None:
             "source.topic" if not plan.fills else "until_stopped" if plan.until_stopped else "rate"
         )
         raise _disagree(
-            f"a fill that repeats payments goes to its end by itself. Remove {given}.",
+            f"a fill that repeats payments always runs to its end. Remove {given}.",
             "duplicates",
         )
 
@@ -113,7 +113,7 @@ def _agree_on_lineage(plan: RunPlan, chosen: Scenario) -> None:
     }
     for given in (name for name, value in needy.items() if value):
         raise _disagree(
-            f"{given} needs lineage: what becomes of its records is told by it. Remove one.",
+            f"{given} needs lineage, which shows what became of its records. Remove one.",
             "lineage",
         )
     if plan.judged and not (chosen.keyed and plan.fills):
@@ -129,7 +129,7 @@ def _agree_on_packs(plan: RunPlan, chosen: Scenario) -> None:
     """Check what cannot share one header among many records."""
     if plan.guarantee != "exactly_once":
         raise _disagree(
-            f"packed lies in transactions, and {plan.guarantee} has none. Choose record, or"
+            f"packed lineage needs transactions, but {plan.guarantee} has none. Choose record, or"
             " exactly_once.",
             "lineage",
         )
@@ -165,8 +165,8 @@ def _agree_on_tables(plan: RunPlan, chosen: Scenario) -> None:
     for number, fault in enumerate(map(parse_fault, plan.faults)):
         if fault.kind not in TABLE_FAULTS or fault.step is Step.COMMITTING:
             raise _disagree(
-                f"{fault} strikes transactions of Kafka, and a table is written in the"
-                f" database's. Choose {', '.join(kind.name for kind in TABLE_FAULTS)}, at any"
+                f"{fault} strikes Kafka transactions, but a table is written in database"
+                f" transactions. Choose {', '.join(kind.name for kind in TABLE_FAULTS)}, at any"
                 f" step but {Step.COMMITTING}.",
                 "faults",
                 number,

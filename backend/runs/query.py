@@ -291,7 +291,7 @@ def _require_offset(group: str, where: str, offset: int | None, start: int) -> N
     if offset is None:
         raise OffsetMissing(
             f"Group {group} has no committed offset for {where}: it was deleted or has expired, so"
-            " nobody knows what was processed. Start a new run into an empty sink topic."
+            " it is unknown what was processed. Start a new run into an empty sink topic."
         )
     if offset < start:
         raise SourceGap(
@@ -322,14 +322,14 @@ def require_expressions(spark: SparkSession, plan: RunPlan) -> None:
             raise refused(
                 plan,
                 field,
-                f"Spark does not take the expression {text!r}: {said}. "
-                "It may use key, value, topic, partition, offset, timestamp and headers.",
+                f"Spark rejects the expression {text!r}: {said}. It may use key, value, topic,"
+                " partition, offset, timestamp and headers.",
             ) from error
         if isinstance(kind, ArrayType | MapType | StructType):
             raise refused(
                 plan,
                 field,
-                f"the expression {text!r} gives {kind.simpleString()}, not a text. Say"
+                f"the expression {text!r} gives {kind.simpleString()}, not a string. Use"
                 " to_json(...).",
             )
 
@@ -338,7 +338,7 @@ def require_no_speculation(spark: SparkSession) -> None:
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise SparkError(
             "Spark runs with spark.speculation=true: two copies of a task would fence each other"
-            " for ever. Turn it off."
+            " endlessly. Turn it off."
         )
 
 
@@ -363,14 +363,13 @@ def explained(error: PySparkException) -> TopicproofError:
             return kind(match.group(2).strip())
     if "StatusCode.UNAVAILABLE" in text:
         return SparkError(
-            "The Spark server has ended, or cannot be reached any more. Start it, and resume the"
-            " run."
+            "The Spark server has ended or can no longer be reached. Start it, and resume the run."
         )
     if OVERFLOW in text:
         return SparkError(
-            "Spark cannot hold a number that it met while it read the source: most likely a"
-            " record's timestamp beyond the year 294,246. `topicproof check` judges such a topic,"
-            " and Spark cannot process it: remove the record."
+            "Spark cannot represent a number that it read from the source: most likely a record's"
+            " timestamp beyond the year 294,246. `topicproof check` can judge such a topic, but"
+            " Spark cannot process it: remove the record."
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # The last line of a worker's traceback names the cause; Spark's own first line does not.

@@ -179,7 +179,7 @@ SQUARES = Scenario(
 
 TABLE = Scenario(
     name="table",
-    title="Square every number into a table of a database, together with the source offset",
+    title="Square every number into a database table, together with the source offset",
     stages=(
         Stage(
             "square",
@@ -284,7 +284,7 @@ def _counted_up(rows: DataFrame, work: Work) -> DataFrame:
 
 WINDOWS = Scenario(
     name="windows",
-    title="Count the payments of each account by the minute: of their own time, and of the clock",
+    title="Count the payments of each account per minute: by event time, and by processing time",
     stages=(
         Stage(
             "count",

@@ -163,7 +163,7 @@ def current_totals(cluster: Cluster, sink: str) -> list[Balance]:
             found[name] = Balance(name, told["total"], before.payments + 1, due)
     except (KafkaException, ValueError, KeyError, TypeError) as error:
         raise ClusterError(
-            f"Topic {sink} holds something else than totals, or cannot be read: {error}."
+            f"Topic {sink} holds records that are not totals, or cannot be read: {error}."
         ) from error
     finally:
         consumer.close()

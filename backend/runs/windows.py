@@ -134,8 +134,8 @@ def check_values(cluster: Cluster, topics: Mapping[str, str]) -> dict[str, Stage
         ),
         BY_CLOCK: StageVerdict(
             Outcome.UNKNOWN,
-            "These counts depend on the clock when each batch began, which no topic tells. So a"
-            " recount is impossible. That each is there once is part of the verdict.",
+            "These counts depend on the clock when each batch began, which no topic records. So a"
+            " recount is impossible. The verdict checks that each count is there once.",
         ),
     }
 

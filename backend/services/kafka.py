@@ -168,7 +168,7 @@ class EmbeddedKafka:
             return f"broker {node.node} reaches its peers again"
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
-            return f"broker {node.node} (process {process.pid}) goes on"
+            return f"broker {node.node} (process {process.pid}) continues"
         self.start_node(node)
         self.wait_ready(node)
         return f"broker {node.node} is back" + (
@@ -234,8 +234,8 @@ class EmbeddedKafka:
                 if not line.startswith("\tat ")
             ]
             raise SetupError(
-                f"The storage of the embedded Kafka in {self.folder} cannot be used. If it is of"
-                " another version or size of cluster, delete that folder. Kafka said:"
+                f"The storage of the embedded Kafka in {self.folder} cannot be used. If it belongs"
+                " to another version or cluster size, delete that folder. Kafka said:"
                 f" {' '.join(told)[:800]}"
             )
 

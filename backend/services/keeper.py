@@ -296,7 +296,7 @@ class Keeper:
                     for node in sorted(hurt):
                         self._handle(node, "heal", hurt)
         except (OSError, TypeError, ValueError) as error:
-            print(f"a user left in the middle of a message: {type(error).__name__}", flush=True)  # noqa: T201
+            print(f"a client left in the middle of a message: {type(error).__name__}", flush=True)  # noqa: T201
         finally:
             with self.changed:
                 self.users -= 1

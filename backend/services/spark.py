@@ -210,7 +210,7 @@ def connect(remote: str) -> SparkSession:
         channel = DefaultChannelBuilder(remote, [("grpc.enable_http_proxy", int(proxied))])
     except PySparkException as error:
         raise SparkError(
-            f"{remote} is no address of a Spark Connect server. Check SPARK_REMOTE."
+            f"{remote} is not the address of a Spark Connect server. Check SPARK_REMOTE."
         ) from error
     # As in `SparkSession.builder.remote`, which accepts no channel: makes `pyspark.sql.functions`
     # build columns for Connect.

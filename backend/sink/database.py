@@ -3,11 +3,11 @@ SQLAlchemy.
 
 The argument is that of backend/sink/exactly_once.py, with a database in Kafka's place. Each
 transaction holds the outputs of some inputs *and* the source offset that follows them. The offset
-lies in the table `topicproof_offsets` of the same database, and is compared and set. If it is no
-longer the offset that this task read, another writer has gone on, and this task's transaction is
+is in the table `topicproof_offsets` of the same database, and is compared and set. If it is no
+longer the offset that this task read, another writer has continued, and this task's transaction is
 rolled back. So each input's outputs are there once, even after a killed worker, a repeated task or
 batch, or a lost checkpoint. Continuity, faults and the journal work as in that sink. The generation
-lies beside the offset and is compared too, so a worker of a stopped or restarted query commits
+is stored beside the offset and is compared too, so a worker of a stopped or restarted query commits
 nothing more.
 
 `exactly_once` appends. `at_least_once` upserts by lineage, and commits the offset afterwards.

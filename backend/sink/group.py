@@ -79,7 +79,7 @@ class GroupPosition:
         if answer.offset == OFFSET_INVALID:
             raise OffsetMissing(
                 f"Group {sink.group} has no committed offset for {where}: it was deleted or has"
-                " expired, so nobody knows what was processed. Start a new run into an empty sink"
+                " expired, so it is unknown what was processed. Start a new run into an empty sink"
                 " topic."
             )
         return answer
@@ -88,7 +88,9 @@ class GroupPosition:
         """Require that the group's offset is still `offset`. Another producer may have held the
         transactional id meanwhile. Raises Fenced if it has committed."""
         if self.committed().offset != offset:
-            raise Fenced(f"{self.task.name} was taken over by another producer, which went on.")
+            raise Fenced(
+                f"{self.task.name} was taken over by another producer, which has continued."
+            )
 
     def commit(self, contents: Contents) -> None:
         """Commit outside a transaction. Raises NotDelivered."""
@@ -176,4 +178,6 @@ class GroupPosition:
 
 
 def earlier_generation(task: SinkTask) -> Fenced:
-    return Fenced(f"{task.name} is a worker of a query that was stopped or started anew meanwhile.")
+    return Fenced(
+        f"{task.name} is a worker of a query that was stopped or restarted in the meantime."
+    )

@@ -64,14 +64,14 @@ class SinkOptions:
             )
         if "generation" in given and "journal" not in given:
             raise UsageError(
-                f"{FORMAT}: generation needs the option journal, as whose offset the group"
-                " keeps it."
+                f"{FORMAT}: generation needs the option journal: the group keeps it as an offset of"
+                " the journal topic."
             )
         guarantee = Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE))
         lineage = _one_of(given, "lineage", [RECORD, PACKED, OFF], RECORD)
         if lineage == PACKED and guarantee is not Guarantee.EXACTLY_ONCE:
             raise UsageError(
-                f"{FORMAT}: lineage is {PACKED}, which lies in transactions, and {guarantee} has"
+                f"{FORMAT}: lineage is {PACKED}, which needs transactions, but {guarantee} has"
                 f" none. Choose {RECORD}."
             )
         if "/" in given.get("transactionalidprefix", ""):

@@ -59,10 +59,10 @@ def moved(group: str, where: str, found: int, known: Position) -> OffsetsMoved:
     then = "repeat" if found < known.offset else "leave out"
     first, last = sorted((found, known.offset))
     return OffsetsMoved(
-        f"Group {group} stands at offset {found} of {where}, but the journal says that transaction"
-        f" {known.sequence} left it at {known.offset}: somebody moved it {how}, and going on would"
-        f" {then} offsets {first} to {last - 1}. Set it to {known.offset} and resume, or go on from"
-        " where it is with offsetsForced (--offsets-forced)."
+        f"Group {group} is at offset {found} of {where}, but the journal says that transaction"
+        f" {known.sequence} left it at {known.offset}: somebody moved it {how}, and continuing"
+        f" would {then} offsets {first} to {last - 1}. Set it to {known.offset} and resume, or"
+        " continue from where it is with offsetsForced (--offsets-forced)."
     )
 
 

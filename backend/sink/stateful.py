@@ -181,7 +181,7 @@ class BatchPosition(GroupPosition):
             self.is_moved(Position(0, answer.offset))
         if query and query != self.query:
             raise CheckpointMismatch(
-                f"{self.task.where}: batches up to {answer.offset - 1} in the sink are of query"
+                f"{self.task.where}: batches up to {answer.offset - 1} in the sink belong to query"
                 f" {query}, but this is query {self.query}: its checkpoint, which holds the state,"
                 f" was deleted or replaced. {REMEDY}"
             )
@@ -256,7 +256,7 @@ class BatchWriter(TransactionWriter):
             if self.batches.sum and self.batches.sum != total:
                 raise CheckpointMismatch(
                     f"Batch {batch} of {self.task.where} is in the sink with other records than it"
-                    " makes now: the checkpoint was put back by one batch, or the stage is not"
+                    " makes now: the checkpoint was rolled back by one batch, or the stage is not"
                     f" deterministic. {REMEDY}"
                 )
         self.task.flush()

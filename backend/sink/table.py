@@ -67,7 +67,7 @@ def connect_database(url: str) -> Engine:
         return create_engine(url, poolclass=NullPool, connect_args=waits)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise UsageError(
-            f"{DATABASE_FORMAT}: the option url is no address of a database that SQLAlchemy knows,"
+            f"{DATABASE_FORMAT}: the option url is not a database address that SQLAlchemy knows,"
             " such as sqlite:////var/out.db or postgresql+psycopg://user@host/name."
         ) from error
 
@@ -107,7 +107,7 @@ def begin(url: str, group: str, floor: Mapping[tuple[str, int], int]) -> None:
             connection.execute(insert(OFFSETS), begun)
     except IntegrityError as error:
         raise SinkError(
-            f"Group {group} has begun already in {shown(engine)}; where it begins is said once."
+            f"Group {group} has already begun in {shown(engine)}; its start can be set only once."
             " Nothing was changed."
         ) from error
     except DBAPIError as error:

@@ -118,7 +118,7 @@ def _cell(schedule: Schedule) -> Cell:
 
     trouble = Trouble(
         name=str(schedule),
-        title="several troubles at once",
+        title="several faults at once",
         plan={},
         proof=proof,
         expected=(),

@@ -219,7 +219,7 @@ def file_contradictions(
     judged_at = manifest.judged_at or page_time(evidence / PAGE) or ""
     sentences = []
     if not _same_rows(spark, evidence / PARQUET, scratch / PARQUET, kinds, same_version(said)):
-        sentences.append(f"{PARQUET}: its rows are not those that are found again.")
+        sentences.append(f"{PARQUET}: its rows differ from those found again.")
     try:
         write_csv(evidence / PARQUET, scratch / CSV)
         write_junit(scratch / JUNIT, said, here, judged_at)

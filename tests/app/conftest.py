@@ -50,8 +50,8 @@ def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest
 
 @pytest.fixture
 def at_home(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """The pages read the session's home. A run that a failed test left would go on for ever: it is
-    ended."""
+    """The pages read the session's home. A run that a failed test left behind would never end, so
+    it is stopped."""
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
     yield settings

@@ -86,7 +86,7 @@ def of_timeline(
 
 def test_a_transaction_that_is_short_for_the_timeline_can_still_be_hit() -> None:
     """Story: transactions of milliseconds beside one of an hour. Their bars are wide enough for a
-    click, and the later of two that stand close together lies on top."""
+    click, and of two close together the later is on top."""
     rows = of_timeline(
         [20, 10, 0], ["COMMITTED"] * 3, [1_000_050, 1_000_000, 1_000_100], [0, 3, 3_600_000]
     )

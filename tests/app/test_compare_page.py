@@ -94,7 +94,7 @@ def test_bad_values_in_the_url_fall_back_with_a_notice(
     notices = "\n".join(str(one.value).replace("\\", "") for one in app.warning)
     for part in (
         "no partition 99",
-        "offset abc is no number",
+        "offset abc is not a number",
         "Record 999,999,999",
         "no level x",
         "no fate y",
@@ -107,7 +107,7 @@ def test_bad_values_in_the_url_fall_back_with_a_notice(
 def test_hostile_payloads_are_shown_as_what_they_are(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: a topic holds script tags, bytes that are no text, null keys and values, and a large
+    """Story: a topic holds script tags, bytes that are not text, null keys and values, and a large
     one. Each is shown as text, none crashes the page, and none becomes markup."""
     assert at_home.home
     topic = new_topic()
@@ -162,13 +162,13 @@ def test_an_open_transaction_is_withheld_until_it_ends(
 def test_an_empty_topic_is_said(
     open_page: OpenPage, at_home: Settings, new_topic: Callable[..., str]
 ) -> None:
-    """Story: a topic was made a moment ago, after the page had asked for all, and nothing was
-    written yet. The page finds it, and says so and what to do."""
+    """Story: a topic was made a moment ago, after the page had asked for all, and is still empty.
+    The page finds it, and says what to do."""
     assert at_home.home
     open_page("compare")
     app = open_page("compare", topic=new_topic())
     assert not app.exception
-    assert "There is nothing in this topic" in texts(app) and "**0** offsets" in texts(app)
+    assert "This topic is empty" in texts(app) and "**0** offsets" in texts(app)
 
 
 @pytest.mark.usefixtures("empty_home")

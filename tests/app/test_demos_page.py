@@ -1,5 +1,5 @@
-"""Demos: five stories whose plans are sound, told in the order of what happens, opened again by
-their address."""
+"""Demos: five stories whose plans are sound, told in the order of events, and reopened by their
+address."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_what_a_story_starts_is_a_plan(told: object) -> None:
 
 
 def test_a_story_is_told_by_the_run_that_is_least_far(finished: Finished) -> None:
-    """Story: of two runs side by side one is being judged, the other still processes: that is what
-    is told. One that ended without a verdict is no happy end."""
+    """Story: of two runs side by side one is being judged and the other still processes. The page
+    says exactly that. A run that ended without a verdict is no happy end."""
     told = story("crash")
     assert told is not None and story("no such") is None
     run = finished.run
@@ -51,7 +51,7 @@ def test_a_story_is_told_by_the_run_that_is_least_far(finished: Finished) -> Non
     ]
     assert ended[2].text == told.processing and ended[-1].text == told.ended
     failed = replace(at[State.FAILED], verdict=None)
-    assert "broke off" in steps(told, [at[State.DONE], failed])[-1].text
+    assert "stopped before it had a verdict" in steps(told, [at[State.DONE], failed])[-1].text
 
 
 def test_a_story_leads_to_what_it_has_shown(finished: Finished) -> None:
@@ -86,8 +86,8 @@ def test_a_story_leads_to_what_it_has_shown(finished: Finished) -> None:
 def test_the_address_of_a_story_opens_it_again(
     open_page: OpenPage, at_home: Settings, finished: Finished
 ) -> None:
-    """Story: the address is sent to a colleague, who sees the same; an address that leads nowhere
-    is said."""
+    """Story: the address is sent to a colleague, who sees the same. An address that leads nowhere
+    gets a notice."""
     assert at_home.home
     app = open_page("demos")
     assert not app.exception and len(app.button) == len(STORIES)

@@ -37,8 +37,8 @@ RECORDS = (
 
 
 def test_each_kind_of_file_reads_back_as_it_was_written() -> None:
-    """Story: bytes that are no text, a comma, a line break, a marker: nothing is lost in any of the
-    three."""
+    """Story: bytes that are not text, a comma, a line break, a marker: nothing is lost in any of
+    the three."""
     frame = export.record_frame("numbers", RECORDS)
     assert frame["offset"].tolist() == [5, 6, 7] and frame["fate"].tolist() == [
         "ABORTED",

@@ -108,8 +108,8 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stored]:
 
 
 def test_it_lists_what_the_filters_leave(open_page: OpenPage, stored: Stored) -> None:
-    """Story: QA looks for what went wrong. The list says how each run stands, and the URL says what
-    is looked for."""
+    """Story: QA looks for what went wrong. The list shows the state of each run, and the URL holds
+    the filters."""
     held, twice = stored.add(HELD), stored.add(TWICE)
     other = stored.add(HELD, "other")
     app = open_page("history")
@@ -126,7 +126,7 @@ def test_it_lists_what_the_filters_leave(open_page: OpenPage, stored: Stored) ->
     app = open_page("history", scenario="squares", topic=held.id)
     assert [name.rpartition("=")[2] for name in app.dataframe[0].value["run"]] == [held.id]
     app = open_page("history", scenario="squares", topic="nothing")
-    assert not app.exception and "None of them fits" in texts(app)
+    assert not app.exception and "None of them matches" in texts(app)
     app = open_page("history", verdict="MAYBE")
     assert (
         not app.exception
@@ -150,8 +150,8 @@ def test_two_reports_side_by_side(open_page: OpenPage, stored: Stored) -> None:
 def test_a_pipeline_over_time_has_its_figures_in_a_table(
     open_page: OpenPage, stored: Stored
 ) -> None:
-    """Story: how many findings did the runs of this scenario have? A chart, and behind it the
-    figures."""
+    """Story: how many findings did the runs of this scenario have? A chart shows them, and a table
+    has the figures."""
     runs = [stored.add(report) for report in (HELD, TWICE, HELD)]
     app = open_page("history", measure="findings that break the verdict")
     assert not app.exception and len(app.get("plotly_chart")) == 1
@@ -164,8 +164,8 @@ def test_a_pipeline_over_time_has_its_figures_in_a_table(
 
 
 def test_damaged_and_missing_reports_are_said(open_page: OpenPage, stored: Stored) -> None:
-    """Story: one report is cut off, one folder is gone. The list still shows both; nothing else is
-    claimed of them."""
+    """Story: one report is cut off, one folder is gone. The list still shows both, and claims
+    nothing else about them."""
     damaged, gone = stored.add(HELD), stored.add(HELD)
     (damaged.folder(stored.settings) / REPORT).write_text('{"schema": 1')
     (gone.folder(stored.settings) / REPORT).unlink()
@@ -180,16 +180,16 @@ def test_damaged_and_missing_reports_are_said(open_page: OpenPage, stored: Store
 
 @pytest.mark.usefixtures("empty_home")
 def test_an_empty_history_leads_to_the_first_run(open_page: OpenPage) -> None:
-    """Story: nothing was ever run. The page says so and leads to the page Run."""
+    """Story: nothing was ever run. The page says so and links to the page Run."""
     app = open_page("history")
     assert not app.exception
-    assert "No runs and no checks yet" in texts(app) and app.page_link[0].value == "Start a run"
+    assert "No runs or checks yet" in texts(app) and app.page_link[0].value == "Start a run"
 
 
 def test_a_verdict_is_signed_on_its_page(open_page: OpenPage, stored: Stored) -> None:
     """Story: QA accepts a run that holds. The decision is kept with the hash of the evidence, and
-    the page and the history show it; when a file of the evidence changes afterwards and is hashed
-    anew, both show that instead."""
+    the page and the history show it; when a file of the evidence is changed afterwards and hashed
+    again, both show that instead."""
     run = stored.add(HELD)
     app = open_page("verdict", run=run.id)
     assert not app.exception and "not signed" in texts(app)

@@ -82,8 +82,8 @@ def test_what_a_run_says_is_text(page: str, open_page: OpenPage, stored: Stored)
 def test_an_address_that_is_a_script_falls_back(
     page: str, names: tuple[str, ...], open_page: OpenPage, stored: Stored
 ) -> None:
-    """Story: a link from a stranger. Each page is shown all the same, and nothing of the link
-    becomes markup."""
+    """Story: a link from a stranger. Each page still opens, and nothing in the link becomes
+    markup."""
     stored.add(TWICE)
     app = open_page(page, **dict.fromkeys(names, HOSTILE))
     assert HOSTILE not in read(app) and app.title[0].value == page.capitalize()

@@ -76,7 +76,7 @@ def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[
 
 
 def test_a_cell_is_told_by_symbol_word_and_colour() -> None:
-    """Story: hidden records are no damage, damage that was expected is no surprise, and no two look
+    """Story: hidden records are not damage, expected damage is not a surprise, and no two look
     alike."""
     assert [cells.kind(one) for one in EVERY] == ["exact", "exact", "damaged", "surprise"]
     assert set(cells.SYMBOLS) == set(cells.MEANINGS) == set(CELL_COLOURS)
@@ -125,7 +125,7 @@ def test_the_results_are_a_chart_and_a_table_with_a_cell_by_its_address(
     assert "no <b>gaps</b>, which were expected" in texts(app)
     assert "Open its run" in [link.value for link in app.page_link]
     app = open_page("matrix", guarantee="exactly_once", fault="none")
-    assert "squares-a was deleted, as those that agree are" in texts(app) and app.button(
+    assert "squares-a was deleted, like every run that agrees" in texts(app) and app.button(
         key="again"
     )
     app = open_page("matrix", guarantee="<b>no</b>", fault="none")

@@ -133,4 +133,4 @@ def test_a_run_is_watched_killed_resumed_and_stopped(
     assert now().state is State.STOPPED and now().verdict == "HOLDS", now()
     app.run()
     assert not app.exception and "stopped" in texts(app)
-    assert "What its process said" in [one.label for one in app.expander]
+    assert "Output of its process" in [one.label for one in app.expander]

@@ -100,8 +100,8 @@ def test_what_is_looked_for_may_be_hexadecimal() -> None:
 
 
 def test_the_records_of_a_run(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
-    """Story: somebody browses a run's sink, asks for aborted records, and goes on where the search
-    stopped."""
+    """Story: somebody browses a run's sink, asks for aborted records, and continues where the
+    search stopped."""
     assert at_home.home
     app = open_page("topics", topic=finished.sink)
     assert not app.exception
@@ -142,8 +142,8 @@ def test_a_stuck_group_is_named(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
     """Story: a group has read all that is stable, and the rest waits behind an open transaction.
-    Other tools show a lag of 5; the page says who is to blame, and the tail at either level shows
-    what that level gets."""
+    Other tools show a lag of 5; the page names the transaction that holds it back, and the tail at
+    either level shows what that level gets."""
     assert at_home.home
     topic = new_topic()
     writer = Writer(bootstrap, topic)
@@ -183,7 +183,7 @@ def test_a_stuck_group_is_named(
 def test_hostile_payloads_are_shown_as_what_they_are(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: a topic holds script tags, bytes that are no text, nulls, and a value of more than a
+    """Story: a topic holds script tags, bytes that are not text, nulls, and a value of more than a
     megabyte. Each is shown as text, none becomes markup, and the large one is cut but can be saved
     whole."""
     assert at_home.home
@@ -224,19 +224,18 @@ def test_hostile_payloads_are_shown_as_what_they_are(
 def test_nothing_and_nonsense_are_said(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: a topic is empty; an address is mistyped; a search finds nothing. Each is said, and
-    nothing crashes."""
+    """Story: a topic is empty; an address is mistyped; a search finds nothing. The page reports
+    each, and nothing crashes."""
     assert at_home.home
     app = open_page("topics", topic=new_topic())
-    assert not app.exception and "There is nothing in this topic" in texts(app)
+    assert not app.exception and "This topic is empty" in texts(app)
     topic = new_topic()
     Writer(bootstrap, topic).write("n3")
     app = open_page("topics", topic=topic, key="no such key")
-    assert not app.exception and "No record fits there" in texts(app)
+    assert not app.exception and "No record matches there" in texts(app)
     app = open_page("topics", topic=topic, time="2100-01-01")
-    assert not app.exception and "No record of this partition is of that time or later" in texts(
-        app
-    )
+    assert not app.exception
+    assert "No record in this partition has that timestamp or a later one" in texts(app)
     app = open_page(
         "topics",
         topic=topic,
@@ -253,7 +252,7 @@ def test_nothing_and_nonsense_are_said(
         "no view x",
         "no partition 99",
         "offset abc is",
-        "noon is no time",
+        "noon is not a time",
         "No record is marker",
         "no fate y",
     ):

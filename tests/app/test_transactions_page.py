@@ -86,8 +86,8 @@ def test_the_latest_come_first_and_conditions_add_up() -> None:
     ("state", "age_ms", "decided_ms", "hanging", "word", "advice"),
     [
         ("Ongoing", 12_000, None, False, "open", "the coordinator aborts it in 48.0 s"),
-        ("Ongoing", 61_000, None, False, "open", "Its time is up"),
-        ("Ongoing", 90_000, None, False, "overdue", "Its time is up"),
+        ("Ongoing", 61_000, None, False, "open", "It has timed out"),
+        ("Ongoing", 90_000, None, False, "overdue", "It has timed out"),
         ("PrepareCommit", 500, 100, False, "open", "the markers are being written"),
         ("PrepareCommit", 90_000, 80_000, False, "stuck", "look at the brokers' logs"),
         (
@@ -96,7 +96,7 @@ def test_the_latest_come_first_and_conditions_add_up() -> None:
             None,
             True,
             "hanging",
-            "topicproof abort squares 1 8 --bootstrap broker:9092 says",
+            "topicproof abort squares 1 8 --bootstrap broker:9092 shows",
         ),
     ],
 )
@@ -175,11 +175,11 @@ def test_no_transaction_at_all_is_said(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
     """Story: one topic is empty, another was written without transactions, a third does not exist.
-    Each is said."""
+    The page reports each."""
     assert at_home.home
     app = open_page("transactions", topic=new_topic())
     assert not app.exception
-    assert "There is nothing in this topic" in texts(app) and "**0** transactions" in texts(app)
+    assert "This topic is empty" in texts(app) and "**0** transactions" in texts(app)
     plain = new_topic()
     Writer(bootstrap, plain).write("n7")
     app = open_page("transactions", topic=plain)
@@ -207,9 +207,9 @@ def test_bad_values_in_the_url_fall_back_with_a_notice(
     notices = "\n".join(str(one.value).replace("\\", "") for one in app.warning)
     for part in (
         "no partition 99",
-        "producer abc is no number",
+        "producer abc is not a number",
         "no outcome y",
-        "cannot be left out",
+        "cannot be skipped",
         "begins at 0-1",
     ):
         assert part in notices

@@ -12,8 +12,8 @@ from topicproof.validators.kinds.catalogue import VALIDATORS
 
 
 def test_every_fate_has_a_word_a_symbol_and_a_colour() -> None:
-    """Story: a fate is added to the vocabulary. No two share a symbol, and none is told by its
-    colour alone."""
+    """Story: a fate is added to the vocabulary. No two share a symbol, and none is recognised by
+    its colour alone."""
     assert set(wording.FATE_WORDS) == set(FATE_COLOURS) == set(FATES)
     assert len({word.symbol for word in wording.FATE_WORDS.values()}) == len(FATES)
 
@@ -25,8 +25,8 @@ def test_every_kind_of_finding_has_a_title() -> None:
 
 
 def test_plain_text_stays_plain() -> None:
-    """Story: a topic is called like a formula and a value like a link. Markdown makes nothing of
-    them."""
+    """Story: a topic is called like a formula and a value like a link. Markdown leaves both as they
+    are."""
     hostile = "![x](http://127.0.0.1/) <b>_a_</b> $x$ `c` :red[x] # h"
     escaped = wording.plain(hostile)
     assert escaped.replace("\\", "") == hostile
@@ -41,7 +41,8 @@ def test_numbers_and_times_are_said_in_words() -> None:
     )
     assert wording.duration(59.4) == "59 s" and wording.duration(125) == "2 min 5 s"
     assert wording.moment_of_ms(0) == "1970-01-01 00:00:00.000 UTC"
-    assert "no date" in wording.moment_of_ms(2**62) and wording.moment_of_ms(None) == "no timestamp"
+    assert "not a date" in wording.moment_of_ms(2**62)
+    assert wording.moment_of_ms(None) == "no timestamp"
     assert wording.short_transaction(
         "squares-k3f9a2-square-squares-k3f9a2-numbers-0/17, attempt 2"
     ) == ("…-0/17, attempt 2")

@@ -20,8 +20,8 @@ def test_a_run_from_the_form_to_its_aborted_records(
     address: str, window: Page, artifacts: Path
 ) -> None:
     """Story: a demo. One click starts a run; the browser is reloaded in the middle and loses
-    nothing; the verdict comes; Compare shows aborted records and says why nobody who reads
-    committed gets them."""
+    nothing; the verdict comes; Compare shows aborted records and says why no read_committed
+    consumer gets them."""
     window.goto(address)
     window.get_by_role("button", name="Start the run").click()
     window.wait_for_url("**/?run=*")
@@ -89,8 +89,8 @@ def test_from_a_transaction_and_a_record_to_compare(
     address: str, window: Page, written: str, artifacts: Path
 ) -> None:
     """Story: somebody sees an open transaction on top of the timeline, picks it in the table, then
-    a bar, then finds an aborted record by its key and follows the link: Compare says why nobody who
-    reads committed gets it."""
+    a bar, then finds an aborted record by its key and follows the link: Compare says why no
+    read_committed consumer gets it."""
     window.goto(f"{address}/transactions?topic={written}")
     expect(window.get_by_text("withholds 50 records of partition 0")).to_be_visible()
     bars = window.locator(".stPlotlyChart .barlayer .point")

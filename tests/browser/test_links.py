@@ -51,7 +51,7 @@ def test_each_kind_of_link_opens_what_it_names(
         f"compare?topic={sink}&partition=1&offset=7&record=9&level=committed&fate=committed": (
             "Offset 9"
         ),
-        f"transactions?topic={sink}&partition=2&outcome=aborted": "that fit are drawn and listed",
+        f"transactions?topic={sink}&partition=2&outcome=aborted": "that match are drawn and listed",
         f"topics?topic={sink}&view=partitions&partition=0": (
             "Offsets by fate between log start and HW"
         ),
@@ -64,7 +64,7 @@ def test_each_kind_of_link_opens_what_it_names(
         window.goto(f"{address}/{link}")
         expect(window.get_by_text(text).first).to_be_visible()
         settled(window)
-        assert not window.get_by_text("is left out").count() and window.url.endswith(link), link
+        assert not window.get_by_text("is ignored").count() and window.url.endswith(link), link
 
 
 def test_the_matrix_says_how_to_run_more_of_it(address: str, window: Page, matrix: Result) -> None:
@@ -83,8 +83,8 @@ def test_the_matrix_says_how_to_run_more_of_it(address: str, window: Page, matri
 
 
 def test_two_people_look_at_one_topic(address: str, browser: Browser, finished: Finished) -> None:
-    """Story: two people look at the same topic at the same time, each somewhere else. Neither moves
-    the other, and a link from one opens the same in the window of the other."""
+    """Story: two people look at the same topic at the same time, at different places. Neither moves
+    the other, and a link from one opens the same view in the other's window."""
     link = f"{address}/compare?topic={finished.sink}"
     first, second = (browser.new_context().new_page() for _ in range(2))
     first.goto(f"{link}&partition=0&offset=3")

@@ -25,8 +25,9 @@ def evidence(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
 def test_it_opens_without_a_network(
     scheme: str, width: int, browser: Browser, evidence: tuple[Path, Report], artifacts: Path
 ) -> None:
-    """Story: somebody opens the attachment on a train. The charts are drawn, nothing is asked of
-    anyone, no script fails, a hostile name stays text, and the page is no wider than the window."""
+    """Story: somebody opens the attachment on a train. The charts are drawn, nothing is requested
+    from any server, no script fails, a hostile name stays text, and the page is no wider than the
+    window."""
     folder, report = evidence
     context = browser.new_context(
         offline=True,

@@ -1,7 +1,6 @@
 """A pair of topics that never rests: one program fills the source at a set rate, and an
-exactly-once loop, which knows nothing of Topicproof, copies it into the sink. `python -m
-tests.foreign.moving --checks 200` judges the pair meanwhile.
-"""
+exactly-once loop, which does not know Topicproof, copies it into the sink. `python -m
+tests.foreign.moving --checks 200` judges the pair meanwhile."""
 
 from __future__ import annotations
 

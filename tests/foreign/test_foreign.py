@@ -1,9 +1,9 @@
 """Topics that other programs wrote, killed in the middle of their work: judged by a contract, by
 key.
 
-Each is killed with SIGKILL where it hurts; its successor goes on until its group has committed the
-end of the source. What the verdict says is held against tests/foreign/count.py, a plain consumer
-with a dictionary, which shares no code with what it checks.
+Each is killed with SIGKILL where it hurts; its successor continues until its group has committed
+the end of the source. The verdict is compared with tests/foreign/count.py, a plain consumer with a
+dictionary, which shares no code with what it checks.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def test_kafka_streams_is_exactly_once(
 ) -> None:
     """Story: a Kafka Streams application with exactly_once_v2 is killed in the middle of a
     transaction. Its successor has other transactional ids; the transaction expires, its records
-    stay in the log as aborted, and each input has one output all the same."""
+    stay in the log as aborted, and each input still has one output."""
     jars = [*jar_files(topics.settings, BROKER), *jar_files(topics.settings, STREAMS)]
     command = [
         java(),

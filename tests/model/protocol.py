@@ -1,5 +1,5 @@
 """A model of the sink's protocol, explored exhaustively: one source partition, its worker, a second
-worker that takes over while the first may go on (a zombie), the coordinator, the log, the group's
+worker that takes over while the first still runs (a zombie), the coordinator, the log, the group's
 offset, and requests that arrive late (ghosts).
 
     python -m tests.model.protocol [--losses 2]      prints a counter-example for each safety step
@@ -207,7 +207,7 @@ def fence(state: State, number: int, worker: Worker) -> State:
 
 
 def join(state: State, number: int, worker: Worker) -> State:
-    """Goes on with the epoch that there is, as a client without a fence would."""
+    """Continues with the current epoch, as a client without a fence would."""
     found = state if state.epoch else initial(state)
     return put(found, number, worker._replace(at=FENCED, epoch=found.epoch, sequence=number * 10))
 

@@ -31,8 +31,8 @@ def wrong(
 def test_a_value_and_the_groups_offsets_agree_with_the_contract(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: every value is what its expression gives, and the group stands behind the last input.
-    All is required."""
+    """Story: every value is what its expression gives, and the group's offset is after the last
+    input. All kinds are required."""
     agreed = ContractTerms(value=VALUE, offsets={0: 3})
     report, _ = wrong(history("0 1 A 0 1 2 C", inputs=3).ledger(spark, tmp_path, agreed=agreed))
     assert report.why.startswith("3 of 3 inputs committed exactly once, in order")
@@ -77,7 +77,7 @@ def test_values_are_shown_for_people(spark: SparkSession) -> None:
 
 def test_a_groups_offset_must_agree_with_the_output(spark: SparkSession, tmp_path: Path) -> None:
     """Story: of partition 0 two inputs are lost below the group's offset. In partition 1 the offset
-    was not committed with the last output. A hole in partition 2 says nothing of its offset."""
+    was not committed with the last output. A hole in partition 2 says nothing about its offset."""
     made = [
         history("0 1 C", inputs=4, first=0),
         history("0 1 2 C", inputs=3, first=1),
@@ -101,7 +101,7 @@ def test_a_groups_offset_may_wait_for_an_open_transaction(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Story: an abandoned transaction holds the last stable offset back, and the outputs behind it,
-    which the group's offset covers, are pending. Nothing is lost for all that anybody knows: no
+    which the group's offset covers, are pending. As far as is known nothing is lost, so there is no
     verdict yet."""
     made = history("a:0 a:C b:9 a:1 a:2 a:C", inputs=3)
     ledger = made.ledger(spark, tmp_path, agreed=ContractTerms(offsets={0: 3}))

@@ -123,19 +123,19 @@ def test_an_offset_that_does_not_become_stable_is_told(
 
 
 def test_a_sentence_names_who_blocks_and_what_waits(ledger: Ledger) -> None:
-    """An operator reads the row. It says since when, by whom, and how many records of others
-    wait."""
+    """An operator reads the row. It says since when, by whom, and how many records of other
+    producers wait."""
     found = lso_stall.find(replace(ledger, coordinator=Coordinator(1, (LATE,), 0, ())))
     assert found is not None
     (row,) = found.collect()
     assert row["why"] == (
-        "The last stable offset stands at 12 for 90 s: payments (producer 7) holds it, "
-        "and 3 records of others wait behind it."
+        "The last stable offset has been at 12 for 90 s: payments (producer 7) holds it, and 3"
+        " records of other producers wait behind it."
     )
 
 
 def test_without_the_coordinator_nothing_is_claimed(ledger: Ledger) -> None:
-    """The client may not describe transactions. The kinds are unknown, and the verdict is that of
+    """The client may not describe transactions. These kinds are unknown, and the verdict rests on
     the others."""
     deaf = judge(
         replace(ledger, heard=ledger.heard - {Witness.COORDINATOR}), Guarantee.EXACTLY_ONCE

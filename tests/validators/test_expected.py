@@ -86,7 +86,7 @@ def test_without_a_condition_filtered_and_lost_are_alike(
     assert (report.verdict, report.why) == (
         Outcome.HOLDS,
         (
-            "2 outputs of 5 inputs committed exactly once, in order; nothing tells whether the"
+            "2 outputs of 5 inputs committed exactly once, in order; it is unknown whether the"
             " other 3 were filtered out or lost."
         ),
     )

@@ -126,9 +126,9 @@ def test_whatever_is_odd_is_looked_at_record_by_record(
 def test_what_needs_records_says_that_there_are_none(
     bootstrap: str, new_topic: NewTopic, source: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: somebody takes a row out of the proof and hashes everything anew; it does not prove
-    the report any more. What looks at records refuses, in words, and the self-test has nothing to
-    inject into."""
+    """Story: somebody takes a row out of the proof and hashes everything again; it no longer proves
+    the report. What needs records refuses with a message, and the self-test has nothing to inject
+    into."""
     sink = new_topic()
     write_healthy(bootstrap, sink, source, packed=True)
     report = judged(spark, bootstrap, source, sink, tmp_path, Payloads.NONE)

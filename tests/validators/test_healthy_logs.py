@@ -1,5 +1,5 @@
-"""Nothing is found in a healthy log, whoever wrote it: Kafka's Java client, or librdkafka whatever
-befalls it."""
+"""Nothing is found in a healthy log, whichever client wrote it: Kafka's Java client, or librdkafka
+under any disturbance."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_java_and_librdkafka_write_healthy_logs(
 ) -> None:
     """Story: Kafka's own copier (transaction version 2: an epoch a transaction) copies a topic and
     aborts at random. Beside it a producer of librdkafka (version 1) aborts what it flushed, what it
-    only queued, and nothing at all; then a successor fences it. Only aborted records are told
-    of."""
+    only queued, and nothing at all; then a successor fences it. Only aborted records are
+    reported."""
     source, sink = new_topic(), new_topic(partitions=2)
     Writer(bootstrap, source).write(f"n{COPIED_RECORDS}")
     copier = copy(bootstrap, settings, source, sink)

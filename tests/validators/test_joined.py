@@ -15,8 +15,8 @@ PAYMENTS = Bounds("payments", (PartitionBounds(0, 1, 4, 4),))
 
 
 def test_topics_are_joined_and_split_again() -> None:
-    """Story: two topics become one whose partitions are numbered through; one topic stays what it
-    is. Whoever looks at a place finds its topic again."""
+    """Story: two topics become one whose partitions are numbered consecutively; one topic is left
+    unchanged. Each place still leads to its topic."""
     both = join([INVOICES, PAYMENTS])
     assert both.topic == "invoices + payments" and both.parts == (
         Part("invoices", 0),

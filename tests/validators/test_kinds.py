@@ -1,8 +1,7 @@
 """Each kind, on a topic broken in one way: found there, once, at the right offset, and nothing
 else.
 
-All stories stand side by side in one ledger, each in partitions of its own: judged once, told one
-by one.
+All stories are in one ledger, each in its own partitions: judged once, reported one by one.
 """
 
 from __future__ import annotations

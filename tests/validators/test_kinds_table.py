@@ -12,7 +12,7 @@ KINDS = [one.NAME for one in VALIDATORS]
 
 
 def test_the_table_of_kinds_is_up_to_date() -> None:
-    """Story: somebody adds a kind or a story. docs/KINDS.md must say so: `make docs`."""
+    """Story: somebody adds a kind or a story. docs/KINDS.md must show it: `make docs`."""
     assert PATH.read_text(encoding="utf-8") == table()
 
 

@@ -29,7 +29,7 @@ def test_without_the_raw_log_what_has_no_record_stays_unnamed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Story: the brokers' log could not be read. Markers and gone offsets cannot be told apart, and
-    nobody does."""
+    the ledger does not try."""
     ledger = history("0 1 x C _ 2 A", inputs=3).ledger(spark, tmp_path, raw_log=False)
     assert ledger.balance == (Balance(0, 7, 2, 1, 0, None, None, 4, 0, None),)
 
@@ -82,7 +82,8 @@ def test_headers_that_are_not_ours_are_no_lineage(spark: SparkSession, tmp_path:
 def test_readings_that_cannot_be_trusted_are_doubted_one_by_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: the reader, not the pipeline, did impossible things, one a partition. Each is said."""
+    """Story: the reader, not the pipeline, did impossible things, one per partition. Each is
+    reported."""
     lines = ("0 1 2 C", "0 1 2 C", "0 1 2 C", "0 1 2 C", "0 C 1*")
     twice, changed, unseen, cut, _ = made = [
         history(line, inputs=3, first=number) for number, line in enumerate(lines)

@@ -121,8 +121,8 @@ def test_records_whose_pack_has_lost_its_head_make_the_verdict_unknown(
 def test_without_the_raw_log_packed_lineage_is_unknown(
     bootstrap: str, new_topic: NewTopic, source: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: nobody heard the raw log. Whose the records are cannot be told, and the verdict says
-    so."""
+    """Story: the raw log is missing. Which input a record belongs to is unknown, and the verdict
+    says so."""
     sink = new_topic()
     write_broken(bootstrap, sink, source, packed=True)
     question = Question(fetch_bounds(Address(bootstrap), source), sink)
@@ -131,7 +131,6 @@ def test_without_the_raw_log_packed_lineage_is_unknown(
     report = judge_capture(spark, unheard, tmp_path / "again")
     assert report.verdict is Outcome.UNKNOWN
     assert (
-        "lineage is packed, and only the raw log, which was not heard, tells whose it is"
-        in report.why
+        "lineage is packed, and only the raw log, which is missing, shows which input" in report.why
     )
     assert PACKED_HEADER in {one.key for row in taken.committed.collect() for one in row.headers}

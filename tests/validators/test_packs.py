@@ -221,8 +221,8 @@ def test_records_get_the_lineage_of_their_pack_whatever_else_is_written(
 ) -> None:
     """Story: three producers write packs into one partition, batch by batch between each other, and
     their numbers wrap around; some packs begin inside a batch. Then compaction takes batches and
-    heads away: what is left has its own lineage or none, and who has none for want of a head is
-    known."""
+    heads away: what is left has its own lineage or none, and which records lost it with their head
+    is known."""
     log, packs = Log(), dict[int, list[int]]()
 
     def finish(producer: int) -> None:

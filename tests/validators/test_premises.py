@@ -265,7 +265,7 @@ def test_topics_that_move_are_not_condemned(
 
 def test_the_output_of_a_pending_input_is_not_settled(spark: SparkSession, tmp_path: Path) -> None:
     """Story: input 2 lies behind an open transaction of the source, and is processed already. It
-    may be aborted yet."""
+    may still be aborted."""
     seen = Circumstances(looked=True, source_lso={0: 2})
     made = history("0 1 2 C", inputs=3, judged=[(0, 2)])
     report = judged(spark, tmp_path, made, circumstances=seen)
@@ -281,7 +281,7 @@ def test_an_aborted_input_has_no_output_beyond_the_judged_range_either(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Story: the group's offset, and with it what is judged, ends below input 1, which was aborted.
-    Its output is there all the same. Beside it lies that of input 2, which is only not judged."""
+    Its output is still there. Beside it is the output of input 2, which is only not judged."""
     made = history("0 1 2 C", inputs=3, aborted=[(0, 1)], judged=[(0, 1)])
     report = judged(spark, tmp_path, made)
     assert (report.verdict, found(report)) == (

@@ -73,7 +73,7 @@ def test_both_levels_end_where_they_should_and_fates_follow(
 
 
 def test_an_empty_range_is_an_empty_frame(spark: SparkSession) -> None:
-    """Story: nothing lies between the bounds. The reading asks nobody, and still has its
+    """Story: nothing lies between the bounds. The reading asks no broker, and still has its
     columns."""
     bounds = Bounds("nowhere", (PartitionBounds(0, 7, 7, 7),))
     frame = read(

@@ -1,4 +1,4 @@
-"""The verdict: what is merged, what is said, and what is never a pass."""
+"""The verdict: what is merged, what it says, and what is never a pass."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_what_is_not_required_is_not_checked_and_says_why(broken: Ledger) -> Non
     report = judge(broken, Guarantee.EXACTLY_ONCE, require=["phantom"])
     assert (report.verdict, report.why) == (
         Outcome.HOLDS,
-        "Of what was required, phantom, nothing was found among 4 inputs.",
+        "None of the required kinds (phantom) was found among 4 inputs.",
     )
     premises = {"identity_disjoint"}  # of the others nobody looked
     assert {one.kind for one in report.not_checked} == set(KINDS) - {"phantom"} - premises
@@ -160,7 +160,7 @@ def test_what_is_not_required_is_not_checked_and_says_why(broken: Ledger) -> Non
 
 
 def test_an_unknown_kind_cannot_be_required(broken: Ledger) -> None:
-    """Story: a contract misspells a kind, or requires nothing. Neither may pass in silence."""
+    """Story: a contract misspells a kind, or requires nothing. Neither may pass silently."""
     for require in (["duplicates"], []):
         with pytest.raises(ValueError, match="Unknown kinds required"):
             judge(broken, Guarantee.EXACTLY_ONCE, require=require)
@@ -194,14 +194,14 @@ def _with(other: SimpleNamespace) -> tuple[Validator, ...]:
 
 
 def test_a_required_witness_that_is_missing_is_no_pass(healthy: Ledger) -> None:
-    """Story: neither the raw log nor a journal was heard. Nobody can say whether aborted records
-    were visible."""
+    """Story: neither the raw log nor a journal is available. Whether aborted records were visible
+    is unknown."""
     deaf = replace(healthy, heard=healthy.heard - {"raw_log"})
     report = judge(deaf, Guarantee.EXACTLY_ONCE)
     assert (report.verdict, report.exit_code, report.why) == (
         Outcome.UNKNOWN,
         3,
-        "Could not be judged: aborted_read: Not judged: no witness was heard (raw_log or journal).",
+        "Could not be judged: aborted_read: Not judged: a witness is missing (raw_log or journal).",
     )
 
 
@@ -249,9 +249,9 @@ def test_every_kind_of_the_catalogue_is_in_the_schema() -> None:
 
 
 def test_a_contradiction_counts_where_it_is_found(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: every input is committed once, but a fenced producer was let in behind its successor.
-    Exactly once is not what Kafka promised any more; at least once it is, where the same is shown
-    and does not count."""
+    """Story: every input is committed once, but a fenced producer could write after its successor.
+    That breaks Kafka's promise of exactly-once. Under at-least-once the same is shown and does not
+    count."""
     ledger = history("a1:0 C a:1 C", inputs=2).ledger(spark, tmp_path)
     exactly, at_least = (
         judge(ledger, one) for one in (Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE)
@@ -268,7 +268,7 @@ def test_a_contradiction_counts_where_it_is_found(spark: SparkSession, tmp_path:
 
 def test_a_topic_without_transactions_is_judged_too(spark: SparkSession, tmp_path: Path) -> None:
     """Story: an idempotent pipeline without transactions. There is no transaction to contradict
-    itself, which is said, and the verdict rests on the others."""
+    itself; the report says so, and the verdict rests on the other kinds."""
     ledger = history("0! 1! 2!", inputs=3).ledger(spark, tmp_path)
     report = judge(ledger, Guarantee.AT_LEAST_ONCE)
     assert report.verdict is Outcome.HOLDS

@@ -42,6 +42,6 @@ def test_each_injection_is_caught_once(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_too_few_neighbours_are_no_test(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: every transaction has two records. There is nothing to inject into, and nobody claims
-    that there was."""
+    """Story: every transaction has two records. There is nothing to inject into, and the self-test
+    does not claim that there was."""
     assert choose(history("0 1 C 2 3 C", inputs=4).ledger(spark, tmp_path).sink) is None

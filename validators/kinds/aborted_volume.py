@@ -43,7 +43,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         records("amount", "aborted"),
         "writer",
         100 * F.col("amount") / offsets,
-        F.coalesce(reason, F.lit("no witness tells why")),
+        F.coalesce(reason, F.lit("no witness reports why")),
     )
     return evidence(rows, F.col("amount"), why)
 

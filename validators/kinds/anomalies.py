@@ -50,7 +50,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "3",
         "Lost tail",
-        "a gap behind the last committed output of its partition",
+        "a gap after the last committed output of its partition",
         ("gap",),
         jepsen="`unseen`",
     ),
@@ -117,9 +117,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
         "records of two transactions before one marker, or a marker against the journal",
         ("wrong_attribution",),
     ),
-    Anomaly(
-        "14", "Late append", "records of a transaction behind its own marker", ("late_append",)
-    ),
+    Anomaly("14", "Late append", "records of a transaction after its own marker", ("late_append",)),
     Anomaly(
         "15",
         "Precommitted read",
@@ -138,7 +136,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "17",
         "Interleaving (G0)",
-        "records of others between those of one transaction; information",
+        "records of other transactions between those of one; information",
         ("interleaving",),
         jepsen="`int-send-skip`, allowed",
     ),
@@ -160,7 +158,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "20",
         "Inconsistent offset",
-        "one offset gave two contents",
+        "one offset had two contents",
         (),
         "A doubt, after which nothing is judged: both readings are compared block by block.",
         jepsen="`inconsistent-offsets`",
@@ -188,7 +186,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "25",
         "Poll skip, or backwards",
-        "a reader left a committed record out, or received one again",
+        "a reader skipped a committed record, or received one again",
         ("poll_skip",),
         "By a reader beside the pipeline; other readers leave no trace in the topics.",
         jepsen="`poll-skip`, `nonmonotonic-poll`",
@@ -196,14 +194,14 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "26",
         "Zombie write",
-        "a lower epoch behind a higher one, or two transactional ids at one source partition",
+        "a lower epoch after a higher one, or two transactional ids at one source partition",
         ("zombie_write",),
         apache="fencing tests, by exceptions",
     ),
     Anomaly(
         "27",
         "Sequence hole or overlap",
-        "a producer's sequences do not follow one another",
+        "a producer's sequence numbers do not follow one another",
         ("sequence_hole",),
     ),
     Anomaly(
@@ -216,14 +214,14 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "29",
         "Hanging transaction",
-        "a partition holds a transaction open that no coordinator knows",
+        "a partition holds an open transaction that no coordinator knows",
         ("hanging",),
         apache="kafka-transactions.sh",
     ),
     Anomaly(
         "30",
         "LSO stall",
-        "the last stable offset stands for longer than a transaction may",
+        "the last stable offset stands still longer than a transaction may stay open",
         ("lso_stall",),
     ),
     Anomaly(
@@ -245,7 +243,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
     Anomaly(
         "33",
         "Unknown outcome resolved",
-        "what a client did not hear is settled by the log; information",
+        "the log settles what a client was not told; information",
         ("unknown_outcome",),
         jepsen="`:info`",
     ),

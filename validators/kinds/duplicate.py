@@ -48,7 +48,7 @@ def covered(ledger: Ledger) -> int:
 
 
 def says(count: int, records: int) -> str:
-    good = "are each the only one of their output"
+    good = "are the only copies of their outputs"
     return share(
         count,
         records,

@@ -25,7 +25,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     rows = ledger.sink.where(F.col("fate") == Fate.COMMITTED.value)
     why = (
-        "Its identity is that of no input."
+        "No input has its identity."
         if ledger.by_key
         else "It has no lineage header that names the source."
     )

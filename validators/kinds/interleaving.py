@@ -18,7 +18,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import bound
 
 NAME = "interleaving"
-QUESTION = "Between whose records do records of other transactions stand?"
+QUESTION = "Which transactions have records of other transactions between their own?"
 UNIT = "transactions of a partition"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
@@ -35,8 +35,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         ledger.named, ["partition", "offset"], "left"
     )
     why = F.format_string(
-        "Records of other transactions stand in %d place%s between those of this one of producer"
-        " id %d.",
+        "Records of other transactions are in %d place%s between the records of this one of"
+        " producer id %d.",
         *("times", F.when(F.col("times") == 1, "").otherwise("s"), "writer"),
     )
     return evidence(rows, F.col("times"), why)

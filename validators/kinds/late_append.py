@@ -17,7 +17,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "late_append"
-QUESTION = "Do all records of a transaction stand before its own marker?"
+QUESTION = "Are all records of a transaction before its own marker?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
@@ -28,7 +28,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         return None
     rows = header_transactions.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("first_began") < F.col("began")))
-    why = F.format_string("Behind the marker of their transaction: %s.", records("records"))
+    why = F.format_string("After the marker of their transaction: %s.", records("records"))
     return evidence(rows, F.col("records"), why)
 
 
@@ -41,6 +41,6 @@ def says(count: int, records: int) -> str:
         count,
         records,
         "transactions that headers name",
-        "has records behind its own marker",
-        "have records behind their own markers",
+        "has records after its own marker",
+        "have records after their own markers",
     )

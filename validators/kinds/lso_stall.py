@@ -17,7 +17,7 @@ from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "lso_stall"
 QUESTION = (
-    "Does the last stable offset move on within the timeout of the transaction that holds it?"
+    "Does the last stable offset advance within the timeout of the transaction that holds it?"
 )
 UNIT = "partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)
@@ -37,7 +37,11 @@ def covered(ledger: Ledger) -> int:
 
 def says(count: int, records: int) -> str:
     return amount(
-        count, records, "partitions", "has a last stable offset that stalls", "have one that stalls"
+        count,
+        records,
+        "partitions",
+        "has a stalled last stable offset",
+        "have a stalled last stable offset",
     )
 
 
@@ -64,7 +68,7 @@ def _cause(each: OpenTransaction) -> str | None:
 
 def _why(each: OpenTransaction) -> str:
     return (
-        f"The last stable offset stands at {each.start_offset:,} for {each.age_ms / 1000:,.0f} s:"
+        f"The last stable offset has been at {each.start_offset:,} for {each.age_ms / 1000:,.0f} s:"
         f" {each.name} (producer {each.producer_id}) holds it, and {each.withheld - each.records:,}"
-        " records of others wait behind it."
+        " records of other producers wait behind it."
     )

@@ -24,7 +24,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import without_marker
 
 NAME = "marker_accounting"
-QUESTION = "Has every transaction below the last stable offset exactly one marker?"
+QUESTION = "Does every transaction below the last stable offset have exactly one marker?"
 UNIT = "transactions and markers"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
@@ -55,7 +55,7 @@ def find(ledger: Ledger) -> DataFrame | None:
         ends = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("second_end"))
         ends = ends.where(F.col("partition").isin(whole)).withColumn("offset", F.col("base_offset"))
         why = F.format_string(
-            "A COMMIT marker of producer id %d right behind its ABORT marker: there is nothing left"
+            "A COMMIT marker of producer id %d right after its ABORT marker: there is nothing left"
             " to commit.",
             "producer_id",
         )

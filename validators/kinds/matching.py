@@ -60,7 +60,9 @@ def untold(ledger: Ledger) -> list[tuple[object, ...]]:
     """Returns a row of evidence for each source partition without a committed offset of the
     group."""
     offsets, topic = ledger.agreed.offsets or {}, ledger.source_bounds.topic
-    why = "The group has committed no offset of this partition: nothing tells where it goes on."
+    why = (
+        "The group has committed no offset of this partition, so it is unknown where it continues."
+    )
     return [
         (None, None, topic, one.partition, one.start, None, None, UNTOLD, 0, why)
         for one in ledger.source_bounds.partitions

@@ -17,7 +17,7 @@ from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "precommitted_read"
-QUESTION = "Did a read_committed reader receive only what was committed by then?"
+QUESTION = "Did a read_committed reader receive only records that were committed by then?"
 UNIT = "records polled"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READER,),)
 

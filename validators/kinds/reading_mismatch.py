@@ -49,6 +49,6 @@ def says(count: int, records: int) -> str:
         count,
         records,
         "records below the last stable offset",
-        "was delivered against the raw log, or withheld against it",
-        "were delivered against the raw log, or withheld against it",
+        "was delivered or withheld contrary to the raw log",
+        "were delivered or withheld contrary to the raw log",
     )

@@ -17,7 +17,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "sequence_hole"
-QUESTION = "Do the sequences of every producer follow one another?"
+QUESTION = "Do the sequence numbers of every producer follow one another?"
 UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
@@ -28,7 +28,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("hole"))
     rows = rows.withColumn("offset", F.col("base_offset"))
     why = F.format_string(
-        "Producer id %d at epoch %d goes on with sequence %d; %d would follow.",
+        "Producer id %d at epoch %d continues with sequence %d; %d was expected.",
         *("producer_id", "producer_epoch", "base_sequence", "expected"),
     )
     return evidence(of_log(rows), F.abs(F.col("base_sequence") - F.col("expected")), why)

@@ -26,8 +26,8 @@ def find(ledger: Ledger) -> DataFrame | None:
         lso = ledger.circumstances.source_lso.get(one.partition, one.hw)
         if lso < one.hw:
             why = (
-                f"{one.hw - lso:,} offsets are pending from here on, of an open transaction or"
-                " behind one."
+                f"{one.hw - lso:,} offsets are pending from here on: they are in an open"
+                " transaction or wait behind one."
             )
             place = (ledger.source_bounds.topic, one.partition, lso, None)
             rows.append((None, None, *place, None, None, one.hw - lso, why))

@@ -115,6 +115,6 @@ def says(count: int, records: int) -> str:
         count,
         records,
         "committed transactions that headers name",
-        "is committed in part only",
-        "are committed in part only",
+        "is only partly committed",
+        "are only partly committed",
     )

@@ -60,8 +60,8 @@ def find(ledger: Ledger) -> DataFrame | None:
     rows = rows.where(open_ | (F.col("stable") + F.col("unstable") > 0))
     end = (
         F.when(open_, F.lit("and it is still open"))
-        .when(committed, F.lit("and by its markers it was committed"))
-        .otherwise(F.lit("and by its markers it was aborted"))
+        .when(committed, F.lit("but its markers say that it was committed"))
+        .otherwise(F.lit("but its markers say that it was aborted"))
     )
     why = F.concat(
         F.lit("The journal does not know how it ended, "),
@@ -89,6 +89,6 @@ def says(count: int, records: int) -> str:
         count,
         records,
         "transactions of the run",
-        "ended without its worker's knowledge",
-        "ended without their workers' knowledge",
+        "ended without its worker knowing",
+        "ended without their workers knowing",
     )

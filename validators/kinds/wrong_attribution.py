@@ -20,7 +20,10 @@ from topicproof.validators.kinds import fate_split, late_append
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "wrong_attribution"
-QUESTION = "Does every marker end the transaction that it was meant for, as its worker was told?"
+QUESTION = (
+    "Does every marker end the transaction that it was meant for, with the outcome that its worker"
+    " was told?"
+)
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
@@ -39,7 +42,7 @@ def _mixed(ledger: Ledger) -> DataFrame:
     rows = header_transactions.attributed(ledger.sink, ledger.raw_log, ledger.sink_bounds)
     rows = rows.where((F.col("ids") == 1) & (F.col("names") > 1) & (name != F.col("last_name")))
     why = F.format_string(
-        "Between the same two markers of its producer stand records of transaction %s/%d/%d.",
+        "Records of transaction %s/%d/%d are between the same two markers of its producer.",
         *(F.col(f"last_name.{part}") for part in header_transactions.NAME[:3]),
     )
     late = F.col("first_began") < F.col("began")
@@ -74,6 +77,6 @@ def says(count: int, records: int) -> str:
         count,
         records,
         "transactions that headers name",
-        "is ended by a marker of another or of another outcome",
-        "are ended by markers of others or of another outcome",
+        "is ended by a marker of another transaction or outcome",
+        "are ended by markers of other transactions or outcomes",
     )

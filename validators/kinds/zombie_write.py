@@ -18,7 +18,7 @@ from topicproof.validators.finding import Order, Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "zombie_write"
-QUESTION = "Does nobody write who was fenced or replaced?"
+QUESTION = "Do no fenced or replaced producers write?"
 UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
 
@@ -28,7 +28,7 @@ def find(ledger: Ledger) -> DataFrame | None:
     if ledger.raw_log is not None and ledger.marks("stale"):
         stale = ledger.raw_log.batches.where(settled(ledger.sink_bounds) & F.col("stale"))
         why = F.format_string(
-            "%s of producer id %d at epoch %d behind its epoch %d: it was fenced.",
+            "%s of producer id %d at epoch %d after its epoch %d: it was fenced.",
             *(records("count"), "producer_id", "producer_epoch", "epoch_before"),
         )
         found.append(

@@ -92,7 +92,10 @@ from topicproof.validators.offsets import between
 from topicproof.validators.readings import COLUMNS, column_names, frame_of, keep, union
 from topicproof.validators.source_log import NOTHING_LOGGED, SourceLog
 
-PACKED = "lineage is packed, and only the raw log, which was not heard, tells whose it is."
+PACKED = (
+    "lineage is packed, and only the raw log, which is missing, shows which input a record belongs"
+    " to."
+)
 LOST = (
     "records without lineage, because the first record of their pack, which has it for all, is no"
     " longer in the topic or cannot be read"

@@ -85,7 +85,7 @@ def why(
             )
         )
     if fate == Fate.GONE or not (came or account.held):
-        return "Nothing is here any more: compacted or deleted."
+        return "Nothing is left here: it was compacted or deleted."
     return _why_pending(account, transaction, at, lso)
 
 

@@ -88,7 +88,7 @@ class AbortPlan:
                 f"The last stable offset stays at {self.bounds.lso:,}, where an earlier transaction"
                 " is open"
             )
-        return f"{moves}; {_records(self.released)} of others wait behind it."
+        return f"{moves}; {_records(self.released)} of other producers wait behind it."
 
     @property
     def means(self) -> str:
@@ -235,7 +235,7 @@ def _require_abortable(found: OpenTransaction, open_too: bool, two_phase_too: bo
         raise UsageError(
             f"{found.why} The system that coordinates the two-phase commit may count it as"
             " committed already: then its records would be lost. Ask that system first. To abort it"
-            " all the same, add --open-too and --two-phase-too."
+            " anyway, add --open-too and --two-phase-too."
         )
     if not open_too:
         raise UsageError(

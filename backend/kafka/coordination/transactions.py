@@ -84,7 +84,7 @@ class TransactionsOfCluster:
         words = {
             False: "take a new epoch for each transaction",
             True: "use an older protocol and are exposed to KAFKA-17754",
-            None: "use a protocol that is not known",
+            None: "use an unknown protocol",
         }
         return ", ".join(f"{counts[key]:,} {told}" for key, told in words.items() if counts[key])
 

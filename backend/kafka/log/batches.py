@@ -130,7 +130,7 @@ def require_crc(data: memoryview, positions: Sequence[int], where: str) -> None:
 def _corrupt(where: str, offset: int, what: str) -> ClusterError:
     return ClusterError(
         f"{where}: the record batch at offset {offset} is corrupt ({what}). Check the disks and"
-        " logs of its brokers; another replica may still have it whole."
+        " logs of its brokers; another replica may still have it intact."
     )
 
 

@@ -194,8 +194,9 @@ class Connection:
             if time.monotonic() - served > FAILOVER_TIMEOUT_S:
                 partition, queue = next(iter(spans.items()))
                 raise ClusterError(
-                    f"Partition {partition} of {topic} at {self.address} gave nothing from offset"
-                    f" {queue[0][0]} on, although its log ends at {queue[-1][1]}. Take new bounds."
+                    f"Partition {partition} of {topic} at {self.address} returned nothing from"
+                    f" offset {queue[0][0]} on, although its log ends at {queue[-1][1]}. Take new"
+                    " bounds."
                 )
         return table(kept, parts)
 

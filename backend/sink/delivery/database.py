@@ -33,8 +33,8 @@ class DatabasePosition(GroupPosition):
         if found is None:
             raise OffsetMissing(
                 f"Group {task.sink.group} has no offset for {task.where} in {shown(self.engine)},"
-                " so nobody knows what was processed. Say where it begins (make_tables) and start"
-                " into an empty table."
+                " so it is unknown what was processed. Set where it begins (make_tables) and start"
+                " with an empty table."
             )
         if found.generation > task.sink.generation > 0:
             raise earlier_generation(task)
@@ -119,8 +119,8 @@ class DatabaseDelivery:
         )
         if connection.execute(moved).rowcount != 1:
             raise Fenced(
-                f"{self.task.where}: another writer of group {sink.group} has gone on from"
-                f" {contents.first}, or the query was stopped or started anew meanwhile."
+                f"{self.task.where}: another writer of group {sink.group} has already continued"
+                f" from {contents.first}, or the query was stopped or restarted in the meantime."
             )
 
 

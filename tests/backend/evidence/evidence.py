@@ -30,7 +30,7 @@ ARROW = {"int": pa.int32(), "long": pa.int64(), "boolean": pa.bool_(), "string":
 
 
 def mend(folder: Path) -> None:
-    """Hash everything anew, as somebody would who wants to hide a change."""
+    """Hash everything again, as a forger would to hide a change."""
     said = read_manifest(folder)
     write_manifest(folder, said.run, said.verdict, said.payloads, said.of, said.judged_at)
 

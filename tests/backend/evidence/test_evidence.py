@@ -304,10 +304,10 @@ FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "findings.csv").write_text("kind\n"),
         "findings.csv: it is not what findings.parquet gives.",
     ),
-    "rows": (_fewer_rows, "findings.parquet: its rows are not those that are found again."),
+    "rows": (_fewer_rows, "findings.parquet: its rows differ from those found again."),
     "rows, both files": (
         _all_findings_gone,
-        "findings.parquet: its rows are not those that are found again.",
+        "findings.parquet: its rows differ from those found again.",
     ),
     "contract's guarantee": (
         _rewrite("contract.yaml", "source:", "guarantee: at_least_once\nsource:"),
@@ -345,8 +345,8 @@ FORGED: Mapping[str, tuple[Callable[[Path], object], str]] = {
 def test_a_forgery_is_contradicted_although_the_manifest_is_mended(
     what: str, copied: Path, spark: SparkSession
 ) -> None:
-    """Story: somebody edits the evidence, hashes everything anew, and hands it on. What follows
-    from the readings is derived from them again, and the forged file is named."""
+    """Story: somebody edits the evidence, hashes everything again, and hands it on. Every file that
+    follows from the readings is derived again, and the forged one is named."""
     forge, names = FORGED[what]
     forge(copied)
     mend(copied)
@@ -376,7 +376,7 @@ def test_other_versions_are_a_note(copied: Path, spark: SparkSession) -> None:
 
 
 def test_a_folder_without_a_manifest_is_no_evidence(tmp_path: Path, spark: SparkSession) -> None:
-    """Story: the wrong folder is given, then one whose manifest is cut off. Both are said in a
+    """Story: the wrong folder is given, then one whose manifest is cut off. Each gets a
     sentence."""
     with pytest.raises(EvidenceError, match="holds no evidence"):
         verify(spark, tmp_path)
@@ -443,8 +443,8 @@ def test_a_copy_shows_no_wrong_value(
     payloads: Payloads, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Story: a row of a finding shows a wrong value and the expected one, which a partner must not
-    see. The copy's report, page, JUnit file and rows say only that it is wrong; the rest of them is
-    as it was."""
+    see. The copy's report, page, JUnit file and rows say only that it is wrong, and are otherwise
+    unchanged."""
     made = history(
         "0 1 2 C", inputs=3, keys={(0, offset): f"account-{offset}".encode() for offset in range(3)}
     )
@@ -493,7 +493,7 @@ def test_a_zip_holds_the_folder(healthy: tuple[Path, Report], tmp_path: Path) ->
 
 
 def test_every_part_of_the_question_is_kept(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: a field is added to what is asked. It must come back from the evidence as it was."""
+    """Story: a field is added to the question. It must come back from the evidence unchanged."""
     bounds = Bounds("numbers", (PartitionBounds(0, 1, 5, 7),))
     journal = (
         TaskStarted("task", "id", "numbers", 0, 1, 3),
@@ -631,8 +631,8 @@ def test_evidence_that_an_earlier_version_wrote_still_verifies(
 def test_two_reports_that_differ_say_where(
     broken: tuple[Path, Report], healthy: tuple[Path, Report]
 ) -> None:
-    """Story: the same readings are judged otherwise. Each field that differs is named, the verdict
-    first."""
+    """Story: the same readings are judged differently. Each field that differs is named, the
+    verdict first."""
 
     def told(said: Report, found: Report) -> list[str]:
         return report_contradictions(f"{said.to_json()}\n", said, found)

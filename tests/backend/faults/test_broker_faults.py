@@ -1,5 +1,5 @@
 """Brokers that fail under a run: three of them, and the one that leads a role's partition is
-killed, stands still, or is cut off from its peers."""
+killed, pauses, or is cut off from its peers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RECORDS, PER_TRANSACTION = 1_200, 200
 RUN_S = 240
 SAYS = {
     "kill": ("was killed", "is back"),
-    "pause": ("was stopped", "goes on"),
+    "pause": ("was stopped", "continues"),
     "isolate": ("was cut off from its peers", "reaches its peers again"),
 }
 """When it strikes, and when it is healed."""
@@ -70,9 +70,9 @@ def three(home: Settings) -> Iterator[Services]:
 
 
 def outlived(home: Settings, **plan: Any) -> tuple[Finished, bool]:
-    """A run in a process of its own, and whether that one came to the end.
+    """A run in its own process, and whether that process reached its end.
 
-    librdkafka 2.16 was seen to abort its process (SIGABRT) when a broker is killed. Then the run is
+    librdkafka 2.16 sometimes aborts its process (SIGABRT) when a broker is killed. Then the run is
     resumed, as a user would, and must be as exact; the keeper has healed the broker when the
     process's connection ended.
     """
@@ -102,8 +102,8 @@ def test_a_run_outlives_the_broker_that_leads_a_role(
     home: Settings, three: Services, role: str, how: str
 ) -> None:
     """Story: in the middle of a transaction the broker that leads the role's partition is killed
-    and started again, stands still, or is cut off from its peers until they have replaced it. The
-    sink is exact, and the journal says which process it was and that it is back."""
+    and started again, pauses, or is cut off from its peers until they have replaced it. The sink is
+    exact, and the journal says which process it was and that it is back."""
     fault = f"broker@transaction=2,role={role},how={how}" + (
         ",seconds=16" if how == "isolate" else ""
     )

@@ -1,5 +1,5 @@
-"""Faults on purpose: each fires where it says, and a sink that promised exactly once is exact all
-the same."""
+"""Faults on purpose: each fires where it says, and a sink that promised exactly once stays
+exact."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_an_exception_at_any_step_is_an_attempt_more(settings: Settings, cluster
 
 @pytest.mark.parametrize("step", ["begun", "offset_sent"])
 def test_a_zombie_is_fenced(settings: Settings, cluster: Services, step: str) -> None:
-    """Story: a worker is cut off and stands still while Spark runs its task again. When it goes on,
-    it is fenced: what it had produced is aborted, and it cannot commit."""
+    """Story: a worker is cut off and paused while Spark runs its task again. When it continues, it
+    is fenced: what it had produced is aborted, and it cannot commit."""
     _, entries = struck(settings, cluster, f"zombie@transaction=2,step={step}")
     fenced = declared(entries, Declared.FENCED)
     assert {(one.source_partition, one.sequence) for one in fenced} == {
@@ -86,7 +86,7 @@ def test_a_zombie_is_fenced(settings: Settings, cluster: Services, step: str) ->
 
 def test_a_hijacked_worker_takes_its_id_back(settings: Settings, cluster: Services) -> None:
     """Story: another process takes the transactional id between produce and commit, and leaves. The
-    worker is fenced; its task's next attempt goes on."""
+    worker is fenced; its task's next attempt continues."""
     _, entries = struck(settings, cluster, "hijack@transaction=3")
     fenced = declared(entries, Declared.FENCED)
     assert {(one.source_partition, one.sequence) for one in fenced} == {
@@ -99,9 +99,9 @@ def test_a_hijacked_worker_takes_its_id_back(settings: Settings, cluster: Servic
 def test_a_run_whose_offsets_were_moved_refuses_or_says_what_came_of_it(
     settings: Settings, cluster: Services, forced: bool
 ) -> None:
-    """Story: somebody moves the group's offsets back while the run goes on. It refuses to go on,
-    and refuses again when resumed. A plan that says to go on all the same repeats a transaction of
-    every partition, and the verdict counts exactly these."""
+    """Story: somebody moves the group's offsets back during a run. The run refuses to continue, and
+    refuses again when resumed. A plan that continues anyway repeats a transaction of every
+    partition, and the verdict counts exactly these."""
     plan = {"records": RECORDS, "partitions": PARTITIONS, "per_transaction": PER_TRANSACTION}
     fault = "offsets@transaction=2,how=rewound"
     done = run_to_end(settings, cluster, **plan, faults=[fault], offsets_forced=forced)
@@ -112,7 +112,7 @@ def test_a_run_whose_offsets_were_moved_refuses_or_says_what_came_of_it(
         assert done.report.verdict is Outcome.VIOLATED and done.run.error is None
     else:
         says = (
-            "left it at 500: somebody moved it back, and going on would repeat offsets 250 to 499"
+            "left it at 500: somebody moved it back, and continuing would repeat offsets 250 to 499"
         )
         assert says in str(done.run.error) and set(got.values()) == {1}
         # What it refused to go on with is not lost: it waits.
@@ -129,8 +129,8 @@ def test_a_refused_input_is_a_dead_letter_and_nothing_is_missing(
     settings: Settings, cluster: Services
 ) -> None:
     """Story: the broker refuses a record of every partition for good. The run's plan has a place
-    for dead letters, so the input's offset goes there with its reason, and the verdict, which hears
-    both topics, holds."""
+    for dead letters, so the input's offset goes there with its reason, and the verdict over both
+    topics holds."""
     plan = {"records": RECORDS, "partitions": PARTITIONS, "per_transaction": PER_TRANSACTION}
     fault = "refused@transaction=2,times=99"
     done = run_to_end(settings, cluster, **plan, faults=[fault], sink={"dead_letters": True})

@@ -1,5 +1,5 @@
-"""Faults from outside the worker: the run's own process does the damage where the worker stands,
-and heals it."""
+"""Faults from outside the worker: the run's own process does the damage when the worker reaches the
+step, and heals it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_request_that_is_never_made_cannot_be_hurt(request_: str) -> None:
     fault = f"network@transaction=2,request={request_}"
     assert make_plan({"faults": [fault]}).faults == (fault,)
     with pytest.raises(
-        UsageError, match=f"{fault} strikes transactions, and at_least_once has none"
+        UsageError, match=f"{fault} strikes transactions, but at_least_once has none"
     ):
         make_plan({"faults": [fault], "guarantee": "at_least_once"})
 
@@ -87,8 +87,8 @@ def test_a_worker_cut_off_for_longer_than_its_transaction_may_last_ends_exact(
     settings: Settings, cluster: Services
 ) -> None:
     """Story: in the middle of a transaction the workers cannot reach the brokers, until these have
-    aborted it. Healed, the worker finds itself fenced, and its successor goes on from the committed
-    offset."""
+    aborted it. Healed, the worker finds itself fenced, and its successor continues from the
+    committed offset."""
     done = run(settings, cluster, "isolated@transaction=2,seconds=8", transaction_timeout_ms=2_000)
     assert told(cluster, done, Told.HEALED) == ["the worker reaches the brokers again"]
     assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why

@@ -143,9 +143,9 @@ def test_a_right_that_is_taken_away_stops_the_sink_and_loses_nothing(
     guarded: Guarded, kind: ResourceType, at: Step
 ) -> None:
     """Story: in the middle of a transaction the worker may not write to the sink any more, or not
-    use its transactional id. The sink stops with the brokers' own word for it, after as many tries
-    as it may have; nothing of the transaction is in the sink. The right is given back, and the next
-    task goes on: exact."""
+    use its transactional id. The sink stops with the brokers' own error, after all its allowed
+    tries, and nothing of the transaction is in the sink. The permission is granted again, and the
+    next task continues: exact."""
     prefix = f"{kind.name}-{at.name}".lower().replace("_", "-")
     topics = {name: f"{prefix}-{name}" for name in TOPICS}
     cluster = Cluster(Address(guarded.bootstrap, guarded.owner))
@@ -204,8 +204,8 @@ def test_a_right_that_is_taken_away_stops_the_sink_and_loses_nothing(
 
 def test_what_cannot_be_aborted_is_left_to_whoever_comes_next(guarded: Guarded) -> None:
     """Story: the pipeline fails in a transaction whose transactional id it may not use any more, so
-    it cannot abort either. It ends with the brokers' word for that. The right is given back: the
-    next one settles what was left open."""
+    it cannot abort either. It ends with the brokers' error. The permission is granted again, and
+    the next pipeline settles what was left open."""
     kind, name = ResourceType.TRANSACTIONAL_ID, "left-open"
     Cluster(Address(guarded.bootstrap, guarded.owner)).create_topic("left-open-sink", 1)
     guarded.grant(kind, name)

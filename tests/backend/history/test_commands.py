@@ -118,8 +118,8 @@ def test_evidence_of_another_topic_is_found_with_the_cluster(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Story: a sink is broken. Somebody renames the evidence of a healthy one, everywhere and with
-    the ids. From the folder alone nobody can tell; the cluster holds other batches, and other ids
-    where these were left as they were."""
+    the ids. The folder alone cannot show it; the cluster holds other batches, and other ids where
+    these were left unchanged."""
     source, healthy, broken = (new_topic() for _ in range(3))
     for topic, line in ((source, "A4 A+"), (healthy, "A4 A+"), (broken, "A2 A+ A2 A+")):
         Writer(bootstrap, topic).write(line)
@@ -256,8 +256,8 @@ def test_two_runs_are_compared(
 def test_a_signed_run_is_not_cleaned_by_mistake(
     at_home: Settings, cluster: Services, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Story: somebody tidies up, and the name is that of a run that was signed. Refused, with what
-    to do first; said again with that in mind, the run goes and its sign-off stays."""
+    """Story: somebody tidies up, and the name is that of a run that was signed. It is refused, with
+    what to do first. Repeated with `--signed-too`, it deletes the run and keeps its sign-off."""
     history = History(at_home)
     run = history.create("run", "squares", {}).id
     sign(history, run, [HELD], "e", Decision.ACCEPT, "Grace Hopper")

@@ -64,7 +64,7 @@ def test_a_decision_is_kept_with_all_that_it_says(open_history: Open) -> None:
             {"kind": "duplicate", "until": LATER, "comment": "why"},
             "No finding breaks",
         ),
-        (TWICE, Decision.WAIVE, {"kind": "duplicate", "comment": "why"}, "last day"),
+        (TWICE, Decision.WAIVE, {"kind": "duplicate", "comment": "why"}, "last valid day"),
         (
             TWICE,
             Decision.WAIVE,
@@ -143,7 +143,7 @@ def _changed(entries: list[Signoff], at: int, **fields: object) -> list[Signoff]
 
 def test_what_is_changed_exchanged_or_taken_out_breaks_the_chain(open_history: Open) -> None:
     """Story: somebody who may do everything with the database changes history. The first wrong
-    entry is named, even where its own hash was made anew."""
+    entry is named, even where its own hash was computed again."""
     history = open_history()
     for number in range(4):
         sign(history, f"squares-{number}", [HELD], f"e{number}", Decision.REJECT, "Grace Hopper")

@@ -95,7 +95,7 @@ def test_what_retention_removed_is_neither_lost_nor_repeated(
 def test_inputs_behind_an_open_transaction_are_pending(
     bootstrap: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Story: two inputs are settled, one is in an open transaction, and one plain one stands behind
+    """Story: two inputs are settled, one is in an open transaction, and one plain one waits behind
     it. A pipeline that reads read_uncommitted has processed all four. The plain one is no
     phantom."""
     source, sink = new_topic(), new_topic()

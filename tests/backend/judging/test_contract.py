@@ -79,11 +79,11 @@ def test_one_identity_for_both_sides() -> None:
         ),
         (
             "source: {topic: a}\nsink: {topics: [b, b]}",
-            "line 2: sink.topics: a topic is there twice.",
+            "line 2: sink.topics: a topic appears twice.",
         ),
         (
             "source: {topic: a, topics: [c, d]}\nsink: {topic: b}",
-            "line 1: source.topics: say topic or topics, not both.",
+            "line 1: source.topics: give either topic or topics, not both.",
         ),
         (TOPICS + "guarantee: twice", "line 3: guarantee: Input should be"),
         (
@@ -123,7 +123,7 @@ def test_one_identity_for_both_sides() -> None:
         ),
         (
             TOPICS + "order: none\nrequire: [order]",
-            "line 3: order: order is required, and none is promised.",
+            "line 3: order: order is required, but none is promised.",
         ),
         (
             TOPICS + "warn: {aborted_share: 2}",
@@ -143,7 +143,7 @@ def test_a_mistake_is_told_with_its_line(text: str, says: str, tmp_path: Path) -
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     """Story: a contract with mistakes in five fields, one of them misspelt, and two fields that
-    disagree. All are told, by line, and none that only follows from another."""
+    disagree. All are listed, by line, and none that only follows from another."""
     text = """guarantee: twice
 sorce: {topic: a}
 sink: {topic: a}
@@ -170,13 +170,13 @@ require: [order, offset_ahead]
         read_contract(written(tmp_path, text))
     assert str(told.value).splitlines() == list(told.value.sentences)
     assert told.value.sentences[5] == (
-        f"{tmp_path / 'contract.yaml'}, line 6: order: order is required, and none is promised."
+        f"{tmp_path / 'contract.yaml'}, line 6: order: order is required, but none is promised."
     )
 
 
 def test_a_field_that_is_missing_is_told_beside_another_unknown_one(tmp_path: Path) -> None:
     """Story: a side is missing, and a field of another name is there. Nothing was misspelt, so both
-    are told."""
+    are listed."""
     with pytest.raises(ContractError) as told:
         read_contract(written(tmp_path, "source: {topic: a}\ncolour: red\n"))
     assert [(one.line, one.field) for one in told.value.mistakes] == [(2, "colour"), (None, "sink")]
@@ -263,12 +263,12 @@ def test_what_runs_code_or_is_no_plain_expression_never_reaches_spark(text: str)
         ("value rlike '[a'", r"a \[ has no \]"),
         ("value rlike '(a'", r"a \( has no \)"),
         ("value rlike 'a)'", r"a \) has no \("),
-        ("value rlike '*a'", r"nothing stands before \*"),
-        ("value rlike 'a|+'", r"nothing stands before \+"),
-        ("value rlike 'a{,3}'", r"a { begins no number"),
+        ("value rlike '*a'", r"nothing precedes \*"),
+        ("value rlike 'a|+'", r"nothing precedes \+"),
+        ("value rlike 'a{,3}'", r"a { is not followed by a number"),
         ("value rlike 'a{3,2}'", r"\{3,2\} ends before it begins"),
         ("value rlike r'a\\y'", r"there is no \\y"),
-        ("value rlike '(?'", r"begins with \(\? and no known sign"),
+        ("value rlike '(?'", r"begins with \(\? and an unknown character"),
         (f"value rlike '{'a' * 1_001}'", "has 1,001 characters; 1,000 are allowed"),
         ("repeat(value, 10001)", "the size 10,001 that repeat is given is above 10,000"),
         ("repeat(value, offset)", "the size that repeat is given must be a literal number"),

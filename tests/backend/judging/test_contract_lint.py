@@ -39,8 +39,8 @@ TOPICS = "source: {topic: a}\nsink: {topic: b}\n"
 def test_what_only_spark_knows_is_told_with_its_line(
     spark: SparkSession, tmp_path: Path, line: str, says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Story: an expression that parses and cannot be computed, and counts that are no numbers. The
-    sentence is all that is said: no stack of the server."""
+    """Story: an expression that parses and cannot be computed, and counts that are not numbers. The
+    message is one sentence, without the server's stack."""
     path = tmp_path / "contract.yaml"
     path.write_text(TOPICS + "expect: zero_or_one\n" + line + "\n")
     (found,) = lint(read_fields(path), lambda: nullcontext(spark))
@@ -50,7 +50,7 @@ def test_what_only_spark_knows_is_told_with_its_line(
 
 
 def test_all_mistakes_come_in_one_answer(spark: SparkSession, tmp_path: Path) -> None:
-    """Story: a mistake of the text, one of Spark, and another of the text. All three are told, by
+    """Story: a mistake of the text, one of Spark, and another of the text. All three are listed, by
     line."""
     path = tmp_path / "contract.yaml"
     path.write_text(

@@ -39,7 +39,7 @@ def test_a_hanging_transaction_is_aborted_and_its_partition_flows_again(
         re.search(r"1 record \(\d+ bytes as stored\) at offsets 0 to 0", plan.lost)
         and str(GHOST) in plan.lost
     )
-    assert "moves from 0 to 3 or beyond; 2 records of others wait behind it" in plan.gained
+    assert "moves from 0 to 3 or beyond; 2 records of other producers wait behind it" in plan.gained
     assert fetch_bounds(Address(bootstrap), topic).partitions == (PartitionBounds(0, 0, 0, 3),), (
         "a plan changes nothing"
     )
@@ -76,8 +76,8 @@ def test_a_late_write_of_a_producer_that_goes_on_is_aborted(
 def test_an_ordinary_open_transaction_is_left_alone_unless_told(
     bootstrap: str, new_topic: NewTopic
 ) -> None:
-    """A transaction is simply open on two partitions. It is refused; told so, it is aborted on both
-    and A is fenced."""
+    """A transaction is simply open on two partitions. It is refused. With --open-too, it is aborted
+    on both and A is fenced."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A2 n1")
@@ -127,7 +127,7 @@ def test_the_command_is_a_dry_run_until_told(
     bootstrap: str, new_topic: NewTopic, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An operator asks first, and then says --yes. The first call changes nothing and says how to
-    go on."""
+    continue."""
     topic = new_topic()
     hang(bootstrap, topic)
     asked = ["abort", topic, "0", "0", "--bootstrap", bootstrap]

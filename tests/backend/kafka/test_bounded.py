@@ -1,4 +1,4 @@
-"""Calls that may never come back, and what happens beside them."""
+"""Calls that may never return, and what happens beside them."""
 
 from __future__ import annotations
 

@@ -58,8 +58,9 @@ def test_records_are_found_by_what_is_in_them(
 def test_a_search_stops_at_its_limits_and_goes_on(
     bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Story: a partition is longer than one search reads. Going on from where each search stopped
-    meets every record once; too many bytes stop a search as well, and progress is told."""
+    """Story: a partition is longer than one search reads. Searches that continue where the last one
+    stopped find every record once. Too many bytes stop a search as well, and progress is
+    reported."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n70 A30 A-")
     seen = take(Address(bootstrap), topic)
@@ -96,8 +97,8 @@ def test_a_search_stops_at_its_limits_and_goes_on(
 
 
 def test_a_time_is_an_offset(bootstrap: str, new_topic: Callable[..., str]) -> None:
-    """Story: records carry the times 1 s, 2 s and 3 s. A time between two is the later one's
-    offset; one behind all of them is the end."""
+    """Story: records carry the times 1 s, 2 s and 3 s. A time between two gives the later one's
+    offset; a time after all of them gives the end."""
     topic = new_topic()
     producer = Producer(idempotent_producer_config(Address(bootstrap)))
     for number in range(3):

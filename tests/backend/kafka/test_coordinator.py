@@ -28,8 +28,8 @@ NewTopic = Callable[..., str]
 def test_an_open_transaction_is_named_with_what_it_withholds(
     bootstrap: str, new_topic: NewTopic
 ) -> None:
-    """One transaction is open, and four records of others wait behind its two. The other partition
-    is free."""
+    """One transaction is open, and four records of other producers wait behind its two. The other
+    partition is free."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A1 A+ B2 n3 A1 A+")
@@ -76,8 +76,8 @@ def test_one_transaction_open_on_two_partitions_is_told_for_each(
 def test_a_hanging_transaction_is_found_from_its_partition(
     bootstrap: str, new_topic: NewTopic
 ) -> None:
-    """A late write opened a transaction that its coordinator never heard of. Nothing will end it,
-    and that is said."""
+    """A late write opened a transaction that its coordinator does not know. Nothing will end it,
+    and the answer says so."""
     topic = new_topic()
     wait_until(
         lambda: append_late(bootstrap, topic) == NOT_VERIFIED, 10, "the refusal of today's brokers"

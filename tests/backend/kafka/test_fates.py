@@ -393,8 +393,7 @@ def test_bins_of_a_topic_that_holds_nothing() -> None:
 
 
 def test_records_between_counts_records_not_offsets() -> None:
-    """A reader stands inside a batch. What is left to read are the records behind it, without
-    markers."""
+    """A reader is inside a batch. It still has to read the records after it, without markers."""
     batches, bounds = log("A4 A+ B2 B- n2 | C1 n1")
     ranges = fate_ranges(batches, bounds)
     assert records_between(ranges, 0, 2, 10, [Fate.COMMITTED]) == 4

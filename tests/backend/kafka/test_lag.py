@@ -40,8 +40,8 @@ def lags(bootstrap: str, topic: str) -> tuple[Bounds, dict[str, GroupLag]]:
 
 
 def test_lag_is_what_a_consumer_would_get(bootstrap: str, new_topic: NewTopic) -> None:
-    """Groups stand at every offset of a partition with records of every fate. Two consumers say
-    what they get."""
+    """Groups are at every offset of a partition with records of every fate. Two consumers say what
+    they get."""
     topic = new_topic()
     Writer(bootstrap, topic).write("A4 A+ B3 B- n2 A2 A- C2 n1 A1 A+")
     bounds = fetch_bounds(Address(bootstrap), topic)
@@ -100,7 +100,7 @@ def test_groups_are_found_and_told_apart(bootstrap: str, new_topic: NewTopic) ->
 
 def test_offsets_outside_of_the_log_are_said(bootstrap: str, new_topic: NewTopic) -> None:
     """Records were deleted before one group read them; another group's offset lies beyond the end.
-    Both are said."""
+    Both are reported."""
     topic = new_topic()
     Writer(bootstrap, topic).write("n5")
     commit(bootstrap, topic, f"{topic}-late", 1)
@@ -122,8 +122,8 @@ def test_offsets_outside_of_the_log_are_said(bootstrap: str, new_topic: NewTopic
 def test_a_thinned_out_batch_is_estimated_and_said_so(
     committed: int, visible: int, exact: bool
 ) -> None:
-    """Compaction left three records of ten offsets, and a group stands among them. Headers cannot
-    tell which."""
+    """Compaction left three records of ten offsets, and a group's offset lies among them. Headers
+    cannot show which are left."""
     batches, bounds = log("n3/10")
     ranges: pd.DataFrame = fate_ranges(batches, bounds)
     lag = partition_lag(bounds.partitions[0], committed, ranges)

@@ -17,7 +17,7 @@ PRODUCERS = 80
 def test_no_plain_producer_waits_half_a_second_for_its_id(
     bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: whoever produces at least once begins anew in every batch. An idempotent client sends
+    """Story: an at-least-once producer starts again in every batch. An idempotent client sends
     nothing until it has a producer id; one that has found no broker to ask says that it waits for
     its transport, and looks again after half a second. By the client's own statistics, none of many
     new ones is in that state once it may be used."""

@@ -153,7 +153,7 @@ def test_only_what_is_new_is_read_again(
     bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A live page reads a topic, the topic grows, the page reads on. The sum is the same as reading
-    all anew."""
+    everything again."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A5 A+ B2")
@@ -193,8 +193,7 @@ def test_bounds_are_the_same_from_one_response_and_from_three(
 
 
 def test_an_empty_topic_has_bounds_and_an_empty_table(bootstrap: str, new_topic: NewTopic) -> None:
-    """A topic was made and never written to. That is no error here; whoever judges may call it
-    one."""
+    """A topic was made and never written to. That is no error here; the judge may call it one."""
     topic = new_topic(partitions=2)
     bounds = fetch_bounds(Address(bootstrap), topic)
     table = scan(Address(bootstrap), topic, bounds)
@@ -295,7 +294,7 @@ def test_bounds_that_the_log_does_not_reach_are_an_error(
     topic = new_topic()
     Writer(bootstrap, topic).write("n3")
     monkeypatch.setattr(rawlog, "FAILOVER_TIMEOUT_S", 1.0)
-    with pytest.raises(ClusterError, match="gave nothing from offset 3 on"):
+    with pytest.raises(ClusterError, match="returned nothing from offset 3 on"):
         scan(Address(bootstrap), topic, Bounds(topic, (PartitionBounds(0, 0, 9, 9),)))
     with pytest.raises(ClusterError, match="became shorter than offset 7"):
         scan(Address(bootstrap), topic, Bounds(topic, (PartitionBounds(0, 7, 9, 9),)))
@@ -347,8 +346,8 @@ def test_records_older_than_transactions_are_refused() -> None:
 
 
 def test_what_is_no_batch_is_an_error() -> None:
-    """A length of zero would be read for ever. It is refused, and so is a codec that Kafka does not
-    have."""
+    """A length of zero would be read endlessly. It is refused, and so is a codec that Kafka does
+    not have."""
     with pytest.raises(ClusterError, match="impossible length 0"):
         batch_positions(memoryview(struct.pack(">qiib", 0, 0, 0, 2) + bytes(80)), "t-0")
     with pytest.raises(ClusterError, match="codec 7"):

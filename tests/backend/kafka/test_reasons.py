@@ -1,4 +1,4 @@
-"""Why transactions were aborted, and the coordinators' own log that tells it."""
+"""Why transactions were aborted, from the coordinators' own log."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_an_entry_without_a_version_is_of_an_older_client(
     bootstrap: str, new_topic: NewTopic
 ) -> None:
     """A broker of Kafka 4 leaves the version of a librdkafka out, which is 0. Only a commit or an
-    open transaction tells it: an abort may be a fence, with the version of whoever fenced."""
+    open transaction shows it: an abort may be a fence, with the version of the fencing client."""
     writer = Writer(bootstrap, new_topic())
     writer.write("A1 A+")
     mine = states_of(bootstrap, [writer.transactional_id("A")])
@@ -198,8 +198,8 @@ def entry(state: str, epoch: int, updated_ms: int, client_version: int) -> State
 def test_a_client_whose_every_end_raises_the_epoch(
     client_version: int, then: str | None, updated_ms: int, reason: str | None
 ) -> None:
-    """A Java client of transaction version 2. Its aborts look like fences, and what follows tells
-    them apart."""
+    """A Java client of transaction version 2. Its aborts look like fences, and the entries that
+    follow tell them apart."""
     row = {
         "partition": 0,
         "producer_id": 7,

@@ -143,7 +143,7 @@ def test_a_hole_is_a_row(bootstrap: str, new_topic: NewTopic) -> None:
     )
     rows = read_window(Address(bootstrap), topic, 0, 0, 10, bounds, thinned)
     assert [row.fate for row in rows] == [Fate.COMMITTED, Fate.COMMITTED, Fate.GONE, Fate.GONE]
-    assert rows[2].why == "Nothing is here any more: compacted or deleted."
+    assert rows[2].why == "Nothing is left here: it was compacted or deleted."
     assert rows[3].delivered and "one of them is wrong" in rows[3].why, (
         "a record where the headers prove a hole"
     )
@@ -163,8 +163,8 @@ def test_records_that_do_not_come_are_an_error(
 
 
 def test_a_partition_that_does_not_exist_is_named(bootstrap: str, new_topic: NewTopic) -> None:
-    """An address in a browser names partition 7 of a topic that has one. That is said, not shown as
-    empty."""
+    """An address in a browser names partition 7 of a topic that has one. The page says so, and does
+    not show it as empty."""
     topic = new_topic()
     bounds, ranges = known(bootstrap, topic)
     with pytest.raises(TopicError, match="has no partition 7; it has 1"):

@@ -26,9 +26,9 @@ TIMEOUT_S = 20
 def test_a_record_refused_while_others_are_queued_is_named(
     bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: the broker refuses a record while the producer goes on queueing others. Then the
-    client takes no more and says only that its state is erroneous; what is raised says that a
-    record was refused, and why. The transaction is aborted, and the next producer commits."""
+    """Story: the broker refuses a record while the producer is still queueing others. Then the
+    client takes no more and reports only an erroneous state; the raised error says that a record
+    was refused, and why. The transaction is aborted, and the next producer commits."""
     topic = new_topic()
     refused: Record = (topic, None, os.urandom(2_000_000), [])
 

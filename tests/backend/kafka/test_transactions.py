@@ -20,7 +20,7 @@ def test_open_and_hanging_transactions_are_found_on_any_topic(
     bootstrap: str, new_topic: NewTopic
 ) -> None:
     """One topic has an open transaction on two partitions, one a hanging one, one neither. Each is
-    told as it is."""
+    reported correctly."""
     opened, hung, sound = new_topic(partitions=2), new_topic(), new_topic()
     writer = Writer(bootstrap, opened)
     writer.write("A2")

@@ -50,8 +50,8 @@ def test_a_transaction_in_a_two_phase_commit_is_aborted_only_when_told_twice(
     allowing: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Story: a sink has prepared a transaction, and its job is down. `inspect` says that only its
-    owner ends it. An operator's `abort` is refused, and with --open-too once more; told twice, it
-    is done."""
+    owner ends it. An operator's `abort` is refused, and refused again with --open-too alone. With
+    --two-phase-too as well it is done."""
     address = Address(allowing)
     Cluster(address).create_topic(TOPIC, 1)
     producer_id, epoch = _init(allowing)

@@ -1,5 +1,5 @@
-"""A window of a topic whose lineage is packed says of every record what a header of its own would
-say."""
+"""A window of a topic whose lineage is packed shows for every record what a header of its own would
+show."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_pack_that_lies_too_far_back_is_not_known(
     bootstrap: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Story: a transaction has more packs before a window than are looked through. Its records
-    there say nothing of their input; one that is reached is told."""
+    there do not name their input; those of a pack that is reached do."""
     sink = Sink(bootstrap, new_topic(), "numbers", packed=True)
     sink.begin("a")
     for first in range(0, 12, 2):
@@ -74,8 +74,8 @@ def test_a_pack_that_lies_too_far_back_is_not_known(
 def test_a_window_without_batches_says_nothing_of_packs(
     bootstrap: str, new_topic: NewTopic
 ) -> None:
-    """Story: whoever asks for a window has no batch headers. What the records say themselves is
-    shown, no more."""
+    """Story: a window is requested without batch headers. Only what the records themselves say is
+    shown."""
     topic = new_topic()
     write_broken(bootstrap, topic, "numbers", packed=True)
     bounds = fetch_bounds(Address(bootstrap), topic)

@@ -25,7 +25,7 @@ NewTopic = Callable[..., str]
 def test_an_offset_in_an_open_transaction_is_unstable_until_it_ends(
     bootstrap: str, new_topic: NewTopic
 ) -> None:
-    """A pipeline sent its group's offset into a transaction. It is told until the end, with its
+    """A pipeline sent its group's offset into a transaction. It is reported until the end, with its
     holder."""
     topic = new_topic(partitions=2)
     consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-group", READ_COMMITTED))

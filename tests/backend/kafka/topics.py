@@ -51,7 +51,7 @@ def ask(
     *args: Given.args,
     **kwargs: Given.kwargs,
 ) -> Answer:
-    """The answer to a question of the cluster, over a connection of its own."""
+    """The cluster's answer to a request, over a separate connection."""
     with connect(address) as kafka:
         return question(kafka, *args, **kwargs)
 
@@ -190,7 +190,7 @@ def delete_below(bootstrap: str, topic: str, offset: int, partition: int = 0) ->
 
 @contextmanager
 def broker_setting(bootstrap: str, name: str, value: str) -> Iterator[None]:
-    """All brokers with one setting changed while they run, and then as they were."""
+    """All brokers with one setting changed while they run, and then restored."""
     admin = AdminClient(admin_config(Address(bootstrap)))
 
     def change(operation: AlterConfigOpType) -> None:

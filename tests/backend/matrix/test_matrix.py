@@ -1,5 +1,5 @@
 """The matrix: what theory expects of every guarantee under every fault, and how a cell that differs
-is told."""
+is reported."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_exactly_once_is_expected_to_be_exact_under_every_fault() -> None:
 
 
 def test_what_drops_repeats_is_expected_to_be_exact() -> None:
-    """Story: at-least-once repeats, and something behind it drops what is repeated. Wherever that
-    is tried, nothing is excused either, and in most places there is something to drop."""
+    """Story: at-least-once repeats records, and a later step drops the repeats. Under every fault
+    it must be exact, and under most there is something to drop."""
     plain = {
         one.fault: one
         for one in cells(["guarantee=at_least_once"])
@@ -143,9 +143,7 @@ def test_what_differs_from_the_table_is_a_surprise() -> None:
     assert surprises(repeats, {Damage.DUPLICATES: 200}, *holds, "it fired") == []
     too_much = {Damage.DUPLICATES: 200, Damage.GAPS: 7}
     violated = (Outcome.VIOLATED, "7 are missing", None)
-    assert surprises(repeats, too_much, *violated, "it fired") == [
-        "7 gaps, where none were expected"
-    ]
+    assert surprises(repeats, too_much, *violated, "it fired") == ["7 gaps, but none were expected"]
     assert surprises(repeats, {}, *holds, "it fired") == ["no duplicates, which were expected"]
     assert surprises(repeats, {Damage.DUPLICATES: 200}, *holds, None) == [
         "nothing shows that the fault fired"
@@ -159,7 +157,7 @@ def test_what_differs_from_the_table_is_a_surprise() -> None:
 
 def test_a_verdict_must_agree_with_what_was_found() -> None:
     """Story: nothing fences a zombie of at_most_once; its duplicates are expected, and so is the
-    verdict they make. A verdict that holds all the same is a surprise."""
+    verdict they make. A verdict that holds anyway is a surprise."""
     zombie, found = cell("at_most_once", "zombie"), {Damage.DUPLICATES: 100}
     assert surprises(zombie, found, Outcome.VIOLATED, "100 inputs twice", None, "it fired") == []
     assert surprises(zombie, found, Outcome.HOLDS, "as promised", None, "it fired") == [
@@ -168,8 +166,8 @@ def test_a_verdict_must_agree_with_what_was_found() -> None:
 
 
 def test_a_refusal_must_come_where_it_is_expected() -> None:
-    """Story: the group's offset is moved. The sink must refuse to go on; what that leaves undone is
-    not lost, and no record may be repeated."""
+    """Story: the group's offset is moved. The sink must refuse to continue. What it leaves
+    unprocessed is not lost, and no record may be repeated."""
     moved = cell("exactly_once", "offsets-rewound")
     assert (
         surprises(
@@ -179,13 +177,13 @@ def test_a_refusal_must_come_where_it_is_expected() -> None:
     )
     assert surprises(
         moved, {Damage.GAPS: 300}, Outcome.VIOLATED, "", "somebody moved it", "it fired"
-    ) == ["300 gaps, where none were expected"]
+    ) == ["300 gaps, but none were expected"]
     assert surprises(moved, {}, Outcome.HOLDS, "as promised", None, "it fired") == [
-        "the sink went on, where it should have refused to"
+        "the sink continued, although it should have refused to"
     ]
     repeated = {Damage.DUPLICATES: 1}
     assert surprises(moved, repeated, Outcome.VIOLATED, "", "somebody moved it", "it fired") == [
-        "1 duplicates, where none were expected"
+        "1 duplicates, but none were expected"
     ]
 
 
@@ -203,8 +201,8 @@ def test_a_ghost_proves_itself_only_in_the_next_transaction() -> None:
 
 
 def test_results_answer_only_the_cells_they_were_made_for(tmp_path: Path) -> None:
-    """Story: a matrix goes on after the table has changed. The cells that are planned as they were
-    are kept."""
+    """Story: a matrix is resumed after the table has changed. Cells with an unchanged plan are
+    kept."""
     settings = read_settings(home=tmp_path)
     made = [
         result("exactly_once", "none"),
@@ -216,7 +214,7 @@ def test_results_answer_only_the_cells_they_were_made_for(tmp_path: Path) -> Non
     assert read_results(settings) == made
     assert kept(settings, cells(["guarantee=exactly_once"])) == made[:1]
     path.write_text("{")
-    with pytest.raises(UsageError, match="Delete it and run the matrix anew"):
+    with pytest.raises(UsageError, match="Delete it and run the matrix again"):
         read_results(settings)
 
 
@@ -238,9 +236,7 @@ def test_a_matrix_is_shown_with_its_surprises_and_proofs() -> None:
     shown = [
         result("exactly_once", "none"),
         result("exactly_once", "abort", {"hidden": 400}),
-        result(
-            "at_least_once", "none", {"duplicates": 3}, "3 duplicates, where none were expected"
-        ),
+        result("at_least_once", "none", {"duplicates": 3}, "3 duplicates, but none were expected"),
         result("at_least_once", "abort", {"duplicates": 100}),
     ]
     assert summary(shown) == "3 of 4 cells agree with what theory expects; 1 is a surprise (24 s)."
@@ -249,11 +245,11 @@ def test_a_matrix_is_shown_with_its_surprises_and_proofs() -> None:
     assert "not tried" not in table
     assert "| `none`: nothing goes wrong | exact | **3 duplicates (surprise)** |" in table
     assert (
-        "| `abort`: transactions fail by a draw of the seed | 400 hidden | 100 duplicates |"
+        "| `abort`: transactions fail at random, by the seed | 400 hidden | 100 duplicates |"
         in table
     )
     assert (
-        "- `at_least_once` under `none` (run squares-aaaaaa): 3 duplicates, where none were"
+        "- `at_least_once` under `none` (run squares-aaaaaa): 3 duplicates, but none were"
         " expected" in table
     )
     page = _Cells()
@@ -306,7 +302,7 @@ def test_a_fault_that_never_fires_and_damage_that_is_missing_are_surprises(
     settings: Settings, cluster: Services
 ) -> None:
     """Story: the fault waits for a transaction that never comes. The run is exact, and its cell is
-    a surprise; the run stays, to be looked at."""
+    a surprise; the run is kept for inspection."""
     repeats = cell("at_least_once", "crash-produced")
     never = replace(repeats, plan={**repeats.plan, "faults": ["crash@transaction=99"]})
     seen: list[Result] = []

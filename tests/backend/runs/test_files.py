@@ -43,7 +43,7 @@ def test_a_host_that_is_not_allowed_is_not_asked(url: str) -> None:
     "value", [None, b"", b"\xff", b"no url", b"file:///etc/passwd", b"http://[::1/a.csv"]
 )
 def test_what_is_no_url_is_a_dead_letter(value: bytes | None) -> None:
-    """Story: a record holds no URL of a file. It is a dead letter, and the pipeline goes on."""
+    """Story: a record holds no URL of a file. It is a dead letter, and the pipeline continues."""
     with httpx.Client() as client:
         (letter,) = outputs(client, Limits(), "dead", value)
     assert letter["topic"] == "dead" and letter["headers"][0]["value"].startswith(b"malformed: ")

@@ -84,7 +84,7 @@ def test_at_most_once_loses_what_died_after_its_offset(
 
 
 def test_a_failure_that_is_drawn_repeats_or_loses(settings: Settings, cluster: Services) -> None:
-    """Story: transactions fail by the draw of the seed. at_least_once repeats them, at_most_once in
+    """Story: transactions fail at random, by the seed. at_least_once repeats them, at_most_once in
     its producer form (nobody acknowledges) loses them, and both say how many."""
     again = run(
         settings, cluster, "at_least_once", abort_probability=0.4, seed=3, idempotence=False

@@ -21,7 +21,7 @@ def test_a_process_that_ends_first_is_heard(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1")
     heard: list[str] = []
     with pytest.raises(
-        SetupError, match=r"ended before the run began. It said: ClusterError: .*127\.0\.0\.1:1"
+        SetupError, match=r"ended before the run began. Its output: ClusterError: .*127\.0\.0\.1:1"
     ) as caught:
         start_run(settings, make_plan({"records": 10}), heard.append)
     assert "Traceback" not in str(caught.value)
@@ -34,7 +34,7 @@ def test_a_warm_process_is_heard_as_well(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, bootstrap="127.0.0.1:1", spark_remote="sc://127.0.0.1:1")
     with (
         forking(socket_path(settings.spark)),
-        pytest.raises(SetupError, match=r"It said: ClusterError: .*127\.0\.0\.1:1"),
+        pytest.raises(SetupError, match=r"Its output: ClusterError: .*127\.0\.0\.1:1"),
     ):
         start_run(settings, make_plan({"records": 10}))
 

@@ -95,7 +95,7 @@ def test_stop_then_resume_then_ctrl_c(
     settings: Settings, cluster: Services, endless: tuple[subprocess.Popen[str], Run]
 ) -> None:
     """Story: an endless run is stopped by the command, resumed, and stopped again by Ctrl-C. Each
-    time it is judged on what it committed, leaves nothing open, and goes on where it was."""
+    time it is judged on what it committed, leaves nothing open, and continues where it was."""
     process, run = endless
     history = History(settings)
     code, told = call(settings, "stop", run.id, "--json")
@@ -115,13 +115,12 @@ def test_stop_then_resume_then_ctrl_c(
 def test_a_killed_run_is_resumed_exactly_once(
     settings: Settings, cluster: Services, endless: tuple[subprocess.Popen[str], Run]
 ) -> None:
-    """Story: the run's process is killed -9, so its query goes on in Spark and nobody watches it.
-    While it lives nobody else may take it; then resume takes over, and the sink is exact in the
-    end."""
+    """Story: the run's process is killed -9, so its query continues in Spark, unwatched. While it
+    lives no other process may take it; then resume takes over, and the sink is exact in the end."""
     process, run = endless
     history = History(settings)
     code, told = call(settings, "resume", run.id)
-    assert code == 64 and "is being worked on by another process" in told
+    assert code == 64 and "is in use by another process" in told
     process.kill()
     process.wait()
     assert not history.get(run.id).alive

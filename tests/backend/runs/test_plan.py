@@ -39,8 +39,8 @@ def test_every_fault_that_a_form_offers_is_one_that_a_plan_takes() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
-    """Story: a fault is said with every key. Its text leaves out what is the default, and means the
-    same fault."""
+    """Story: a fault is given with every key. Its text omits the defaults, and means the same
+    fault."""
     chosen = {key.name: key.words[-1] if key.words else str(key.least + 1) for key in kind.keys}
     fault = parse_fault(
         f"{kind.name}@{','.join(f'{name}={value}' for name, value in chosen.items())}"
@@ -67,15 +67,15 @@ def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
         ),
         ({"faults": ["error@transaction=2,step=committing"]}, "unknown step 'committing'"),
         ({"faults": ["crash"]}, "Unknown fault 'crash'"),
-        ({"faults": ["crash@"]}, "expected key=value, each key once, and found ''"),
-        ({"faults": ["crash@step=begun"]}, "transaction is missing; say transaction=N"),
+        ({"faults": ["crash@"]}, "expected key=value, each key once, but found ''"),
+        ({"faults": ["crash@step=begun"]}, "transaction is missing; add transaction=N"),
         (
             {"faults": ["crash@transaction=0"]},
             "transaction is '0'; it must be a whole number from 1",
         ),
         (
             {"faults": ["crash@transaction=2,transaction=3"]},
-            "each key once, and found 'transaction=3'",
+            "each key once, but found 'transaction=3'",
         ),
         (
             {"faults": ["crash@transaction=1,colour=red"]},
@@ -114,7 +114,7 @@ def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
         ({"lineage": "off", "scenario": "table"}, "lineage: table needs lineage"),
         (
             {"lineage": "packed", "guarantee": "at_least_once"},
-            "packed lies in transactions, and at_least_once has none",
+            "packed lineage needs transactions, but at_least_once has none",
         ),
         (
             {"lineage": "packed", "scenario": "table"},
@@ -139,7 +139,7 @@ def test_a_fault_is_written_in_its_shortest_form(kind: Kind) -> None:
             "maxRecordsPerPartition is refused",
         ),
         ({"source": {"options": {"failOnDataLoss": "false"}}}, "failOnDataLoss=false is refused"),
-        ({"source": {"options": {"kafka.isolation.level": "x"}}}, "say it as source.isolation"),
+        ({"source": {"options": {"kafka.isolation.level": "x"}}}, "set source.isolation instead"),
     ],
 )
 def test_a_bad_plan_is_refused_with_the_field_and_the_reason(
@@ -186,7 +186,7 @@ def test_a_plan_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, sa
         ),
         ("records: 10\nrecodrs: 10\n", 2, "recodrs: Extra inputs are not permitted"),
         ("source:\n  topic: a\n  options: {minPartitions: '8'}\n", 1, "minPartitions is refused"),
-        ("records: 10\nseed: 1\nrecords: 20\n", 3, "records is there twice. Keep one"),
+        ("records: 10\nseed: 1\nrecords: 20\n", 3, "records appears twice. Keep one"),
         ("scenario: yours\nsource: {topic: a}\n", 1, "yours needs a value"),
         (
             "records: 10\nvalue: upper(value)\n",
@@ -196,7 +196,7 @@ def test_a_plan_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, sa
         (
             "value: value\nscenario: yours\n",
             2,
-            "yours fills no topic: name an existing one as source.topic",
+            "yours fills no topic: name an existing one in source.topic",
         ),
         ("acks: '0'\n", 1, "exactly_once needs acks=all"),
         ("guarantee: at_least_once\nfaults:\n- hijack@transaction=1\n", 3, "strikes transactions"),

@@ -1,4 +1,4 @@
-"""The reader beside the pipeline: what it polled is on record, and a verdict hears it."""
+"""The reader beside the pipeline: what it polled is recorded, and the verdict uses it."""
 
 from __future__ import annotations
 

@@ -160,8 +160,8 @@ def test_two_runs_that_share_their_transactional_ids_fence_each_other(
     settings: Settings, cluster: Services
 ) -> None:
     """Story: by mistake a second run has the group and the transactional ids of one that goes on,
-    and writes the same topics. Whoever takes an id over fences the other, who says so. Every number
-    is in the sink once all the same."""
+    and writes the same topics. The run that takes an id over fences the other, which says so. Still
+    every number is in the sink once."""
     # Spark here runs two tasks at a time: with one partition they are those of the two runs.
     one = Endless(settings, cluster, partitions=1, per_transaction=50)
     topics = {
@@ -201,8 +201,8 @@ def servers(settings: Settings, tmp_path: Path) -> Iterator[list[EmbeddedSpark]]
 def test_a_killed_spark_server_is_followed_by_another(
     settings: Settings, cluster: Services, servers: list[EmbeddedSpark]
 ) -> None:
-    """Story: the Spark server is killed while a run goes on. The run fails with a sentence; with a
-    new server of fewer cores it is resumed, and the sink is exact."""
+    """Story: the Spark server is killed during a run. The run fails with a sentence; with a new
+    server of fewer cores it is resumed, and the sink is exact."""
     first, second = servers
     first.start()
     endless = Endless(settings, cluster)
@@ -213,9 +213,7 @@ def test_a_killed_spark_server_is_followed_by_another(
                 psutil.Process(pid).kill()
             wait_until(lambda: endless.run.state is State.FAILED, WAIT_S, "the run's failure")
 
-    with pytest.raises(
-        SparkError, match="The Spark server has ended, or cannot be reached any more"
-    ):
+    with pytest.raises(SparkError, match="The Spark server has ended or can no longer be reached"):
         kill_it_on_the_way()
     second.start()
     with endless.going(replace(cluster, spark_remote=second.remote)):

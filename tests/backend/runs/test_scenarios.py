@@ -49,7 +49,7 @@ def put(
 
 def test_yours_takes_spark_sql_over_any_topic(settings: Settings, cluster: Services) -> None:
     """Story: somebody has a topic of texts with a header, and wants keys and values of their own
-    making. Bytes that are no text pass as they are; the verdict holds under aborts and a crash."""
+    making. Bytes that are not text pass as they are; the verdict holds under aborts and a crash."""
     Cluster(Address(cluster.bootstrap)).create_topic("words", 2)
     words = [(f"k{n % 7}".encode(), f"word {n}".encode(), [("lang", b"en")]) for n in range(400)]
     put(cluster.bootstrap, "words", [*words, (b"raw", b"\xff\xfe", []), (None, None, [])])
@@ -81,8 +81,8 @@ def test_yours_takes_spark_sql_over_any_topic(settings: Settings, cluster: Servi
         ("value", "upper(value", "does not parse"),
         ("value", "no_such_function(value)", "the function no_such_function is not allowed"),
         ("value", "reflect('java.lang.System', 'exit', 3)", "the function reflect is not allowed"),
-        ("value", "month(array(value))", "Spark does not take the expression"),
-        ("key", "split(value, ' ')", "gives array<string>, not a text. Say to_json(...)"),
+        ("value", "month(array(value))", "Spark rejects the expression"),
+        ("key", "split(value, ' ')", "gives array<string>, not a string. Use to_json(...)"),
         ("value", "count(value)", "the function count is not allowed"),
     ],
 )
@@ -131,8 +131,8 @@ FILES: dict[str, Any] = {
 def test_files_become_payments_or_one_dead_letter(settings: Settings, cluster: Services) -> None:
     """Story: 200 files, two bad ones in each of five ways, under a crash and aborts. What is
     committed are the payments of every good file, all of them once, and ten dead letters with their
-    reasons; the verdict, which counts every file anew with other code, holds over both topics. The
-    server heard more requests than there are files."""
+    reasons; the verdict, which counts every file again with other code, holds over both topics. The
+    server received more requests than there are files."""
     finished = run_to_end(settings, cluster, **FILES)
     assert finished.report.verdict is Outcome.HOLDS, finished.report.to_json()
     served = finished.run.facts.served
@@ -159,8 +159,8 @@ def test_files_become_payments_or_one_dead_letter(settings: Settings, cluster: S
 def test_a_payment_that_the_second_look_misses_is_a_gap(
     settings: Settings, cluster: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Story: counted anew, one file holds a payment more than was committed. Exactly that output is
-    missing."""
+    """Story: in the recount, one file holds one payment more than was committed. Exactly that
+    output is missing."""
     Cluster(Address(cluster.bootstrap)).create_topic("few-files", 1)
     counted = [(0, n, len(payments(n)) + (n == 5)) for n in range(12)]
     stage = replace(

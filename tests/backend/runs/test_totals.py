@@ -1,5 +1,5 @@
-"""The stateful stage: running totals whose outputs are committed once, whoever is killed and
-whatever is replayed."""
+"""The stateful stage: running totals whose outputs are committed once, whatever is killed or
+replayed."""
 
 from __future__ import annotations
 
@@ -464,7 +464,7 @@ def test_a_run_whose_payments_come_twice_says_by_how_much_it_is_wrong(
             {"scenario": "squares"},
             "duplicates: squares has no payments. Choose the scenario totals",
         ),
-        ({"until_stopped": True}, "goes to its end by itself. Remove until_stopped"),
+        ({"until_stopped": True}, "always runs to its end. Remove until_stopped"),
         (
             {"source": {"url": "sqlite:////payments.db"}},
             "source.url: only a transfer reads a database",

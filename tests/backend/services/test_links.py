@@ -1,4 +1,4 @@
-"""Whose a connection between brokers is."""
+"""Which broker a connection between brokers belongs to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ sys.stdin.read()
 
 def test_two_connections_with_one_local_port_are_told_apart() -> None:
     """Story: two brokers happen to have the same local port, for connections to different peers.
-    Cut off, the one used to go on through a connection that was taken for the other's."""
+    Once cut off, one of them used to continue over a connection that was mistaken for the
+    other's."""
     with (
         socket.create_server(("127.0.0.1", 0)) as first,
         socket.create_server(("127.0.0.1", 0)) as second,

@@ -71,8 +71,8 @@ def transactional(proxy: Proxy, topic: str, timeout_ms: int = 60_000) -> Produce
 
 
 def test_a_client_stays_on_the_proxy(proxy: Proxy, bootstrap: str, new_topic: NewTopic) -> None:
-    """Story: a client asks for the brokers and for its coordinator. All it ever hears of are
-    addresses of the proxy."""
+    """Story: a client asks for the brokers and for its coordinator. It only ever gets addresses of
+    the proxy."""
     topic = new_topic()
     ours = {int(address.rpartition(":")[2]) for address in proxy.bootstrap.split(",")}
     found = AdminClient(admin_config(Address(proxy.bootstrap))).list_topics(timeout=TIMEOUT_S)
@@ -161,7 +161,8 @@ def test_a_transaction_goes_on_when_its_connection_breaks(
     proxy: Proxy, bootstrap: str, new_topic: NewTopic
 ) -> None:
     """Story: the connection to the only broker breaks under a Produce, and the next source offset
-    is handed over before it is back. A client that then forgets its brokers would wait for ever."""
+    is handed over before it is back. A client that then forgets its brokers would wait
+    endlessly."""
     topic, source = new_topic(), new_topic()
     consumer = Consumer(consumer_config(Address(proxy.bootstrap), f"{topic}-group", READ_COMMITTED))
     with TransactionalProducer(Address(proxy.bootstrap), f"{topic}-id") as producer:
@@ -211,7 +212,7 @@ def test_a_ghost_arrives_in_the_next_transaction(
     proxy: Proxy, bootstrap: str, new_topic: NewTopic, api: Api, new_epoch: bool
 ) -> None:
     """Story (KAFKA-17754): a request of the first transaction is delayed, its producer repeats it
-    and goes on. The first copy arrives in the second transaction. A late commit ends it, a late
+    and continues. The first copy arrives in the second transaction. A late commit ends it, a late
     offset replaces the newer one, and a late batch is dropped by its sequence. A new epoch makes
     the broker refuse all of them."""
     topic, source, said = new_topic(), new_topic(), list[str]()

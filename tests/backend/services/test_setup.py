@@ -69,8 +69,8 @@ def test_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def test_a_cluster_id_may_begin_with_a_dash(tmp_path: Path) -> None:
-    """Story: the random id of a new cluster begins with a dash, as one in 64 does. Kafka takes it
-    for no option."""
+    """Story: the random id of a new cluster begins with a dash, as one in 64 does. Kafka does not
+    take it for an option."""
     (tmp_path / "cluster.id").write_text("-fYEIF6JSk6aCFOe0AAfNA")
     kafka = EmbeddedKafka(tmp_path, jar_files(read_settings(home=tmp_path), BROKER))
     kafka.start()
@@ -122,7 +122,7 @@ def test_our_broker_is_new_enough(bootstrap: str) -> None:
 
 
 def test_client_properties_are_read_and_a_bad_line_is_named(tmp_path: Path) -> None:
-    """Story: somebody has a client.properties for their cluster. It is read; a line that is none is
+    """Story: somebody has a client.properties for their cluster. It is read, and an invalid line is
     named."""
     path = tmp_path / "client.properties"
     path.write_text("# ours\nbootstrap.servers = a:1,b:2\n\nsasl.password=x=y\n")

@@ -1,4 +1,4 @@
-"""Reaching the Spark Connect server, or being told soon that it is not there."""
+"""Reaching the Spark Connect server, or failing quickly if it is not there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_nobody_there_is_said_in_one_sentence() -> None:
 def test_what_is_no_address_is_said() -> None:
     with pytest.raises(
         SparkError,
-        match=r"^kafka:9092 is no address of a Spark Connect server. Check SPARK_REMOTE.$",
+        match=r"^kafka:9092 is not the address of a Spark Connect server. Check SPARK_REMOTE.$",
     ):
         spark_session("kafka:9092").__enter__()
 

@@ -227,11 +227,11 @@ def refusal(squares: Squares, spark: SparkSession) -> str:
 
 def test_where_a_group_begins_is_said_once_and_a_bad_address_is_refused(tmp_path: Path) -> None:
     """Story: the tables are made twice for one group, the second time with another floor. The
-    second time is refused and changes nothing. What is no address of a database is refused without
+    second time is refused and changes nothing. An invalid database address is refused without
     repeating it: it may hold a password."""
     url = f"sqlite:///{tmp_path / 'out.db'}"
     make_tables(url, TABLE, "run", {("numbers", 0): 7})
-    with pytest.raises(SinkError, match="Group run has begun already in sqlite"):
+    with pytest.raises(SinkError, match="Group run has already begun in sqlite"):
         make_tables(url, TABLE, "run", {("numbers", 0): 0})
     with connect_database(url).connect() as connection:
         assert connection.execute(select(OFFSETS.c.next_offset)).scalars().all() == [7]
@@ -254,9 +254,9 @@ def test_a_run_into_a_table_is_stopped_resumed_verified_and_cleaned(
     settings: Settings, cluster: Services
 ) -> None:
     """Story: a run writes a table of SQLite in its own folder. Its workers are killed, and each
-    becomes a zombie later, with the table's lock in its hand. It is stopped on its way, when what
-    is there holds, and goes on. In the end every square is in the table once, its evidence gives
-    the same verdict again, and nothing is left of it when it is cleaned."""
+    becomes a zombie later, with the table's lock in its hand. It is stopped half-way, where the
+    verdict on its rows holds, and resumed. In the end every square is in the table once, its
+    evidence gives the same verdict again, and nothing is left of it when it is cleaned."""
     history = History(settings)
     faults = ["crash@transaction=2", "zombie@transaction=4"]
     run = create(settings, cluster, history, make_plan({**RUN, "faults": faults, "seed": 5}))
@@ -328,9 +328,12 @@ def test_a_run_of_upserts_into_postgresql(
         ({"sink": {"dead_letters": True}}, "sink.dead_letters: a table has no dead letters"),
         (
             {"sink": {"url": "sqlite:///here.db"}},
-            "sink.url: name a file of SQLite by its whole path",
+            "sink.url: give the absolute path of a SQLite file",
         ),
-        ({"sink": {"url": "postgresql+psycopg://me:secret@host/name"}}, "so it holds no password"),
+        (
+            {"sink": {"url": "postgresql+psycopg://me:secret@host/name"}},
+            "so it must not hold a password",
+        ),
         (
             {"scenario": "squares", "sink": {"url": "sqlite:////here.db"}},
             "sink.url: squares writes topics",

@@ -64,7 +64,7 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
     """Story: somebody copies the program out of the README, puts in words of their own, and asks
     for a crash: each worker is killed -9 in its second transaction, with all of its records in the
     log. A plain read_committed consumer still gets every record once, in order. More records come.
-    The program goes on without a fault, from the wheel, in an environment with the core
+    The program continues without a fault, from the wheel, in an environment with the core
     dependencies and Spark Connect's alone."""
     quiet, loud, journal = new_topic(PARTITIONS), new_topic(PARTITIONS), new_topic(1)
     monkeypatch.setenv("TOPICPROOF_HOME", str(tmp_path / "home"))
@@ -128,7 +128,7 @@ def test_the_ten_lines_of_the_readme_are_exact_under_a_killed_worker(
 def test_a_group_that_has_begun_is_left_where_it_is(
     bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
-    """Story: `floor` is said twice, the second time after records came and for the end of the
+    """Story: `floor` is called twice, the second time after records came and for the end of the
     topic. The second one is refused and moves nothing. A topic that does not exist is refused by
     its name."""
     topic, cluster = new_topic(2), Cluster(Address(bootstrap))
@@ -137,7 +137,7 @@ def test_a_group_that_has_begun_is_left_where_it_is(
     producer.produce(topic, b"late", partition=1)
     assert producer.flush(10) == 0
     with pytest.raises(
-        ClusterError, match=rf"has begun already \({topic}-0 at 0, {topic}-1 at 0\)"
+        ClusterError, match=rf"has already begun \({topic}-0 at 0, {topic}-1 at 0\)"
     ):
         commit_floor(cluster, f"{topic}-run", topic, latest=True)
     assert cluster.committed(f"{topic}-run", topic) == {0: 0, 1: 0}

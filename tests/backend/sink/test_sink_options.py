@@ -54,10 +54,10 @@ def test_a_bad_option_is_named(option: str, value: str, says: str) -> None:
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "at_most_once"])
 def test_packs_lie_in_transactions(guarantee: str) -> None:
-    """Story: somebody packs the lineage of a sink without transactions. It is refused, and the
-    remedy is said."""
+    """Story: somebody packs the lineage of a sink without transactions. It is refused, with the
+    remedy."""
     with pytest.raises(
-        UsageError, match=f"which lies in transactions, and {guarantee} has none. Choose record."
+        UsageError, match=f"which needs transactions, but {guarantee} has none. Choose record."
     ):
         SinkOptions.parse({**GIVEN, "lineage": "packed", "guarantee": guarantee})
 

@@ -385,8 +385,8 @@ def test_without_lineage_a_refused_record_is_tried_again(pipeline: Pipeline) -> 
 
 
 def test_of_two_that_share_a_transactional_id_one_is_fenced(pipeline: Pipeline) -> None:
-    """Story: two runs were given one prefix by mistake. Whoever comes first is fenced by the
-    second, commits nothing from then on, and says why; together they are exact."""
+    """Story: two runs were given one prefix by mistake. The first one is fenced by the second,
+    commits nothing from then on, and says why; together they are exact."""
     with pipeline.writer() as first:
         first.accept(rows(pipeline.source, 0, 25, lambda n: b"%d" % n))
         assert pipeline.task(0, 40) == Receipt((pipeline.source, 0), 20, 20, 2, 0)
@@ -405,28 +405,28 @@ MOVED = [
     (
         "rewound",
         10,
-        "left it at 20: somebody moved it back, and going on would repeat offsets 10 to 19",
+        "left it at 20: somebody moved it back, and continuing would repeat offsets 10 to 19",
         (10, 20),
         (),
     ),
     (
         "rewound",
         20,
-        "left it at 20: somebody moved it back, and going on would repeat offsets 10 to 19",
+        "left it at 20: somebody moved it back, and continuing would repeat offsets 10 to 19",
         (),
         (),
     ),
     (
         "forwarded",
         10,
-        "left it at 20: somebody moved it forward, and going on would leave out offsets 20",
+        "left it at 20: somebody moved it forward, and continuing would leave out offsets 20",
         (),
         (20, 30),
     ),
     (
         "forwarded",
         20,
-        "left it at 20: somebody moved it forward, and going on would leave out offsets 20",
+        "left it at 20: somebody moved it forward, and continuing would leave out offsets 20",
         (),
         (20, 30),
     ),
@@ -445,8 +445,8 @@ def test_a_moved_offset_is_refused_or_does_its_damage(
     never: tuple[int, ...],
 ) -> None:
     """Story: somebody moves the group's offset after the second transaction. The next task, whether
-    it replays a batch or not, compares it with the journal and refuses. Told to go on all the same,
-    it does the damage that it said."""
+    it replays a batch or not, compares it with the journal and refuses. Forced to continue, it does
+    the damage that it announced."""
     with pytest.raises(InjectedError, match="raised on purpose"):
         pipeline.task(0, RECORDS, faults=f"offsets@transaction=2,how={how}")
     with pytest.raises((OffsetsMoved, OffsetMissing), match=says):
@@ -473,7 +473,7 @@ def test_an_offset_is_where_an_undeclared_transaction_left_it(pipeline: Pipeline
 
 def test_without_a_journal_nobody_can_tell(pipeline: Pipeline) -> None:
     """Story: the sink has no journal, and the group's offset is moved. Moved back, the hole in the
-    rows is seen all the same; moved forward, it is not, and the option's description says so."""
+    rows is still detected; moved forward, it is not, and the option's description says so."""
     options = {
         "kafka.bootstrap.servers": pipeline.bootstrap,
         "topic": pipeline.sink,
@@ -498,15 +498,15 @@ def test_without_a_journal_nobody_can_tell(pipeline: Pipeline) -> None:
 
 
 def test_a_worker_of_an_earlier_generation_ends_before_it_writes(pipeline: Pipeline) -> None:
-    """Story: a query was stopped, and started anew, while one of its workers slept. The worker
-    takes its transactional id late, from whoever holds it now, and must not go on; whoever holds it
-    takes it back and does."""
+    """Story: a query was stopped and restarted while one of its workers slept. The worker takes its
+    transactional id late, from its current holder, and must not continue; the holder takes it back
+    and does."""
     cluster = Cluster(Address(pipeline.bootstrap))
     first, second = (
         next_generation(cluster, pipeline.source, pipeline.journal) for _start in range(2)
     )
     pipeline.task(0, 20, generation=str(second))
-    with pytest.raises(Fenced, match="stopped or started anew"):
+    with pytest.raises(Fenced, match="stopped or restarted"):
         pipeline.task(20, 40, generation=str(first))
     assert pipeline.sunk() == numbers(0, 20)
     pipeline.task(20, RECORDS, generation=str(second))
@@ -517,7 +517,7 @@ def test_holes_are_looked_for_at_the_level_of_the_rows(
     pipeline: Pipeline, new_topic: Callable[..., str]
 ) -> None:
     """Story: rows are read read_uncommitted, where markers alone leave holes and aborted records
-    none. Told so, the writer takes them; told nothing, it refuses rows that a read_committed
+    none. With that option the writer takes them; without it, it refuses rows that a read_committed
     consumer would never get."""
     source = new_topic()
     fill_with_attempts(Cluster(Address(pipeline.bootstrap)), source, 20, 10)
