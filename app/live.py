@@ -161,9 +161,9 @@ def conclusion(run: Run) -> None:
     """Shows the result of a run that has ended."""
     if run.verdict is not None:
         show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}
-        outcome = Outcome(run.verdict)
-        word = wording.OUTCOME_WORDS[outcome]
-        show[outcome](wording.plain(run.why or ""), title=word.word, icon=word.symbol)
+        word = wording.run_word(run) or wording.OUTCOME_WORDS[Outcome(run.verdict)]
+        said = st.warning if word is wording.IN_PART else show[Outcome(run.verdict)]
+        said(wording.plain(run.why or ""), title=word.word, icon=word.symbol)
     if run.error:
         st.error(wording.plain(run.error), title="What went wrong", icon=":material/error:")
 

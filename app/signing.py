@@ -113,6 +113,11 @@ def _form(settings: Settings, run: Run) -> None:
         st.caption(f"To accept this verdict, first waive what breaks it: {wording.plain(named)}.")
     elif any(one.verdict is Outcome.UNKNOWN for one in reports):
         st.caption("To accept a verdict that is UNKNOWN, say why in the comment.")
+    elif any(one.covered_share is not None for one in reports):
+        st.caption(
+            "The run did not reach all its inputs. To accept its verdict for the part that it"
+            " covers, say why in the comment. The sign-off names the part."
+        )
     choices = [one for one in Decision if one is not Decision.WAIVE or kinds]
     # Outside the form, because the form's fields depend on it.
     decision = st.radio(

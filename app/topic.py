@@ -14,7 +14,6 @@ from topicproof.app.url_state import read_topic
 from topicproof.backend.history.store import Run
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
-from topicproof.validators.finding import Outcome
 
 POLL_S = 2.0
 Body = Callable[[Services, Snapshot, bool], None]
@@ -44,13 +43,14 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
     for notice in notices:
         st.warning(notice, icon=":material/info:")
     run = sinks.get(topic)
-    if run is not None and run.verdict is not None:
+    word = None if run is None else wording.run_word(run)
+    if run is not None and word is not None:
         verdict_slot.page_link(
             "views/verdict.py",
             label="Verdict",
-            icon=wording.OUTCOME_WORDS[Outcome(run.verdict)].symbol,
+            icon=word.symbol,
             query_params={"run": run.id},
-            help=wording.plain(f"{run.verdict}: {run.why}"),
+            help=wording.plain(f"{word.word}: {run.why}"),
         )
     following = follow and run is not None and run.alive
 

@@ -70,6 +70,9 @@ OUTCOME_WORDS: Mapping[Outcome, Word] = {
     Outcome.UNKNOWN: Word("UNKNOWN", "UNKNOWN", ":material/help:", "yellow"),
 }
 
+IN_PART = Word("HOLDS in part", "HOLDS in part", ":material/pie_chart:", "orange")
+"""A run that was stopped or failed before it reached all its inputs."""
+
 OUTCOME_SYMBOLS: Mapping[str, str] = {
     Outcome.HOLDS: "✓",
     Outcome.VIOLATED: "✕",
@@ -463,10 +466,29 @@ def finding_title(finding: Finding, check: Check | None) -> str:
     return f"{badge(OUTCOME_WORDS[finding.outcome])} **{title}** · {plain(found)}"
 
 
-def verdict_short(run: Run) -> str:
+def run_word(run: Run) -> Word | None:
+    """Returns the word for a run's verdict; None without one."""
     if run.verdict is None:
+        return None
+    ended_early = run.state in (State.FAILED, State.STOPPED)
+    if run.verdict == Outcome.HOLDS and ended_early:
+        return IN_PART
+    return OUTCOME_WORDS[Outcome(run.verdict)]
+
+
+def report_word(report: Report) -> Word:
+    """Returns the word for a report's verdict."""
+    if report.verdict is Outcome.HOLDS and report.covered_share is not None:
+        return IN_PART
+    return OUTCOME_WORDS[report.verdict]
+
+
+def verdict_short(run: Run) -> str:
+    word = run_word(run)
+    if word is None:
         return ""
-    return f"{OUTCOME_SYMBOLS.get(run.verdict, '')} {run.verdict}".strip()
+    symbol = "◑" if word is IN_PART else OUTCOME_SYMBOLS.get(run.verdict or "", "")
+    return f"{symbol} {word.word}".strip()
 
 
 def size(value: bytes | None) -> str:

@@ -98,6 +98,18 @@ class Report:
         return exit_code(self.verdict)
 
     @property
+    def covered_share(self) -> float | None:
+        """The share of its inputs that a run reached before it was stopped or failed, from 0 to
+        1.
+
+        None if it reached them all, and for a check: topics that move always have inputs that are
+        not due.
+        """
+        if self.run is None or not self.not_processed:
+            return None
+        return self.source_records / (self.source_records + self.not_processed)
+
+    @property
     def aside(self) -> tuple[Finding, ...]:
         """Findings that need no section of their own: they do not count, and show nothing wrong or
         nothing at all."""

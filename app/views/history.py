@@ -163,7 +163,7 @@ def side_by_side(runs: Sequence[Run]) -> None:
     for column, name, report in zip(
         columns, (before, after), (found.before, found.after), strict=True
     ):
-        word = wording.OUTCOME_WORDS[report.verdict]
+        word = wording.report_word(report)
         with column.container(border=True, height="stretch"):
             st.markdown(
                 f"{wording.badge(word)} **{wording.plain(name)}** ·"

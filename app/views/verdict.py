@@ -171,10 +171,15 @@ def outcome(run: Run, report: Report) -> None:
     show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}[
         report.verdict
     ]
-    word = wording.OUTCOME_WORDS[report.verdict]
+    word = wording.report_word(report)
+    if report.covered_share is not None and word is wording.IN_PART:
+        show = st.warning
+    covered = (
+        "" if report.covered_share is None else f" for {report.covered_share:.0%} of the input"
+    )
     show(
         wording.plain(report.why),
-        title=f"{word.word} · {wording.plain(report.guarantee)}",
+        title=f"{report.verdict}{covered} · {wording.plain(report.guarantee)}",
         icon=word.symbol,
     )
     for doubt in report.doubts:

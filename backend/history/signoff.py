@@ -149,8 +149,8 @@ def sign(
     `evidence_hash`.
 
     Raises UsageError for a decision without a name. A waiver also needs a finding, a reason and a
-    day that is not past. Accepting UNKNOWN needs a comment. Accepting VIOLATED needs a waiver for
-    each kind that breaks the verdict.
+    day that is not past. Accepting UNKNOWN, or a run that did not reach all its inputs, needs a
+    comment. Accepting VIOLATED needs a waiver for each kind that breaks the verdict.
     """
     name, comment = name.strip(), comment.strip()
     if not name:
@@ -161,6 +161,7 @@ def sign(
         raise UsageError("A kind and a day belong to a waiver only: --decision waive.")
     if decision is Decision.ACCEPT:
         _require_acceptable(reports, signoffs(history, run), evidence, comment)
+        comment = " ".join([*filter(None, [_covered(reports)]), comment]).strip()
     for _ in range(TRIES):
         made = _append(
             history,
@@ -253,6 +254,11 @@ def _require_acceptable(
         raise UsageError(
             "The verdict is UNKNOWN: accepting it needs a reason in words: --comment TEXT."
         )
+    covered = _covered(reports)
+    if covered and not comment:
+        raise UsageError(
+            f"The verdict {covered} Accepting it needs a reason in words: --comment TEXT."
+        )
     waived = {
         one.kind
         for one in entries
@@ -267,6 +273,21 @@ def _require_acceptable(
             f"The verdict is VIOLATED by {', '.join(left)}. Waive each first (--decision waive"
             f" --kind {left[0]} --until DAY --comment REASON), or reject."
         )
+
+
+def _covered(reports: Sequence[Report]) -> str:
+    """Return which part of the input the verdict covers, if the run did not reach all of it."""
+    part = min(
+        (one for one in reports if one.covered_share is not None),
+        key=lambda one: one.covered_share or 0,
+        default=None,
+    )
+    if part is None or part.covered_share is None:
+        return ""
+    return (
+        f"covers {part.covered_share:.0%} of the input: {part.not_processed:,} inputs were not"
+        " processed."
+    )
 
 
 def _kinds(reports: Sequence[Report]) -> list[str]:

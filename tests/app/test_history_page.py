@@ -71,6 +71,14 @@ UNKNOWN = replace(
     HELD, verdict=Outcome.UNKNOWN, why="Could not be judged: 5 offsets are pending.", findings=()
 )
 
+PART = replace(
+    HELD,
+    why="6,000 of 6,000 inputs committed exactly once, in order; 14,000 inputs not processed.",
+    source_records=6_000,
+    not_processed=14_000,
+    run="squares-a",
+)
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -79,7 +87,7 @@ class Stored:
     settings: Settings
     history: History
 
-    def add(self, report: Report, scenario: str = "squares") -> Run:
+    def add(self, report: Report, scenario: str = "squares", state: State = State.DONE) -> Run:
         run = self.history.create(
             "run", scenario, {"scenario": scenario, "guarantee": report.guarantee}
         )
@@ -93,7 +101,7 @@ class Stored:
         (folder / KEPT).write_text(
             json.dumps({"evidence": evidence_hash(folder), "caught": ["duplicate"]})
         )
-        self.history.end(run.id, State.DONE, report.verdict, report.why)
+        self.history.end(run.id, state, report.verdict, report.why)
         return self.history.get(run.id)
 
 
@@ -132,6 +140,32 @@ def test_it_lists_what_the_filters_leave(open_page: OpenPage, stored: Stored) ->
         not app.exception
         and "There is no verdict MAYBE" in texts(app)
         and len(app.dataframe[0].value) == 3
+    )
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.STOPPED])
+def test_a_run_that_ended_early_holds_for_a_part_only(
+    open_page: OpenPage, stored: Stored, state: State
+) -> None:
+    """Story: a run ended after 30 % of its input, and what it wrote is right. No page shows it in
+    green. Accepting it takes a reason, and the sign-off names the part."""
+    part = stored.add(PART, state=state)
+    assert list(open_page("history").dataframe[0].value["verdict"]) == ["◑ HOLDS in part"]
+    app = open_page("verdict", run=part.id)
+    assert not app.exception and not app.success
+    assert "HOLDS for 30% of the input" in app.warning[0].proto.title
+    assert "To accept its verdict for the part that it covers" in texts(app)
+    _field(app.text_input, "Your name").set_value("Grace Hopper")
+    _field(app.button, "Sign").click()
+    app.run()
+    assert "covers 30% of the input" in texts(app) and signoffs(stored.history) == []
+    _field(app.text_area, "Comment").set_value("the rest is next week's")
+    _field(app.button, "Sign").click()
+    app.run()
+    (entry,) = signoffs(stored.history)
+    assert entry.said.endswith(
+        "accepted HOLDS: covers 30% of the input: 14,000 inputs were not processed. the rest is"
+        " next week's"
     )
 
 

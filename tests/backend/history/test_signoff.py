@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from tests.app.test_history_page import HELD, TWICE, UNKNOWN
+from tests.app.test_history_page import HELD, PART, TWICE, UNKNOWN
 from topicproof.backend.errors import EvidenceError, UsageError
 from topicproof.backend.history.signoff import (
     Decision,
@@ -50,6 +50,7 @@ def test_a_decision_is_kept_with_all_that_it_says(open_history: Open) -> None:
     [
         (HELD, Decision.ACCEPT, {"name": "  "}, "needs a name"),
         (UNKNOWN, Decision.ACCEPT, {}, "needs a reason in words"),
+        (PART, Decision.ACCEPT, {}, "covers 30% of the input"),
         (TWICE, Decision.ACCEPT, {"comment": "fine"}, "VIOLATED by duplicate"),
         (HELD, Decision.ACCEPT, {"kind": "duplicate"}, "belong to a waiver only"),
         (
