@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,6 +15,8 @@ from topicproof.app.snapshot import Snapshot
 from topicproof.app.url_state import (
     COMMITTED,
     NEEDLE_CHARACTERS,
+    NEWEST,
+    OLDEST,
     UNCOMMITTED,
     TopicsState,
     write_topics,
@@ -29,6 +32,8 @@ TAIL_S = 2.0
 TAIL_ROWS = 50
 TABLE_PX = 560
 ROW_PX = 28
+WAYS_ON = 3
+"""Unfinished partitions that get a button to go on."""
 ISOLATION = {COMMITTED: READ_COMMITTED, UNCOMMITTED: READ_UNCOMMITTED}
 
 
@@ -43,26 +48,30 @@ def records(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
         return
     conditions(seen, look)
     progress = st.empty()
+    there = (
+        [seen.partition(look.partition)] if look.partition is not None else seen.bounds.partitions
+    )
+    total = sum(min(browse.SCAN_OFFSETS_MAX, p.hw - p.start) for p in there)
 
     def told(offsets: int, found: int) -> None:
-        p = seen.partition(look.partition)
-        share = min(1.0, offsets / max(1, min(browse.SCAN_OFFSETS_MAX, p.hw - p.start)))
         progress.progress(
-            share, f"{offsets:,} offsets read, {wording.count(found, 'record')} found"
+            min(1.0, offsets / max(1, total)),
+            f"{offsets:,} offsets read, {wording.count(found, 'record')} found",
         )
 
     with session.said(), st.spinner("Reading…"):
-        first, found = session.searched(session.settings(), kafka, seen, look, told)
+        found = session.searched(session.settings(), kafka, seen, look, told)
     progress.empty()
-    outcome(look, first, found)
+    outcome(seen, look, found)
+    rows = [row for one in found.values() for row in one.rows]
     chosen = next(
-        (row for row in found.rows if row.offset == look.record), next(iter(found.rows), None)
+        (row for row in rows if (row.partition, row.offset) == look.record), next(iter(rows), None)
     )
     if chosen is None:
         return
     left, right = st.columns([2.1, 1], gap="medium")
     with left:
-        listing(look, found, chosen)
+        listing(look, rows, chosen)
     with right:
         detail(kafka, seen, chosen)
 
@@ -70,13 +79,15 @@ def records(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
 def conditions(seen: Snapshot, look: TopicsState) -> None:
     """Asks where a search begins and what a record must contain."""
     state = st.session_state
-    p = seen.partition(look.partition)
+    p = None if look.partition is None else seen.partition(look.partition)
     state["partition"], state["first"], state["time"] = look.partition, look.offset, look.time or ""
     state["key"], state["value"], state["header"] = look.key, look.value, look.header
     state["fate"] = list(look.fates)
+    state["order"] = NEWEST if look.newest else OLDEST
+    partitions = [one.partition for one in seen.bounds.partitions]
 
     def partition_chosen() -> None:
-        go(replace(look, partition=state["partition"], offset=None, record=None))
+        go(replace(look, partition=state["partition"], offset=None, time=None, record=None))
 
     def offset_chosen() -> None:
         go(replace(look, offset=state["first"], time=None, record=None))
@@ -86,35 +97,45 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
 
     def changed() -> None:
         words = {name: state[name].strip() for name in ("key", "value", "header")}
-        go(replace(look, **words, fates=tuple(state["fate"]), record=None))
+        newest = state["order"] == NEWEST
+        go(replace(look, **words, newest=newest, fates=tuple(state["fate"]), record=None))
 
     columns = st.columns([0.8, 1, 1.5, 1.1, 1.4, 1.4], vertical_alignment="bottom")
     columns[0].selectbox(
         "Partition",
-        [one.partition for one in seen.bounds.partitions],
+        partitions if len(partitions) == 1 else [None, *partitions],
+        format_func=lambda one: "all" if one is None else str(one),
         key="partition",
         on_change=partition_chosen,
+        help="A search of all partitions begins where Kafka's partitioner puts the key.",
     )
+    of_one = "Choose one partition to begin at an offset or at a time."
     columns[1].number_input(
-        "From offset",
-        min_value=p.start,
-        max_value=p.hw,
+        "Below offset" if look.newest else "From offset",
+        min_value=p.start if p else 0,
+        max_value=p.hw if p else 0,
         value=None,
         step=1,
-        placeholder=f"{p.start}",
+        placeholder="" if p is None else f"{p.hw if look.newest else p.start}",
         key="first",
         on_change=offset_chosen,
-        help=(
+        disabled=p is None,
+        help=of_one
+        if p is None
+        else (
             f"Partition {look.partition} holds the offsets {p.start:,} to"
             f" {max(p.start, p.hw - 1):,}."
         ),
     )
     columns[2].text_input(
-        "Or from a time (UTC)",
-        placeholder="2026-01-31 12:00:00",
+        "Or below a time (UTC)" if look.newest else "Or from a time (UTC)",
+        placeholder="" if p is None else "2026-01-31 12:00:00",
         key="time",
         on_change=time_chosen,
-        help="The search begins at the first record with that timestamp or a later one.",
+        disabled=p is None,
+        help=of_one
+        if p is None
+        else "The search begins at the first record with that timestamp or a later one.",
     )
     hints = {"key": "Key contains", "value": "Value contains", "header": "Header contains"}
     for column, (name, label) in zip(columns[3:], hints.items(), strict=True):
@@ -128,47 +149,89 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
             + (" Each header is taken as name=value." if name == "header" else ""),
         )
     there = [fate for fate in DATA_FATES if seen.fates[fate] or fate in look.fates]
-    st.pills(
-        "Only these fates",
-        there,
-        selection_mode="multi",
-        format_func=wording.fate_label,
-        key="fate",
-        on_change=changed,
-        label_visibility="collapsed",
-    )
-
-
-def outcome(look: TopicsState, first: int, found: Search) -> None:
-    """Shows how far the search came, and how to continue."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(wording.search_sentence(found))
-        if found.stop is not Stop.END:
+        st.segmented_control(
+            "Order of the search",
+            [OLDEST, NEWEST],
+            format_func=lambda one: f"{one.capitalize()} first",
+            key="order",
+            on_change=changed,
+            required=True,
+            label_visibility="collapsed",
+        )
+        st.pills(
+            "Only these fates",
+            there,
+            selection_mode="multi",
+            format_func=wording.fate_label,
+            key="fate",
+            on_change=changed,
+            label_visibility="collapsed",
+        )
+
+
+def outcome(seen: Snapshot, look: TopicsState, found: Mapping[int, Search]) -> None:
+    """Shows how far the search came, and how to continue."""
+    partitions = [p.partition for p in seen.bounds.partitions]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(wording.search_sentence(found, len(partitions)))
+        left = [
+            partition
+            for partition in (partitions if look.partition is None else [look.partition])
+            if partition not in found or found[partition].stop is not Stop.END
+        ]
+        for partition in left[:WAYS_ON]:
+            one = found.get(partition)
+            direction = "below" if look.newest else "from"
+            label = f"Go on {direction} offset {one.reached:,}" if one else "Search"
             st.button(
-                f"Go on from offset {found.reached:,}",
-                key="go_on",
+                label if look.partition is not None else f"{label} of partition {partition}",
+                key=f"go_on {partition}",
                 icon=":material/skip_next:",
                 on_click=go,
-                args=(replace(look, offset=found.reached, time=None, record=None),),
+                args=(
+                    replace(
+                        look,
+                        partition=partition,
+                        offset=one.reached if one else None,
+                        time=None,
+                        record=None,
+                    ),
+                ),
             )
-    if look.time is not None and first == found.end:
+        if len(left) > WAYS_ON:
+            st.caption(
+                f"{wording.count(len(left) - WAYS_ON, 'more partition')} not searched to the end."
+                " Choose one above."
+            )
+    if look.time is not None and all(one.first == one.end for one in found.values()):
         st.info("No record in this partition has that timestamp or a later one.")
-    elif not found.rows:
+    elif not any(one.rows for one in found.values()):
         st.info("No record matches there. Markers and holes are not records; Compare shows them.")
+        if look.partition is not None and len(partitions) > 1:
+            st.button(
+                "Search all partitions",
+                icon=":material/search:",
+                on_click=go,
+                args=(replace(look, partition=None, offset=None, time=None, record=None),),
+            )
 
 
-def listing(look: TopicsState, found: Search, chosen: Row) -> None:
+def listing(look: TopicsState, found: Sequence[Row], chosen: Row) -> None:
     """Lists the records found."""
-    key = f"rows {look.partition} {found.first} {found.reached} {look.wanted}"
+    ends = (found[0].offset, found[-1].offset)
+    key = f"rows {look.partition} {ends} {look.wanted} {look.newest}"
 
     def picked() -> None:
         cells = st.session_state[key].selection.cells
-        if cells and cells[0][0] < len(found.rows):
-            go(replace(look, record=found.rows[cells[0][0]].offset))
+        if cells and cells[0][0] < len(found):
+            row = found[cells[0][0]]
+            go(replace(look, record=(row.partition, row.offset)))
 
-    table = tables.row_table(found.rows, look.topic, partitions=False)
+    table = tables.row_table(found, look.topic, partitions=look.partition is None)
+    where = "all partitions" if look.partition is None else f"partition {look.partition}"
     st.dataframe(
-        tables.row_tints(table, found.rows, chosen.offset),
+        tables.row_tints(table, found, chosen),
         hide_index=True,
         height=min(TABLE_PX, ROW_PX * (len(table) + 1) + 10),
         row_height=ROW_PX,
@@ -176,7 +239,7 @@ def listing(look: TopicsState, found: Search, chosen: Row) -> None:
         on_select=picked,
         selection_mode="single-cell",
         placeholder="null",
-        alt=f"Records of {look.topic}, partition {look.partition}",
+        alt=f"Records of {look.topic}, {where}",
         column_config=columns(),
     )
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -188,9 +251,8 @@ def listing(look: TopicsState, found: Search, chosen: Row) -> None:
             f" Keys, values and headers are cut at {KEPT_BYTES_MAX:,} bytes; `size` gives their"
             " full length."
         )
-        export.offer(
-            look.topic, f"{look.topic}-{look.partition}-{found.first}", found.rows, note=cut
-        )
+        place = "all" if look.partition is None else look.partition
+        export.offer(look.topic, f"{look.topic}-{place}-{ends[0]}", found, note=cut)
 
 
 def columns() -> dict[str, Any]:

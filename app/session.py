@@ -34,7 +34,7 @@ from topicproof.backend.kafka.browse.describe import (
     describe_topic,
 )
 from topicproof.backend.kafka.browse.records import Record, read_window
-from topicproof.backend.kafka.browse.search import Search, offset_at, search
+from topicproof.backend.kafka.browse.search import Search, offset_at, search, search_all
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import (
     PRODUCER_COLUMNS,
@@ -277,8 +277,8 @@ def searched(
     seen: Snapshot,
     look: TopicsState,
     told: Callable[[int, int], None],
-) -> tuple[int, Search]:
-    """Returns where the search of the URL begins, and its result. Kept until another search is
+) -> dict[int, Search]:
+    """Returns the result of the URL's search by partition. Kept until another search is
     requested."""
     key = (
         kafka.bootstrap,
@@ -287,28 +287,25 @@ def searched(
         look.offset,
         look.time_ms,
         look.wanted,
+        look.newest,
         seen.taken_at,
     )
     kept = st.session_state.get("searched")
     if kept is None or kept[0] != key:
-        first = look.offset
-        if first is None and look.time_ms is not None:
-            first = offset_at(
-                Address(kafka.bootstrap, found.client), seen.bounds, look.partition, look.time_ms
-            )
-        if first is None:
-            first = seen.partition(look.partition).start
-        answer = search(
-            Address(kafka.bootstrap, found.client),
-            seen.bounds,
-            seen.ranges,
-            look.partition,
-            first,
-            look.wanted,
-            told,
-        )
-        kept = st.session_state["searched"] = (key, first, answer)
-    return kept[1], kept[2]
+        address = Address(kafka.bootstrap, found.client)
+        bounds, ranges, wanted = seen.bounds, seen.ranges, look.wanted
+        if look.partition is None:
+            answer = search_all(address, bounds, ranges, wanted, told, look.newest)
+        else:
+            p, first = seen.partition(look.partition), look.offset
+            if first is None and look.time_ms is not None:
+                first = offset_at(address, seen.bounds, p.partition, look.time_ms)
+            if first is None:
+                first = p.hw if look.newest else p.start
+            one = search(address, bounds, ranges, p.partition, first, wanted, told, look.newest)
+            answer = {p.partition: one}
+        kept = st.session_state["searched"] = (key, answer)
+    return dict(kept[1])
 
 
 @st.cache_data(ttl=30, max_entries=4, show_spinner="Asking for brokers and topics…")

@@ -158,11 +158,11 @@ def row_table(rows: Sequence[Row], topic: str, partitions: bool) -> pd.DataFrame
     return pd.DataFrame(columns).astype({"producer": "Int64"})
 
 
-def row_tints(table: pd.DataFrame, rows: Sequence[Row], chosen: int | None) -> Styler:
-    """Tints each row by its fate; the chosen offset stands out."""
+def row_tints(table: pd.DataFrame, rows: Sequence[Row], chosen: Row | None) -> Styler:
+    """Tints each row by its fate; the chosen one stands out."""
     styles = []
     for row in rows:
-        strength = 0.45 if row.offset == chosen else 0.0 if row.fate is Fate.COMMITTED else 0.16
+        strength = 0.45 if row is chosen else 0.0 if row.fate is Fate.COMMITTED else 0.16
         styles.append(f"background-color: rgba({TINTS[row.fate]}, {strength})" if strength else "")
 
     def tint(all_rows: pd.DataFrame) -> pd.DataFrame:

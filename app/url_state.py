@@ -31,6 +31,8 @@ RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER = (
 )
 VIEWS = (RECORDS, TAIL, PARTITIONS, GROUPS, SETTINGS, CLUSTER)
 """The views of a topic on the Topics page."""
+OLDEST, NEWEST = "oldest", "newest"
+"""The two directions of a search."""
 NEEDLE_CHARACTERS = 200
 WINDOW = 200
 """Number of offsets in the tables."""
@@ -184,9 +186,10 @@ class TopicsState:
 
     topic: str
     view: str = RECORDS
-    partition: int = 0
+    partition: int | None = None
+    """None: every partition."""
     offset: int | None = None
-    """The offset where a search begins; None: at `time`, or at the log start."""
+    """The offset where a search of one partition begins; None: at `time`, or at the log start."""
     time: str | None = None
     """ISO 8601; UTC unless it has a zone."""
     key: str = ""
@@ -194,8 +197,10 @@ class TopicsState:
     header: str = ""
     """Required text, or hexadecimal after `0x`."""
     fates: tuple[Fate, ...] = ()
-    record: int | None = None
-    """The offset shown in detail."""
+    newest: bool = False
+    """Whether a search goes from the newest records to the oldest."""
+    record: tuple[int, int] | None = None
+    """Partition and offset of the record shown in detail."""
     level: str = COMMITTED
     """Isolation level of the live tail."""
 
@@ -213,10 +218,14 @@ class TopicsState:
 def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState, list[str]]:
     """Reads the URL's search within these bounds; also returns a notice for every invalid value."""
     notices: list[str] = []
-    p = _partition(params, bounds, bounds.partitions[0].partition, notices)
     offset = _number_or_none(params, "offset", notices)
-    if offset is not None and not p.start <= offset <= p.hw:
-        offset = _within(offset, p, "Offset", notices)
+    every = "partition" not in params and offset is None
+    partition = None
+    if not every or len(bounds.partitions) == 1:
+        p = _partition(params, bounds, bounds.partitions[0].partition, notices)
+        partition = p.partition
+        if offset is not None and not p.start <= offset <= p.hw:
+            offset = _within(offset, p, "Offset", notices)
     time = params.get("time")
     if time is not None and _time_ms(time) is None:
         notices.append(f"{plain(time)} is not a time such as 2026-01-31 12:00:00. It is ignored.")
@@ -230,14 +239,15 @@ def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState,
     found = TopicsState(
         bounds.topic,
         _one_of(params, "view", VIEWS, RECORDS, notices),
-        p.partition,
+        partition,
         offset,
         time if offset is None else None,
         key=params.get("key", "")[:NEEDLE_CHARACTERS],
         value=params.get("value", "")[:NEEDLE_CHARACTERS],
         header=params.get("header", "")[:NEEDLE_CHARACTERS],
         fates=tuple(fate for fate in fates if fate in DATA_FATES),
-        record=_number_or_none(params, "record", notices),
+        newest=_one_of(params, "order", (OLDEST, NEWEST), OLDEST, notices) == NEWEST,
+        record=_record(params, partition, notices),
         level=_one_of(params, "level", (COMMITTED, UNCOMMITTED), COMMITTED, notices),
     )
     return found, notices
@@ -245,7 +255,9 @@ def read_topics(params: Mapping[str, str], bounds: Bounds) -> tuple[TopicsState,
 
 def write_topics(look: TopicsState) -> dict[str, str]:
     """Writes the URL parameters that read back as this view."""
-    params = {"topic": look.topic, "view": look.view, "partition": str(look.partition)}
+    params = {"topic": look.topic, "view": look.view}
+    if look.partition is not None:
+        params["partition"] = str(look.partition)
     if look.offset is not None:
         params["offset"] = str(look.offset)
     elif look.time is not None:
@@ -255,8 +267,10 @@ def write_topics(look: TopicsState) -> dict[str, str]:
     }
     if look.fates:
         params["fate"] = ",".join(fate.lower() for fate in look.fates)
+    if look.newest:
+        params["order"] = NEWEST
     if look.record is not None:
-        params["record"] = str(look.record)
+        params["record"] = f"{look.record[0]}/{look.record[1]}"
     if look.level != COMMITTED:
         params["level"] = look.level
     return params
@@ -332,9 +346,9 @@ def _chosen(
     text = params.get("transaction")
     if text is None:
         return None
-    parts = text.split("/")
-    if len(parts) == 2 and all(_is_number(part) for part in parts):
-        partition, offset = int(parts[0]), int(parts[1])
+    place = _place(text)
+    if place is not None:
+        partition, offset = place
         own = found[(found["partition"] == partition) & (found["first_offset"] == offset)]
         if not own.empty:
             return partition, offset
@@ -342,6 +356,28 @@ def _chosen(
         f"No transaction begins at {plain(text)} (partition/offset). None is shown in detail."
     )
     return None
+
+
+def _record(
+    params: Mapping[str, str], partition: int | None, notices: list[str]
+) -> tuple[int, int] | None:
+    """Finds the record in the URL, given as `partition/offset`, or as an offset of the URL's
+    partition."""
+    text = params.get("record")
+    if text is None:
+        return None
+    place = _place(f"{partition}/{text}" if partition is not None and "/" not in text else text)
+    if place is None:
+        notices.append(f"{plain(text)} is not a record (partition/offset). It is ignored.")
+    return place
+
+
+def _place(text: str) -> tuple[int, int] | None:
+    """Parses `partition/offset`."""
+    parts = text.split("/")
+    if len(parts) != 2 or not all(_is_number(part) for part in parts):
+        return None
+    return int(parts[0]), int(parts[1])
 
 
 def _number_or_none(params: Mapping[str, str], name: str, notices: list[str]) -> int | None:

@@ -420,21 +420,34 @@ def open_advice(one: OpenTransaction, topic: str, bootstrap: str) -> str:
     )
 
 
-def search_sentence(found: Search) -> str:
-    """Describes how far a search came, and why it ended there."""
-    limits = {
-        Stop.END: "that is the end of the partition",
-        Stop.FOUND: f"it stopped because {count(len(found.rows), 'record')} were found",
-        Stop.OFFSETS: "it stopped at the limit of offsets for one search",
-        Stop.BYTES: "it stopped at the limit of bytes for one search",
-        Stop.TIME: "it stopped because its time was up",
-    }
-    scanned = found.reached - found.first
-    there = found.end - found.first
-    return (
-        f"**{count(len(found.rows), 'record')}** in {scanned:,} of {count(there, 'offset')} from"
-        f" {found.first:,} on; {limits[found.stop]}."
+def search_sentence(found: Mapping[int, Search], partitions: int) -> str:
+    """Describes how far a search came, and why it ended there. `partitions`: how many the topic
+    has."""
+    rows = count(sum(len(one.rows) for one in found.values()), "record")
+    searched = f"{sum(one.searched for one in found.values()):,}"
+    if len(found) == 1 < partitions or partitions == 1:
+        ((partition, one),) = found.items()
+        limits = {
+            Stop.END: "that is the whole partition"
+            if one.searched == one.offsets
+            else "that is the end of the partition",
+            Stop.FOUND: f"it stopped because {rows} were found",
+            Stop.OFFSETS: "it stopped at the limit of offsets for one search",
+            Stop.BYTES: "it stopped at the limit of bytes for one search",
+            Stop.TIME: "it stopped because its time was up",
+        }
+        direction = "down" if one.end < one.first else "on"
+        return (
+            f"**{rows}** in {searched} of {count(one.offsets, 'offset')} of partition {partition}"
+            f" from {one.first:,} {direction}; {limits[one.stop]}."
+        )
+    ended = sum(one.stop is Stop.END for one in found.values())
+    left = (
+        "every partition was searched to its end"
+        if ended == partitions
+        else f"{ended} of {partitions} partitions were searched to their end"
     )
+    return f"**{rows}** in {searched} offsets; {left}."
 
 
 def not_here(record: Record) -> str:

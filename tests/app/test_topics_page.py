@@ -40,25 +40,29 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_siz
 
 @given(
     view=st.sampled_from(VIEWS),
-    partition=st.sampled_from([0, 1]),
+    partition=st.sampled_from([None, 0, 1]),
     begin=st.one_of(st.none(), st.integers(5, 12), st.just("2026-01-31 12:00:00")),
     words=st.tuples(WORDS, WORDS, WORDS),
     fates=st.lists(st.sampled_from(DATA_FATES), unique=True),
-    record=st.none() | st.integers(0, 99),
+    record=st.none() | st.tuples(st.integers(0, 9), st.integers(0, 99)),
+    newest=st.booleans(),
     level=st.sampled_from([COMMITTED, UNCOMMITTED]),
 )
 def test_an_address_reopens_the_same_search(
     view: str,
-    partition: int,
+    partition: int | None,
     begin: int | str | None,
     words: tuple[str, str, str],
     fates: list[Fate],
-    record: int | None,
+    record: tuple[int, int] | None,
+    newest: bool,
     level: str,
 ) -> None:
     """Story: any search that the page can show is written to the address and read back without a
     notice."""
     offset, time = (begin, None) if not isinstance(begin, str) else (None, begin)
+    if partition is None:
+        offset = None
     look = TopicsState(
         "squares",
         view,
@@ -67,6 +71,7 @@ def test_an_address_reopens_the_same_search(
         time,
         *words,
         fates=tuple(fates),
+        newest=newest,
         record=record,
         level=level,
     )
@@ -75,14 +80,16 @@ def test_an_address_reopens_the_same_search(
 
 @given(
     st.dictionaries(
-        st.sampled_from(["view", "partition", "offset", "time", "key", "fate", "record", "level"]),
+        st.sampled_from(
+            ["view", "partition", "offset", "time", "key", "fate", "order", "record", "level"]
+        ),
         WORDS,
     )
 )
 def test_any_address_is_some_search(params: dict[str, str]) -> None:
     """Story: an address is garbage. There is always something to show, and its search can begin."""
     look, _notices = read_topics(params, BOUNDS)
-    assert look.view in VIEWS and look.partition in (0, 1)
+    assert look.view in VIEWS and look.partition in (None, 0, 1)
     assert look.time is None or look.time_ms is not None
     assert set(look.wanted.fates) <= set(DATA_FATES)
 
@@ -106,10 +113,16 @@ def test_the_records_of_a_run(open_page: OpenPage, at_home: Settings, finished: 
     app = open_page("topics", topic=finished.sink)
     assert not app.exception
     assert f"**{finished.report.sink.offsets:,}** offsets" in texts(app)
+    partitions = len(finished.report.sink.partitions)
+    shown = app.dataframe[0].value
+    assert shown.groupby("partition").size().tolist() == [FOUND_MAX // partitions] * partitions
+    assert f"0 of {partitions} partitions were searched to their end" in texts(app)
+    app.selectbox(key="partition").set_value(0).run()
+    assert app.query_params["partition"] == "0"
     assert f"**{FOUND_MAX} records** in" in texts(app) and "it stopped because" in texts(app)
     first = app.dataframe[0].value
     assert first["open"].iloc[0].startswith(f"./compare?topic={finished.sink}&partition=0&offset=")
-    app.button(key="go_on").click().run()
+    app.button(key="go_on 0").click().run()
     assert not app.exception
     assert int(app.query_params["offset"]) > first["offset"].max() - 1
     assert app.dataframe[0].value["offset"].min() > first["offset"].max()
@@ -117,6 +130,27 @@ def test_the_records_of_a_run(open_page: OpenPage, at_home: Settings, finished: 
     app.pills(key="fate").set_value([Fate.ABORTED]).run()
     assert app.query_params["fate"] == "aborted"
     assert set(app.dataframe[0].value["fate"]) == {"✕ aborted"}
+
+
+def test_a_key_is_found_in_whatever_partition_it_is(
+    open_page: OpenPage, at_home: Settings, finished: Finished
+) -> None:
+    """Story: somebody looks for a key, and the page shows another partition. It offers to search
+    them all, and begins where the partitioner puts the key. The newest come first if asked."""
+    assert at_home.home
+    last = len(finished.report.sink.partitions) - 1
+    app = open_page("topics", topic=finished.sink, partition=str(last), order="newest")
+    newest = app.dataframe[0].value["offset"].tolist()
+    assert not app.exception and newest == sorted(newest, reverse=True)
+    key = app.dataframe[0].value["key"].iloc[0]
+    app = open_page("topics", topic=finished.sink, partition="0", key=key, value=f"0x{'00' * 40}")
+    assert "No record matches there" in texts(app)
+    (button,) = [one for one in app.button if one.label == "Search all partitions"]
+    button.click().run()
+    app.text_input(key="value").set_value("").run()
+    assert not app.exception and "partition" not in app.query_params
+    found = app.dataframe[0].value
+    assert found["partition"].iloc[0] == last and found["key"].iloc[0] == key
 
 
 @pytest.mark.parametrize("view", ["partitions", "groups", "settings", "cluster", "tail"])

@@ -15,17 +15,20 @@ from enum import StrEnum
 
 import pandas as pd
 import pyarrow as pa
-from confluent_kafka import OFFSET_END, Message, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, Message, TopicPartition
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
 from topicproof.backend.kafka import client_configs
 from topicproof.backend.kafka.browse.records import Headers, headers_of
 from topicproof.backend.kafka.log.fates import DATA_FATES
+from topicproof.backend.kafka.partitioner import partitions_of
 from topicproof.backend.kafka.reading import as_bytes, open_consumer, read_range
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
 
 FOUND_MAX = 200
+SHARE_MIN = 10
+"""At least this many records of a partition are shown, however many partitions there are."""
 SCAN_OFFSETS_MAX = 200_000
 SCAN_BYTES_MAX = 64_000_000
 SCAN_S_MAX = 10.0
@@ -35,6 +38,8 @@ LATEST_S_MAX = 5.0
 LATEST_KEPT_BYTES_MAX = 1_000
 """The same limit for the newest records: many, only listed, and read repeatedly."""
 TOLD_EVERY = 5_000
+WINDOW_OFFSETS = 10_000
+"""A search that begins with the newest records reads this many offsets at a time."""
 SKIPPED_MIN = 2_000
 """A stretch of other fates with at least this many offsets is skipped by a new fetch. Reading a
 shorter one is faster."""
@@ -98,10 +103,21 @@ class Search:
     rows: tuple[Row, ...]
     first: int
     reached: int
-    """Every record below it was searched. The next search begins here."""
+    """Every record between `first` and here was searched. The next search begins here."""
     end: int
-    """The partition's end in the bounds."""
+    """Where the whole search ends: the partition's high watermark, or its log start if the newest
+    records come first."""
     stop: Stop
+
+    @property
+    def searched(self) -> int:
+        """Number of offsets searched."""
+        return abs(self.reached - self.first)
+
+    @property
+    def offsets(self) -> int:
+        """Number of offsets of the whole search."""
+        return abs(self.end - self.first)
 
 
 def search(
@@ -112,47 +128,149 @@ def search(
     first: int,
     wanted: RecordQuery,
     told: Callable[[int, int], None] = lambda _offsets, _found: None,
+    newest: bool = False,
+    found_max: int | None = None,
 ) -> Search:
-    """Return the matching records of a partition from `first` on, up to `FOUND_MAX` or another
-    limit.
+    """Return the matching records of a partition from `first` on, up to `found_max`
+    (`FOUND_MAX`) or another limit.
 
-    `ranges` are the `fates.fate_ranges` of `bounds`. `told` is called regularly with the numbers of
-    offsets searched and records found. Raises TopicError when the partition is missing or its
-    records were deleted meanwhile, ClusterError when nothing arrives in time.
+    With `newest` the search goes from below `first` down to the log start. `ranges` are the
+    `fates.fate_ranges` of `bounds`. `told` is called regularly with the numbers of offsets searched
+    and records found. Raises TopicError when the partition is missing or its records were deleted
+    meanwhile, ClusterError when nothing arrives in time.
     """
     p = _of(bounds, partition)
-    fates = _Fates(ranges, partition)
-    at = first = min(max(first, p.start), p.hw)
-    spans, last = _bounded(fates.spans(first, p.hw, wanted.fates), p.hw)
+    first = min(max(first, p.start), p.hw)
+    given = _Given(bounds.topic, partition, _Fates(ranges, partition), wanted, told)
+    deadline = time.monotonic() + SCAN_S_MAX
+    found_max = FOUND_MAX if found_max is None else found_max
+    with open_consumer(address, bounds.topic, client_configs.READ_UNCOMMITTED) as consumer:
+        if not newest:
+            return _upwards(consumer, given, first, p.hw, found_max, deadline)
+        return _downwards(consumer, given, first, p.start, found_max, deadline)
+
+
+def search_all(
+    address: Address,
+    bounds: Bounds,
+    ranges: pd.DataFrame,
+    wanted: RecordQuery,
+    told: Callable[[int, int], None] = lambda _offsets, _found: None,
+    newest: bool = False,
+) -> dict[int, Search]:
+    """Search every partition, each with the limits of `search`, as long as there is time and
+    `FOUND_MAX` records are not found. The partition of the wanted key comes first. If nothing in
+    particular is wanted, each partition gives its share of `FOUND_MAX`.
+
+    Returns the partitions that were searched, in that order. Raises the same errors as `search`.
+    """
+    found: dict[int, Search] = {}
+    deadline = time.monotonic() + SCAN_S_MAX
+    share = FOUND_MAX
+    if not (wanted.key or wanted.value or wanted.header):
+        share = max(SHARE_MIN, FOUND_MAX // len(bounds.partitions))
+    for partition in key_first(bounds, wanted.key):
+        rows = sum(len(one.rows) for one in found.values())
+        offsets = sum(one.searched for one in found.values())
+        if found and (time.monotonic() > deadline or rows >= FOUND_MAX):
+            break
+        p = _of(bounds, partition)
+        first = p.hw if newest else p.start
+
+        def told_all(more: int, hits: int, offsets: int = offsets, rows: int = rows) -> None:
+            told(offsets + more, rows + hits)
+
+        found[partition] = search(
+            address, bounds, ranges, partition, first, wanted, told_all, newest, share
+        )
+    return found
+
+
+def key_first(bounds: Bounds, key: bytes) -> list[int]:
+    """Return the topic's partitions, beginning with the one where Kafka's default partitioner puts
+    the key."""
+    partitions = [p.partition for p in bounds.partitions]
+    if not key or len(partitions) < 2:
+        return partitions
+    own = int(partitions_of([key], len(partitions), 0)[0])
+    return sorted(partitions, key=lambda partition: (partition != own, partition))
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A search of one partition."""
+
+    topic: str
+    partition: int
+    fates: _Fates
+    wanted: RecordQuery
+    told: Callable[[int, int], None]
+
+    def fits(self, message: Message) -> bool:
+        fate, _producer = self.fates.of(message.offset() or 0)
+        return fate in (self.wanted.fates or DATA_FATES) and self.wanted.fits(message)
+
+
+def _upwards(
+    consumer: Consumer, given: _Given, first: int, end: int, found_max: int, deadline: float
+) -> Search:
+    """Search from `first` up to `end`."""
+    topic, partition, at = given.topic, given.partition, first
+    spans, last = _bounded(given.fates.spans(first, end, given.wanted.fates), end)
     rows: list[Row] = []
     size = read = 0
-    deadline = time.monotonic() + SCAN_S_MAX
-    with open_consumer(address, bounds.topic, client_configs.READ_UNCOMMITTED) as consumer:
-        for low, high in spans:
-            at = low
-            for message in read_range(consumer, bounds.topic, {partition: (low, high)}):
-                if message is None:
-                    if time.monotonic() > deadline:
-                        return _out_of_time(bounds.topic, partition, rows, first, at, p.hw)
-                    continue
-                offset = message.offset() or 0
-                at = offset + 1
-                size += len(message)
-                if fates.of(offset)[0] in (wanted.fates or DATA_FATES) and wanted.fits(message):
-                    rows.append(_row(message, fates))
-                if len(rows) == FOUND_MAX:
-                    return Search(
-                        tuple(rows), first, at, p.hw, Stop.END if at == p.hw else Stop.FOUND
-                    )
-                if size > SCAN_BYTES_MAX:
-                    return Search(tuple(rows), first, at, p.hw, Stop.BYTES)
-                read += 1
-                if read % TOLD_EVERY == 0:
-                    told(at - first, len(rows))
-                    if time.monotonic() > deadline:
-                        return Search(tuple(rows), first, at, p.hw, Stop.TIME)
-            at = high
-    return Search(tuple(rows), first, last, p.hw, Stop.END if last == p.hw else Stop.OFFSETS)
+    for low, high in spans:
+        at = low
+        for message in read_range(consumer, topic, {partition: (low, high)}):
+            if message is None:
+                if time.monotonic() > deadline:
+                    return _out_of_time(topic, partition, rows, first, at, end)
+                continue
+            at = (message.offset() or 0) + 1
+            size += len(message)
+            if given.fits(message):
+                rows.append(_row(message, given.fates))
+            if len(rows) == found_max:
+                return Search(tuple(rows), first, at, end, Stop.END if at == end else Stop.FOUND)
+            if size > SCAN_BYTES_MAX:
+                return Search(tuple(rows), first, at, end, Stop.BYTES)
+            read += 1
+            if read % TOLD_EVERY == 0:
+                given.told(at - first, len(rows))
+                if time.monotonic() > deadline:
+                    return Search(tuple(rows), first, at, end, Stop.TIME)
+        at = high
+    return Search(tuple(rows), first, last, end, Stop.END if last == end else Stop.OFFSETS)
+
+
+def _downwards(
+    consumer: Consumer, given: _Given, first: int, end: int, found_max: int, deadline: float
+) -> Search:
+    """Search from below `first` down to `end`, a window at a time. A window that could not be
+    searched whole is left to the next search."""
+    rows: list[Row] = []
+    reached, stop, size = first, Stop.END, WINDOW_OFFSETS
+    while reached > end and stop is Stop.END:
+        low = max(end, reached - size)
+        window = _upwards(consumer, given, low, reached, size + 1, deadline)
+        if window.reached < reached:
+            if window.stop is Stop.TIME or size == 1:
+                return Search(tuple(rows), first, reached, end, window.stop)
+            size = max(1, size // 10)  # Its records are too large for one window.
+            continue
+        rows += reversed(window.rows)
+        reached = low
+        given.told(first - reached, len(rows))
+        if len(rows) >= found_max:
+            # The next search begins below the last record that is shown.
+            del rows[found_max:]
+            reached = rows[-1].offset
+            stop = Stop.FOUND
+        elif first - reached >= SCAN_OFFSETS_MAX:
+            stop = Stop.OFFSETS
+        elif time.monotonic() > deadline:
+            stop = Stop.TIME
+    return Search(tuple(rows), first, reached, end, Stop.END if reached == end else stop)
 
 
 def offset_at(address: Address, bounds: Bounds, partition: int, timestamp_ms: int) -> int:

@@ -14,7 +14,16 @@ from topicproof.backend.address import Address
 from topicproof.backend.errors import TopicError
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.describe import describe_cluster, describe_topic
-from topicproof.backend.kafka.browse.search import RecordQuery, Stop, latest, offset_at, search
+from topicproof.backend.kafka.browse.search import (
+    FOUND_MAX,
+    RecordQuery,
+    Row,
+    Stop,
+    latest,
+    offset_at,
+    search,
+    search_all,
+)
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -53,6 +62,54 @@ def test_records_are_found_by_what_is_in_them(
     assert len(found(RecordQuery(value=b"SOME LENGTH"))) == len(everything) and not found(
         RecordQuery(value=b"\xff")
     )
+
+
+def test_the_newest_records_come_first_in_windows(
+    bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: a search goes from the newest records to the oldest, three offsets at a time. It finds
+    what a search in the other direction finds, and goes on where it stopped. A record that is too
+    large for a window is found as well."""
+    topic = new_topic()
+    Writer(bootstrap, topic).write("A3 A+ B4 B- n2 C1")
+    seen = take(Address(bootstrap), topic)
+    given = Address(bootstrap), seen.bounds, seen.ranges, 0
+    whole = search(*given, 0, RecordQuery()).rows
+    monkeypatch.setattr(browse, "WINDOW_OFFSETS", 3)
+    hw = seen.bounds.partitions[0].hw
+    answer = search(*given, hw, RecordQuery(), newest=True)
+    assert answer.rows == whole[::-1] and (answer.stop, answer.reached) == (Stop.END, 0)
+    rows: list[Row] = []
+    first = hw
+    while first > 0:
+        part = search(*given, first, RecordQuery(), newest=True, found_max=4)
+        rows += part.rows
+        first = part.reached
+    assert tuple(rows) == whole[::-1]
+    aborted = search(*given, hw, RecordQuery(fates=(Fate.ABORTED,)), newest=True)
+    assert [row.offset for row in aborted.rows] == [7, 6, 5, 4]
+    monkeypatch.setattr(browse, "SCAN_BYTES_MAX", max(row.size for row in whole))
+    assert search(*given, hw, RecordQuery(), newest=True).rows[:2] == whole[:-3:-1]
+
+
+def test_every_partition_is_searched(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    """Story: a key is in the last of four partitions. The search begins there, and covers all."""
+    topic = new_topic(partitions=4)
+    keys = [b"%d" % number for number in range(400)]
+    producer = Producer(idempotent_producer_config(Address(bootstrap)))
+    for key in keys:
+        producer.produce(topic, b"value", key)
+    assert producer.flush() == 0
+    seen = take(Address(bootstrap), topic)
+    given = Address(bootstrap), seen.bounds, seen.ranges
+    found = search_all(*given, RecordQuery(key=b"399"))
+    (row,) = [row for one in found.values() for row in one.rows]
+    assert row.key == b"399" and next(iter(found)) == row.partition
+    assert sorted(found) == [0, 1, 2, 3]
+    assert all(one.stop is Stop.END for one in found.values())
+    for newest in (False, True):
+        shown = search_all(*given, RecordQuery(), newest=newest)
+        assert [len(one.rows) for one in shown.values()] == [FOUND_MAX // 4] * 4
 
 
 def test_a_search_stops_at_its_limits_and_goes_on(
