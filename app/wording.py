@@ -22,6 +22,7 @@ from topicproof.backend.kafka.log.fates import FATES
 from topicproof.validators.coordinator import PREPARED, OpenTransaction
 from topicproof.validators.facts.log_facts import ABORTED, COMMITTED, OPEN, UNEXPLAINED
 from topicproof.validators.finding import Check, Fate, Finding, Outcome, Witness
+from topicproof.validators.kinds.catalogue import VALIDATORS
 from topicproof.validators.report import Report
 
 
@@ -79,46 +80,7 @@ OUTCOME_SYMBOLS: Mapping[str, str] = {
     Outcome.UNKNOWN: "?",
 }
 
-KIND_TITLES: Mapping[str, str] = {
-    "identity_missing": "Records without an identity",
-    "identity_repeated": "Inputs that share an identity",
-    "identity_disjoint": "Nothing in common",
-    "outputs_alike": "Outputs that cannot be told apart",
-    "key_spread": "Keys in several partitions",
-    "source_removed": "Removed from the source",
-    "sink_removed": "Removed from the sink",
-    "duplicate": "Duplicates",
-    "gap": "Gaps",
-    "order": "Order",
-    "aborted_read": "Aborted records visible",
-    "phantom": "Outputs without an input",
-    "reading_mismatch": "Readings against the log",
-    "fate_split": "Transactions with two outcomes",
-    "wrong_attribution": "Markers of another transaction",
-    "late_append": "Records after their marker",
-    "zombie_write": "Writes of replaced producers",
-    "marker_accounting": "Markers that do not add up",
-    "torn": "Transactions committed in part",
-    "resurrected": "Records without their marker",
-    "aborted_input": "Aborted inputs processed",
-    "circular_flow": "Transactions that read their own output",
-    "precommitted_read": "Records read too early",
-    "poll_skip": "Records skipped by a reader",
-    "wrong_value": "Wrong values",
-    "offset_ahead": "Group offset ahead of the output",
-    "offset_behind": "Group offset behind the output",
-    "intruder": "Foreign batches in the sink",
-    "sequence_hole": "Holes in sequences",
-    "identity_change": "Changes of producer identity",
-    "aborted_volume": "Aborted volume",
-    "hanging": "Hanging transactions",
-    "lso_stall": "Last stable offset that stalls",
-    "unstable_offsets": "Unstable offsets",
-    "interleaving": "Interleaved transactions",
-    "unknown_outcome": "Outcomes settled by the log",
-    "movement": "Growth during the check",
-    "source_pending": "Pending inputs",
-}
+KIND_TITLES: Mapping[str, str] = {one.NAME: one.TITLE for one in VALIDATORS}
 
 WITNESS_WORDS: Mapping[Witness, str] = {
     Witness.READ_COMMITTED: "read_committed reading",

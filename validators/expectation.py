@@ -201,10 +201,16 @@ def merge(outcomes: Iterable[Outcome]) -> Outcome:
     return next((outcome for outcome in WORST_FIRST if outcome in found), Outcome.UNKNOWN)
 
 
+def counts(kind: str) -> bool:
+    """Whether a kind can make or break a verdict: by a guarantee, a contract, or as a premise."""
+    tables = (*REQUIRED.values(), *CONTRADICTIONS.values(), BY_CONTRACT, PREMISES)
+    return any(kind in kinds for kinds in tables)
+
+
 def looked_for(kind: str, guarantee: Guarantee) -> bool:
     """Whether a kind is looked for and shown although it is not required."""
-    known = (EXEMPT[guarantee], ADVISORY, CONTRADICTIONS[Guarantee.EXACTLY_ONCE])
-    return any(kind in kinds for kinds in known)
+    shown = (EXEMPT[guarantee], CONTRADICTIONS[Guarantee.EXACTLY_ONCE])
+    return not counts(kind) or any(kind in kinds for kinds in shown)
 
 
 def judge_rows(kind: str, causes: Mapping[str | None, int], guarantee: Guarantee) -> Outcome:
@@ -230,6 +236,8 @@ def reason_not_required(kind: str, guarantee: Guarantee, chosen: bool) -> str:
         return f"Not looked for: {BY_CONTRACT[kind]}."
     if kind in ADVISORY:
         return f"Not counted: {ADVISORY[kind]}."
+    if not counts(kind):
+        return "Not counted: no guarantee promises anything about it."
     return f"Not required: {PROMISES[guarantee]} promises nothing about it."
 
 

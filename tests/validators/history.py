@@ -2,18 +2,25 @@
 
     0 1 C 2 A 2 C       inputs 0 and 1 committed, 2 aborted, then 2 again and committed
 
-`3`      the output of input 3 of source partition 0; `1.3` of source partition 1; `3#1` its second
-output `C` `A`  the commit or abort marker of the transaction so far; a transaction without one is
-open `b:3`    the same, of producer b (`a` when none is named); `b1:3` at its epoch 1 `3@2`    its
-header names the producer's second transaction, not the one it stands in; `3@b2` that of producer b;
-`3@`
-         has no such header
-`3%5`    its header says that its transaction has 5 records
-`3^`     its sequence leaves one out
-`3!`     was in no transaction                  `?`  carries no lineage
-`3*`     visible to read_committed, whatever became of its transaction
-`3~`     hidden from read_committed, whatever became of its transaction
-`_`      gone, in no batch any more             `x`  gone, inside the batch of the record before it
+| token | meaning |
+| --- | --- |
+| `3` | the output of input 3 of source partition 0 |
+| `1.3` | the output of input 3 of source partition 1 |
+| `3#1` | the second output of input 3 |
+| `C` `A` | the commit or abort marker of the transaction so far; without one it is open |
+| `b:3` | the same, of producer b (`a` if none is named) |
+| `b1:3` | of producer b at its epoch 1 |
+| `3@2` | its header names the producer's second transaction, not the one it is in |
+| `3@b2` | its header names producer b's second transaction |
+| `3@` | it has no such header |
+| `3%5` | its header says that its transaction has 5 records |
+| `3^` | its sequence leaves one out |
+| `3!` | it was in no transaction |
+| `?` | it has no lineage |
+| `3*` | visible to read_committed, whatever became of its transaction |
+| `3~` | hidden from read_committed, whatever became of its transaction |
+| `_` | gone, in no batch any more |
+| `x` | gone, inside the batch of the record before it |
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Makes docs/KINDS.md from the catalogue and its tests: `make docs`."""
+"""Makes docs/KINDS.md, and the kinds of docs/report.schema.json, from the catalogue and its tests:
+`make docs`."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 from tests.validators.test_kinds import STORIES
 from topicproof.backend.settings import ROOT
 from topicproof.validators.expectation import (
-    ADVISORY,
     BY_CONTRACT,
     CONTRADICTIONS,
     NORMAL,
@@ -20,6 +21,7 @@ from topicproof.validators.kinds.anomalies import ANOMALIES, Anomaly
 from topicproof.validators.kinds.catalogue import VALIDATORS, Validator
 
 PATH = ROOT / "docs" / "KINDS.md"
+SCHEMA = ROOT / "docs" / "report.schema.json"
 STORIES_MAX = 2
 """As many stories are named for a kind; there may be more."""
 
@@ -128,7 +130,6 @@ def _standing(kind: str) -> str:
         return "required where a contract asks"
     if kind in PREMISES:
         return "a premise: unknown where it is broken"
-    assert kind in ADVISORY
     return "information" if kind in NORMAL else "shown, not counted"
 
 
@@ -167,5 +168,20 @@ def _markdown(rows: list[list[str]]) -> str:
     return "\n".join([head, "|" + " --- |" * len(rows[0]), *rest])
 
 
+def schema() -> str:
+    """The schema of reports, with the kinds of the catalogue."""
+    given = SCHEMA.read_text(encoding="utf-8")
+    kinds = ", ".join(f'"{one.NAME}"' for one in VALIDATORS)
+    lines = textwrap.wrap(kinds, 98, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    text, found = re.subn(
+        r'("kind": \{\s*"description": "[^"]*",\s*"enum": \[)[^]]*?(\s*\])',
+        lambda match: "\n".join([match[1], *lines]) + match[2],
+        given,
+    )
+    assert found == 1
+    return text
+
+
 if __name__ == "__main__":
     PATH.write_text(table(), encoding="utf-8")
+    SCHEMA.write_text(schema(), encoding="utf-8")

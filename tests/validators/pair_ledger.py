@@ -40,10 +40,10 @@ from topicproof.validators.circumstances import Circumstances, Growth, Removed
 from topicproof.validators.contract_terms import ContractTerms
 from topicproof.validators.evidence import together
 from topicproof.validators.expectation import (
-    ADVISORY,
     CONTRADICTIONS,
     EXEMPT,
     REQUIRED,
+    counts,
     judge_rows,
     merge,
 )
@@ -239,7 +239,7 @@ def rows_of(spark: SparkSession, folder: Path, pairs: Sequence[Pair]) -> list[Co
     if ledger.doubts:
         raise AssertionError(f"The readings of a pair are odd: {ledger.doubts}")
     # Advisory kinds never count, and each costs a part of the plan.
-    asked = [one for one in VALIDATORS if one.NAME not in ADVISORY]
+    asked = [one for one in VALIDATORS if counts(one.NAME)]
     frames = [(one.NAME, rows) for one in asked if (rows := one.find(ledger)) is not None]
     place = F.coalesce("partition", "source_partition").alias("place")
     every = together(

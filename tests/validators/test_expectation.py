@@ -12,8 +12,11 @@ from topicproof.validators.expectation import (
     NORMAL,
     PREMISES,
     REQUIRED,
+    counts,
     judge_rows,
+    looked_for,
     merge,
+    reason_not_required,
 )
 from topicproof.validators.finding import Guarantee, Outcome
 from topicproof.validators.kinds.catalogue import VALIDATORS
@@ -37,11 +40,21 @@ def test_a_kind_is_required_exempt_or_promised_by_nobody(guarantee: Guarantee) -
     assert {*REQUIRED[guarantee], *EXEMPT[guarantee]} <= set(KINDS)
 
 
-def test_every_kind_is_required_contradicting_or_advisory() -> None:
-    """Story: a new kind counts for the verdict in exactly one way, which somebody decided."""
+def test_no_kind_counts_in_two_ways() -> None:
+    """Story: a kind counts for the verdict in one way at most. A new one that is named nowhere is
+    looked for and shown, and counts for nothing."""
     exactly = Guarantee.EXACTLY_ONCE
-    counting = [*REQUIRED[exactly], *CONTRADICTIONS[exactly], *BY_CONTRACT, *PREMISES]
-    assert sorted([*counting, *ADVISORY]) == sorted(KINDS)
+    decided = [
+        *REQUIRED[exactly],
+        *CONTRADICTIONS[exactly],
+        *BY_CONTRACT,
+        *PREMISES,
+        *ADVISORY,
+    ]
+    assert len(set(decided)) == len(decided) and set(decided) <= set(KINDS)
+    assert not any(counts(kind) for kind in ADVISORY)
+    assert looked_for("brand_new", exactly) and not counts("brand_new")
+    assert reason_not_required("brand_new", exactly, False).startswith("Not counted: ")
     assert {kind for one in PREMISES.values() for kind in one.kinds} <= set(KINDS) - set(PREMISES)
     assert set(ADVISORY) >= NORMAL
 

@@ -18,6 +18,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
 
 NAME = "aborted_input"
+TITLE = "Aborted inputs processed"
 QUESTION = "Does no committed record stem from an aborted input?"
 UNIT = "aborted inputs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.SOURCE_LOG,))

@@ -18,6 +18,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted, without_marker
 
 NAME = "aborted_read"
+TITLE = "Aborted records visible"
 QUESTION = "Do the records of aborted transactions stay invisible to read_committed?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = (

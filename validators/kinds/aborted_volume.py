@@ -17,6 +17,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import bound, by_partition
 
 NAME = "aborted_volume"
+TITLE = "Aborted volume"
 QUESTION = "How much of the log is aborted records, and why?"
 UNIT = "transactions of a partition"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)

@@ -55,6 +55,8 @@ class Validator(Protocol):
 
     NAME: str
     """The kind's name in code, pages and reports."""
+    TITLE: str
+    """A heading for people."""
     QUESTION: str
     UNIT: str
     """What the denominator counts."""

@@ -21,6 +21,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import known_aborted
 
 NAME = "duplicate"
+TITLE = "Duplicates"
 QUESTION = "Is every output committed at most once?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

@@ -17,6 +17,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "fate_split"
+TITLE = "Transactions with two outcomes"
 QUESTION = "Does every transaction have the same outcome in all its partitions?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)

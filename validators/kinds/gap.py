@@ -31,6 +31,7 @@ from topicproof.validators.ledger.rows import Place, is_hidden, known_aborted
 from topicproof.validators.offsets import bits, by_partition, holds, members, minus, word
 
 NAME = "gap"
+TITLE = "Gaps"
 QUESTION = "Does every input have its committed outputs?"
 UNIT = "expected outputs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

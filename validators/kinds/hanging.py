@@ -17,6 +17,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "hanging"
+TITLE = "Hanging transactions"
 QUESTION = "Does a coordinator know of every transaction that is open on the sink?"
 UNIT = "partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)

@@ -16,6 +16,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "identity_change"
+TITLE = "Changes of producer identity"
 QUESTION = "Which transactional ids changed their producer id or epoch, and why?"
 UNIT = "transactional ids"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)

@@ -15,6 +15,7 @@ from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "identity_disjoint"
+TITLE = "Nothing in common"
 QUESTION = "Does any committed record name an input of the source?"
 UNIT = "committed records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

@@ -17,6 +17,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import countable
 
 NAME = "identity_missing"
+TITLE = "Records without an identity"
 QUESTION = "Does every record hold the identity by which it is matched?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

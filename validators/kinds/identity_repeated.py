@@ -16,6 +16,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "identity_repeated"
+TITLE = "Inputs that share an identity"
 QUESTION = "Does each input have an identity of its own?"
 UNIT = "inputs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

@@ -18,6 +18,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.offsets import bound
 
 NAME = "interleaving"
+TITLE = "Interleaved transactions"
 QUESTION = "Which transactions have records of other transactions between their own?"
 UNIT = "transactions of a partition"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)

@@ -19,6 +19,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "intruder"
+TITLE = "Foreign batches in the sink"
 QUESTION = "Was everything in the sink written by its own pipeline?"
 UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)

@@ -16,6 +16,7 @@ from topicproof.validators.ledger.counts import keys_of
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "key_spread"
+TITLE = "Keys in several partitions"
 QUESTION = "Does each key keep to one partition of the sink?"
 UNIT = "keys"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

@@ -17,6 +17,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "late_append"
+TITLE = "Records after their marker"
 QUESTION = "Are all records of a transaction before its own marker?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)

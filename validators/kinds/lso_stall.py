@@ -16,6 +16,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "lso_stall"
+TITLE = "Last stable offset that stalls"
 QUESTION = (
     "Does the last stable offset advance within the timeout of the transaction that holds it?"
 )

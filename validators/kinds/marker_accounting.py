@@ -24,6 +24,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import without_marker
 
 NAME = "marker_accounting"
+TITLE = "Markers that do not add up"
 QUESTION = "Does every transaction below the last stable offset have exactly one marker?"
 UNIT = "transactions and markers"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)

@@ -15,6 +15,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "movement"
+TITLE = "Growth during the check"
 QUESTION = "Which partitions grew during the check?"
 UNIT = "partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

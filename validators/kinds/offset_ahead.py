@@ -22,6 +22,7 @@ from topicproof.validators.ledger.rows import known_aborted
 from topicproof.validators.offsets import by_partition
 
 NAME = "offset_ahead"
+TITLE = "Group offset ahead of the output"
 QUESTION = "Is the last expected output below the group's offset committed?"
 UNIT = "source partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

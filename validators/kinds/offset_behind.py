@@ -18,6 +18,7 @@ from topicproof.validators.kinds.matching import untold
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "offset_behind"
+TITLE = "Group offset behind the output"
 QUESTION = "Does the group's offset lie beyond every input whose output is committed?"
 UNIT = "source partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

@@ -22,6 +22,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import LINE, known_aborted, ordered, real
 
 NAME = "order"
+TITLE = "Order"
 QUESTION = "Are the outputs of a source partition in the order of its inputs?"
 UNIT = "pairs"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

@@ -20,6 +20,7 @@ from topicproof.validators.ledger.counts import later_alike
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "outputs_alike"
+TITLE = "Outputs that cannot be told apart"
 QUESTION = "Can the outputs of an input be told apart?"
 UNIT = "committed records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

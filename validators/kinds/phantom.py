@@ -32,6 +32,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
 
 NAME = "phantom"
+TITLE = "Outputs without an input"
 QUESTION = "Does every committed record stem from an input?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

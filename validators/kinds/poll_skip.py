@@ -18,6 +18,7 @@ from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "poll_skip"
+TITLE = "Records skipped by a reader"
 QUESTION = "Did a read_committed reader receive every committed record in turn?"
 UNIT = "records polled"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READER,), (Witness.READ_COMMITTED,))

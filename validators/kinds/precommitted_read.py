@@ -17,6 +17,7 @@ from topicproof.validators.finding import Fate, Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "precommitted_read"
+TITLE = "Records read too early"
 QUESTION = "Did a read_committed reader receive only records that were committed by then?"
 UNIT = "records polled"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READER,),)

@@ -21,6 +21,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import is_hidden
 
 NAME = "reading_mismatch"
+TITLE = "Readings against the log"
 QUESTION = "Did read_committed deliver what the batches and markers of the raw log say?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG,))

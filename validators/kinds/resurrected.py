@@ -18,6 +18,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import without_marker
 
 NAME = "resurrected"
+TITLE = "Records without their marker"
 QUESTION = "Is every record that read_committed shows committed by a marker in the log?"
 UNIT = "records"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG,))

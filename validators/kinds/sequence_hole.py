@@ -17,6 +17,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "sequence_hole"
+TITLE = "Holes in sequences"
 QUESTION = "Do the sequence numbers of every producer follow one another?"
 UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)

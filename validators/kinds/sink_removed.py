@@ -14,6 +14,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "sink_removed"
+TITLE = "Removed from the sink"
 QUESTION = "Does the sink still hold every record of the judged range?"
 UNIT = "offsets"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

@@ -14,6 +14,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "source_pending"
+TITLE = "Pending inputs"
 QUESTION = "Which inputs are pending in the source?"
 UNIT = "source partitions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

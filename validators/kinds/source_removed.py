@@ -15,6 +15,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "source_removed"
+TITLE = "Removed from the source"
 QUESTION = "Does the source still hold every record of the judged range?"
 UNIT = "offsets"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,),)

@@ -32,6 +32,7 @@ from topicproof.validators.kinds import (
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "torn"
+TITLE = "Transactions committed in part"
 QUESTION = "Is every transaction committed as a whole or not at all?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.READ_COMMITTED,), (Witness.RAW_LOG,))

@@ -18,6 +18,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "unknown_outcome"
+TITLE = "Outcomes settled by the log"
 QUESTION = "What became of the transactions whose outcome the journal does not know?"
 UNIT = "transactions"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.JOURNAL,), (Witness.RAW_LOG,))

@@ -15,6 +15,7 @@ from topicproof.validators.finding import Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "unstable_offsets"
+TITLE = "Unstable offsets"
 QUESTION = "Does every decided transaction get its markers, and every group's offset become stable?"
 UNIT = "partitions and group offsets"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.COORDINATOR,),)

@@ -20,6 +20,7 @@ from topicproof.validators.kinds import fate_split, late_append
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "wrong_attribution"
+TITLE = "Markers of another transaction"
 QUESTION = (
     "Does every marker end the transaction that it was meant for, with the outcome that its worker"
     " was told?"

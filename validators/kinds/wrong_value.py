@@ -21,6 +21,7 @@ from topicproof.validators.ledger.ledger import Ledger
 from topicproof.validators.ledger.rows import Place
 
 NAME = "wrong_value"
+TITLE = "Wrong values"
 QUESTION = "Does every committed output have the value that its input must give?"
 UNIT = "records"
 WRONG = "Its value is not the one that the contract's expression gives for its input"

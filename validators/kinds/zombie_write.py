@@ -18,6 +18,7 @@ from topicproof.validators.finding import Order, Witness
 from topicproof.validators.ledger.ledger import Ledger
 
 NAME = "zombie_write"
+TITLE = "Writes of replaced producers"
 QUESTION = "Do no fenced or replaced producers write?"
 UNIT = "batches"
 WITNESSES: tuple[tuple[Witness, ...], ...] = ((Witness.RAW_LOG,),)
