@@ -15,7 +15,8 @@ class Address:
     bootstrap: str
     """host:port, or several separated by commas."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-    """Client properties (TLS, SASL) in librdkafka's names. They hold secrets: never printed."""
+    """Client properties (TLS, SASL), in any names that `backend/properties/` understands. They hold
+    secrets: never printed."""
 
     def __str__(self) -> str:
         return self.bootstrap

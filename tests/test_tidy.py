@@ -63,8 +63,12 @@ ROOMS = (
     ),
     *("validators.kinds", "validators.report", "validators.selftest"),
     *(
+        "backend.errors",
+        "backend.properties",
         "backend",
         "backend.kafka.client_configs",
+        "backend.kafka.tokens",
+        "backend.kafka.admission",
         "backend.services",
         "backend.kafka.log",
         "backend.kafka",

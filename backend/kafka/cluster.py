@@ -24,6 +24,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka.admission import require_admitted
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, admin_config, consumer_config
 from topicproof.backend.kafka.transaction import TransactionalProducer
@@ -261,6 +262,7 @@ class Cluster:
 
     @contextmanager
     def _translated(self, doing: str = "asking for its topics") -> Iterator[None]:
+        require_admitted(self.address)
         try:
             yield
         except KafkaException as error:

@@ -17,6 +17,9 @@ from kafka.net.inet import KafkaNetSocket
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, UsageError
 from topicproof.backend.kafka import client_configs
+from topicproof.backend.kafka.admission import require_admitted
+from topicproof.backend.kafka.log.token_provider import TokenProvider
+from topicproof.backend.properties.facts import facts_of
 
 
 class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
@@ -46,6 +49,7 @@ def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
     # errors.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     require_reachable(address.bootstrap)
+    require_admitted(address)
     opened: list[Any] = []
 
     def keep(**config: object) -> Any:
@@ -56,6 +60,7 @@ def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
         try:
             admin = KafkaAdminClient(
                 **client_configs.kafka_python_config(address),
+                **_token_provider(address),
                 kafka_client=keep,
                 proxy_url="direct://",
             )
@@ -71,6 +76,11 @@ def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
             admin.close()
     except KafkaError as error:
         raise cluster_error(address, error) from error
+
+
+def _token_provider(address: Address) -> dict[str, TokenProvider]:
+    tokens = facts_of(address.client).tokens
+    return {} if tokens is None else {"sasl_oauth_token_provider": TokenProvider(tokens)}
 
 
 def require_reachable(bootstrap: str) -> None:

@@ -24,6 +24,7 @@ from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.client_configs import java_client
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
+from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
@@ -31,7 +32,7 @@ from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.jars import BROKER, jar_files
 from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings, read_properties
+from topicproof.backend.settings import Settings
 from topicproof.validators.finding import Outcome, Witness
 
 pytestmark = pytest.mark.services
