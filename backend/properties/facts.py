@@ -76,7 +76,7 @@ class ClientFacts:
         if self.identity is None:
             return self
         own = self.identity
-        key = plain_key(own.key, own.key_password, "Client property ssl.key.password")
+        key = plain_key(own.key, own.key_password, own.place)
         return replace(self, identity=Identity(own.chain, key))
 
 
@@ -243,10 +243,12 @@ def _identity(given: _Given) -> Identity | None:
         ),
     )
     password = given.value("ssl.key.password")
+    place = given.place("ssl.key.password" if password else store or key or chain or "")
     if store is not None:
         _require_type(given, "ssl.keystore.type")
         opened = given.value("ssl.keystore.password")
-        return identity(given.value(store) or "", opened, password, given.place(store))
+        found = identity(given.value(store) or "", opened, password, given.place(store))
+        return replace(found, place=place)
     if chain is None and key is None:
         return None
     if chain is None:
@@ -257,6 +259,7 @@ def _identity(given: _Given) -> Identity | None:
         pem_certificates(certificates, given.place(chain), given.value(chain) or ""),
         pem_key(own_key, given.place(key or chain)),
         password,
+        place,
     )
 
 

@@ -35,6 +35,8 @@ class Identity:
     key: str = field(repr=False)
     key_password: str | None = field(default=None, repr=False)
     """None if the key is not encrypted."""
+    place: str = field(default="Client property ssl.key.password", compare=False)
+    """Where its password is given, or the key."""
 
 
 def read_bytes(path: str, place: str) -> bytes:
@@ -81,7 +83,8 @@ def identity(path: str, password: str | None, key_password: str | None, place: s
         chain = [_cert_pem(one) for one in (certificate, *others)]
         return Identity(_joined(chain, place, path), _plain_pem(key))
     text = data.decode("utf-8", "replace")
-    return Identity(pem_certificates(text, place, path), pem_key(text, place, path), key_password)
+    chain_pem, key_pem = pem_certificates(text, place, path), pem_key(text, place, path)
+    return Identity(chain_pem, key_pem, key_password, place)
 
 
 def pem_key(text: str, place: str, path: str = "it") -> str:
@@ -107,7 +110,7 @@ def plain_key(pem: str, password: str | None, place: str) -> str:
     except TypeError as error:
         raise UsageError(f"{place}: the key is encrypted. Set ssl.key.password.") from error
     except ValueError as error:
-        why = "ssl.key.password is wrong" if _is_encrypted(pem) else "the key is damaged"
+        why = "it is the wrong password" if _is_encrypted(pem) else "the key is damaged"
         raise UsageError(f"{place}: {why}.") from error
     return _plain_pem(key)
 

@@ -5,25 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from pathlib import Path
 
-import trustme
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from tests.backend.kafka.tokens import CLIENT_ID, token_endpoint
+from tests.backend.properties.stores import Authority, write_stores
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.client_configs import admin_config
 from topicproof.backend.services.jars import BROKER, jar_files
@@ -39,45 +32,15 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _MODULE = "org.apache.kafka.common.security"
 
 
-@dataclass
-class Authority:
-    """A certificate authority with an intermediate one, as companies have them."""
-
-    root: trustme.CA = field(default_factory=trustme.CA)
-
-    def __post_init__(self) -> None:
-        self.middle = self.root.create_child_ca()
-
-    @property
-    def ca_pem(self) -> str:
-        return self.root.cert_pem.bytes().decode()
-
-    def issue(self, *names: str, common_name: str | None = None, expired: bool = False) -> Issued:
-        ended = datetime.now(UTC) - timedelta(days=1) if expired else None
-        leaf = self.middle.issue_cert(*names, common_name=common_name, not_after=ended)
-        key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
-        # The one form of a key that Java reads from PEM (KIP-651).
-        own_key = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return Issued(own_key.decode(), b"".join(c.bytes() for c in leaf.cert_chain_pems).decode())
-
-
-@dataclass(frozen=True)
-class Issued:
-    key: str
-    """PKCS#8, not encrypted."""
-    chain: str
-    """The certificate, then the intermediate authority's."""
-
-
 @dataclass(frozen=True)
 class Secured:
     """A running broker."""
 
     ports: Mapping[str, int]
-    """By listener: open, mtls, sasl_ssl, sasl_plain, expired, elsewhere."""
-    authority: Authority
-    me: Issued
-    """A client certificate."""
+    """By listener, as in `LISTENERS`."""
+    folder: Path
+    """It has the files of `write_stores`, for a client certificate of `USER`, and
+    secrets.properties."""
     tokens: str
     """The URL of the token endpoint, without a path."""
 
@@ -90,6 +53,7 @@ LISTENERS = {
     "mtls": "SSL",
     "sasl_ssl": "SASL_SSL",
     "sasl_plain": "SASL_PLAINTEXT",
+    "sasl_only_scram": "SASL_PLAINTEXT",
     "expired": "SSL",
     "elsewhere": "SSL",
 }
@@ -116,14 +80,14 @@ def _overrides(ports: Mapping[str, int], folder: Path, tokens: str) -> dict[str,
         "listener.name.mtls.ssl.client.auth": "required",
         "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]*).*$/$1/,DEFAULT",
         "sasl.oauthbearer.jwks.endpoint.url": f"{tokens}/keys",
-        "sasl.oauthbearer.expected.audience": "",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:ANONYMOUS;User:{USER};User:{CLIENT_ID}",
     }
     for name in ("mtls", "sasl_ssl", "expired", "elsewhere"):
         given[f"listener.name.{name}.ssl.keystore.type"] = "PEM"
         given[f"listener.name.{name}.ssl.keystore.location"] = str(folder / f"{name}.pem")
-    for name in ("sasl_ssl", "sasl_plain"):
+    given["listener.name.sasl_only_scram.sasl.enabled.mechanisms"] = "SCRAM-SHA-256"
+    for name in ("sasl_ssl", "sasl_plain", "sasl_only_scram"):
         of = f"listener.name.{name}"
         given[f"{of}.plain.sasl.jaas.config"] = plain
         for bits in ("256", "512"):
@@ -136,14 +100,16 @@ def _overrides(ports: Mapping[str, int], folder: Path, tokens: str) -> dict[str,
         given[f"{of}.oauthbearer.sasl.server.callback.handler.class"] = (
             f"{_MODULE}.oauthbearer.OAuthBearerValidatorCallbackHandler"
         )
-    del given["sasl.oauthbearer.expected.audience"]
     return given
 
 
 @contextmanager
 def secured_broker(settings: Settings, folder: Path) -> Iterator[Secured]:
+    """Start it; its own files and those of its clients are in `folder`."""
     authority = Authority()
-    (folder / "ca.pem").write_text(authority.ca_pem)
+    write_stores(folder, authority, authority.issue("client@example.org", USER))
+    escaped = PASSWORD.replace("\\", "\\\\")
+    (folder / "secrets.properties").write_text(f"kafka={escaped}\n")
     for name, host, expired in (
         ("mtls", "127.0.0.1", False),
         ("sasl_ssl", "127.0.0.1", False),
@@ -171,8 +137,7 @@ def secured_broker(settings: Settings, folder: Path) -> Iterator[Secured]:
             else:
                 os.environ["JDK_JAVA_OPTIONS"] = before
         try:
-            me = authority.issue("client@example.org", common_name=USER)
-            found = Secured(ports, authority, me, tokens)
+            found = Secured(ports, folder, tokens)
             _add_scram(found)
             yield found
         finally:
