@@ -133,7 +133,9 @@ def test_a_missing_acl_is_named(secured: Secured) -> None:
 def test_a_run_and_its_verdict_on_a_secured_cluster(
     settings: Settings, cluster: Services, client: Client
 ) -> None:
-    """Story: a cluster with TLS and passwords, and a file for Java with a JKS. Fill, Spark, the sink, both readings, the raw log and the coordinator all get in, and the verdict holds."""
+    """Story: a cluster with TLS and passwords, and a file for Java with a JKS. Fill,
+    Spark's source, the sink, both readings, the raw log and the coordinator all get in, and the
+    verdict holds."""
     address = client(WAYS["plain, java, jks"])
     there = {"bootstrap": address.bootstrap, "client": address.client}
     given = settings.model_copy(update=there)
