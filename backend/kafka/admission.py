@@ -59,14 +59,18 @@ def require_admitted(address: Address) -> None:
         raise UsageError(
             f"librdkafka cannot use these client properties: {error.args[0].str()}."
         ) from error
-    hosts = [host.strip() for host in address.bootstrap.split(",")]
+    hosts = [_with_port(host.strip()) for host in address.bootstrap.split(",")]
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         try:
             admin.list_topics(timeout=ASK_S)
-        except KafkaException:
+        except KafkaException as error:
             admin.poll(0)
+            # Without a login librdkafka has no broker to ask. With one, a large answer may be late.
+            let_in = error.args[0].code() == KafkaError._TIMED_OUT
         else:
+            let_in = True
+        if let_in:
             _admitted.add(key)
             return
         if not any(map(_listens, hosts)):
@@ -81,9 +85,9 @@ def _refusal(
 ) -> ClusterError | None:
     """Return the cause, once each address of the bootstrap list has failed."""
     told = [error for error in seen if error.code() != KafkaError._ALL_BROKERS_DOWN]
-    if not told:
-        return _wrong_protocol(hosts[0], facts) if seen else None
-    if not all(any(host in error.str() for error in told) for host in hosts):
+    if seen and not told:
+        return _wrong_protocol(hosts[0], facts)
+    if not all(any(f"//{host}/" in error.str() for error in told) for host in hosts):
         return None
     for error in told:
         if error.code() == KafkaError._AUTHENTICATION:
@@ -145,6 +149,11 @@ def _connection(host: str) -> socket.socket:
     """Raises OSError."""
     name, _, port = host.rpartition(":")
     return socket.create_connection((name.strip("[]"), int(port)), HANDSHAKE_S)
+
+
+def _with_port(host: str) -> str:
+    """Return the address as librdkafka understands it."""
+    return host if host.rpartition(":")[2].isdigit() else f"{host}:9092"
 
 
 def _listens(host: str) -> bool:

@@ -196,8 +196,18 @@ def _tokens(given: _Given, login: Login | None) -> Tokens:
         ),
         given.value(f"{prefix}.scope") or options.get("scope"),
         {**listed, **own},
-        _pem_of(given, "https.ca.location", "https.ca.pem"),
+        _token_ca(given, _Given(options)),
     )
+
+
+def _token_ca(given: _Given, login: _Given) -> str | None:
+    """Return who may sign the token endpoint's certificate: librdkafka has properties for it, Java
+    options of the login."""
+    own = _ca(login)
+    other = _pem_of(given, "https.ca.location", "https.ca.pem")
+    if own is not None and other is not None:
+        raise given.error("sasl.jaas.config", "https.ca.* already gives its trust store")
+    return own if own is not None else other
 
 
 def _check_host(given: _Given) -> bool:

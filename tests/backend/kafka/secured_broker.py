@@ -43,6 +43,8 @@ class Secured:
     secrets.properties."""
     tokens: str
     """The URL of the token endpoint, without a path."""
+    tls_tokens: str
+    """The same with TLS."""
 
     def address(self, listener: str, client: Mapping[str, str]) -> Address:
         return Address(f"127.0.0.1:{self.ports[listener]}", client)
@@ -120,7 +122,7 @@ def secured_broker(settings: Settings, folder: Path) -> Iterator[Secured]:
         (folder / f"{name}.pem").write_text(issued.key + issued.chain)
     names = (*LISTENERS, "controller")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
-    with token_endpoint() as tokens:
+    with token_endpoint() as tokens, token_endpoint(folder / "sasl_ssl.pem") as tls_tokens:
         kafka = EmbeddedKafka(
             folder / "kafka",
             jar_files(settings, BROKER),
@@ -137,7 +139,7 @@ def secured_broker(settings: Settings, folder: Path) -> Iterator[Secured]:
             else:
                 os.environ["JDK_JAVA_OPTIONS"] = before
         try:
-            found = Secured(ports, folder, tokens)
+            found = Secured(ports, folder, tokens, tls_tokens)
             _add_scram(found)
             yield found
         finally:

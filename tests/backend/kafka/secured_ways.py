@@ -16,11 +16,12 @@ MODULE = "org.apache.kafka.common.security"
 class Way:
     listener: str
     lines: tuple[str, ...]
-    """`{folder}` and `{tokens}` are filled in."""
+    """`{folder}`, `{tokens}` and `{tls_tokens}` are filled in."""
 
-    def text(self, folder: Path, tokens: str) -> str:
+    def text(self, folder: Path, tokens: str, tls_tokens: str) -> str:
         text = "".join(f"{line}\n" for line in self.lines)
-        return text.replace("{folder}", str(folder)).replace("{tokens}", tokens)
+        filled = text.replace("{folder}", str(folder)).replace("{tokens}", tokens)
+        return filled.replace("{tls_tokens}", tls_tokens)
 
 
 def _escaped(value: str) -> str:
@@ -51,6 +52,7 @@ PKCS12 = (
 )
 USERNAME, SECRET = f"sasl.username={USER}", f"sasl.password={_escaped(PASSWORD)}"
 ENDPOINT = "sasl.oauthbearer.token.endpoint.url={tokens}/token"
+TLS_ENDPOINT = "sasl.oauthbearer.token.endpoint.url={tls_tokens}/token"
 BEARER = "sasl.mechanism=OAUTHBEARER"
 CREDENTIALS = "sasl.oauthbearer.client.credentials.client"
 
@@ -104,6 +106,31 @@ WAYS = {
             f"{CREDENTIALS}.id={CLIENT_ID}",
             f"{CREDENTIALS}.secret={CLIENT_SECRET}",
             f"sasl.oauthbearer.scope={SCOPE}",
+        ),
+    ),
+    "tokens by tls, librdkafka": Way(
+        "sasl_ssl",
+        (
+            *(SASL_SSL, BEARER, TLS_ENDPOINT, CA, "https.ca.location={folder}/ca.pem"),
+            f"sasl.oauthbearer.client.id={CLIENT_ID}",
+            f"sasl.oauthbearer.client.secret={CLIENT_SECRET}",
+            f"sasl.oauthbearer.scope={SCOPE}",
+        ),
+    ),
+    "tokens by tls, java": Way(
+        "sasl_ssl",
+        (
+            *(SASL_SSL, BEARER, TLS_ENDPOINT, *JKS),
+            _jaas(
+                OAUTH,
+                clientId=CLIENT_ID,
+                clientSecret=CLIENT_SECRET,
+                scope=SCOPE,
+                **{
+                    "ssl.truststore.location": "{folder}/ca.jks",
+                    "ssl.truststore.password": STORE_PASSWORD,
+                },
+            ),
         ),
     ),
     "certificate, encrypted key": Way(

@@ -17,7 +17,7 @@ from tests.backend.kafka.secured_ways import REFUSED, WAYS, Way
 from tests.backend.kafka.topics import ask
 from tests.runs import read_all
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError
+from topicproof.backend.errors import ClusterError, UsageError
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.client_configs import spark_source_options
@@ -25,12 +25,15 @@ from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
 from topicproof.backend.kafka.plain import PlainProducer
+from topicproof.backend.kafka.transaction import TransactionalProducer
+from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.sink.options import SinkOptions
 from topicproof.validators.finding import Outcome, Witness
 
 pytestmark = pytest.mark.services
@@ -55,7 +58,7 @@ def client(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def read(way: Way) -> Address:
         path = tmp_path / "client.properties"
-        path.write_text(way.text(secured.folder, secured.tokens))
+        path.write_text(way.text(secured.folder, secured.tokens, secured.tls_tokens))
         return secured.address(way.listener, read_settings(config=path, home=tmp_path).client)
 
     return read
@@ -102,6 +105,42 @@ def test_a_refusal_is_named_in_time(
         asking(address, TOPIC)
     assert time.monotonic() - began < NAMED_WITHIN_S
     assert "hidden" not in str(told.value) and PASSWORD not in str(told.value)
+
+
+def test_one_address_of_several_is_enough(client: Client) -> None:
+    """Story: the first address of the list is dead. A right password gets in by the second; a wrong
+    one is named."""
+    right, wrong = client(WAYS["plain, librdkafka"]), client(REFUSED["a wrong password"][0])
+    for at in ("127.0.0.1:1,{}", "{},127.0.0.1:1"):
+        assert Cluster(Address(at.format(right.bootstrap), right.client)).topics() == [TOPIC]
+        with pytest.raises(ClusterError, match="does not know user reader with this password"):
+            Cluster(Address(at.format(wrong.bootstrap), wrong.client)).topics()
+
+
+def test_a_sink_takes_the_same_names(secured: Secured) -> None:
+    """Story: a program has one dict of `kafka.*` options for Spark's source, in Java's names. The
+    sink takes it too, and names a wrong one before it starts."""
+    way = WAYS["scram 512, java, pkcs12"]
+    text = way.text(secured.folder, secured.tokens, secured.tls_tokens)
+    path = secured.folder / "client.properties"
+    path.write_text(text)
+    options = {
+        **{f"kafka.{name}": value for name, value in read_properties(path).items()},
+        "kafka.bootstrap.servers": secured.address(way.listener, {}).bootstrap,
+        "kafka.isolation.level": "read_committed",
+        "group": "same",
+        "transactionalIdPrefix": "same",
+        "topic": "same",
+    }
+    address = SinkOptions.parse(options).address
+    Cluster(address).create_topic("same", 1)
+    with TransactionalProducer(address, "same") as producer, producer.transaction():
+        producer.produce([("same", None, b"value", ())])
+    assert len(read_all(address.bootstrap, "same", client=dict(address.client))) == 1
+    with pytest.raises(
+        UsageError, match=r"ssl\.trustore\.location: .* mean ssl\.truststore\.location"
+    ):
+        SinkOptions.parse({**options, "kafka.ssl.trustore.location": "a"})
 
 
 def test_a_missing_acl_is_named(secured: Secured) -> None:

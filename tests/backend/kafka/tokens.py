@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs
 
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
@@ -69,13 +71,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def token_endpoint() -> Iterator[str]:
-    """Serve on loopback; yields the URL without a path."""
+def token_endpoint(own: Path | None = None) -> Iterator[str]:
+    """Serve on loopback, with TLS by the key and certificate in a file of one's own; yields the URL
+    without a path."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    if own is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(own)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        scheme = "http" if own is None else "https"
+        yield f"{scheme}://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         thread.join()
