@@ -52,13 +52,7 @@ def require_admitted(address: Address) -> None:
     if facts.tokens is not None:
         fetch_token(facts.tokens)
     seen: list[KafkaError] = []
-    config: dict[str, Any] = {**admin_config(address), "error_cb": seen.append}
-    try:
-        admin = AdminClient(config)
-    except KafkaException as error:
-        raise UsageError(
-            f"librdkafka cannot use these client properties: {error.args[0].str()}."
-        ) from error
+    admin = open_admin(address, error_cb=seen.append)
     hosts = [_with_port(host.strip()) for host in address.bootstrap.split(",")]
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
@@ -78,6 +72,16 @@ def require_admitted(address: Address) -> None:
         refusal = _refusal(address, hosts, facts, seen)
         if refusal is not None:
             raise refusal
+
+
+def open_admin(address: Address, **settings: Any) -> AdminClient:
+    """Raises UsageError for settings that librdkafka cannot use together."""
+    try:
+        return AdminClient({**admin_config(address), **settings})
+    except KafkaException as error:
+        raise UsageError(
+            f"librdkafka cannot use these client properties: {error.args[0].str()}."
+        ) from error
 
 
 def _refusal(

@@ -17,16 +17,15 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
-from topicproof.backend.kafka.admission import require_admitted
+from topicproof.backend.kafka.admission import open_admin, require_admitted
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
-from topicproof.backend.kafka.client_configs import READ_COMMITTED, admin_config, consumer_config
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
 from topicproof.backend.kafka.rights import RESOURCES, require_group
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.waiting import ask_until
@@ -66,7 +65,7 @@ class Cluster:
     address: Address
 
     def __post_init__(self) -> None:
-        self.admin = AdminClient(admin_config(self.address))
+        self.admin = open_admin(self.address)
         self.asking: dict[str, Consumer] = {}
         """Consumers by group."""
 

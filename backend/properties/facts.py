@@ -131,12 +131,10 @@ class _Given:
 def _with_login(found: ClientFacts, given: _Given) -> ClientFacts:
     names = ("sasl.mechanism", "sasl.mechanisms")
     mechanism = (given.value(*names) or "").upper()
-    name = given.one_of(*names) if mechanism else names[0]
     if mechanism not in MODULES:
-        what = f"{mechanism or 'GSSAPI (Kerberos), which is meant without this property,'}"
-        raise given.error(
-            name or names[0], f"{what} is not supported. Supported are {', '.join(MODULES)}"
-        )
+        name = names[1] if names[1] in given.given else names[0]
+        what = mechanism or "GSSAPI (Kerberos), which is meant without this property,"
+        raise given.error(name, f"{what} is not supported. Supported are {', '.join(MODULES)}")
     text = given.value("sasl.jaas.config")
     login = parse_login(text, given.place("sasl.jaas.config")) if text else None
     if login is not None and login.module != MODULES[mechanism]:

@@ -8,6 +8,7 @@ import json
 import ssl
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 CLIENT_ID, CLIENT_SECRET, SCOPE = "topicproof", "se/cr=et +ü", "kafka"
 LIFETIME_S = 600
+ODD: dict[str, tuple[int, object]] = {"/empty": (200, {}), "/failing": (500, {})}
+"""Answers without a token, by path; /short gives tokens that have expired."""
 _KEY = rsa.generate_private_key(65537, 2048)
 
 
@@ -33,7 +36,13 @@ def _number(value: int) -> str:
 def signed(subject: str, scope: str) -> str:
     """Return a token of `LIFETIME_S` for the subject."""
     now = int(time.time())
-    claims = {"sub": subject, "scope": scope, "iat": now, "exp": now + LIFETIME_S}
+    claims = {
+        "jti": uuid.uuid4().hex,
+        "sub": subject,
+        "scope": scope,
+        "iat": now,
+        "exp": now + LIFETIME_S,
+    }
     parts = ({"alg": "RS256", "kid": "tests"}, claims)
     body = ".".join(_text(json.dumps(part).encode()) for part in parts)
     return f"{body}.{_text(_KEY.sign(body.encode(), padding.PKCS1v15(), SHA256()))}"
@@ -55,8 +64,12 @@ class _Handler(BaseHTTPRequestHandler):
         if form.get("grant_type") != ["client_credentials"]:
             self._answer(400, {"error": "unsupported_grant_type"})
             return
+        if self.path in ODD:
+            self._answer(*ODD[self.path])
+            return
         token = signed(user, form.get("scope", [""])[0])
-        self._answer(200, {"access_token": token, "token_type": "Bearer", "expires_in": LIFETIME_S})
+        lifetime = 0 if self.path == "/short" else LIFETIME_S
+        self._answer(200, {"access_token": token, "token_type": "Bearer", "expires_in": lifetime})
 
     def _answer(self, status: int, told: object) -> None:
         body = json.dumps(told).encode()

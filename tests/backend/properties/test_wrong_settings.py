@@ -20,6 +20,7 @@ WRONG = {
     "nonsense": ("foo.bar=hid", "line 1, foo.bar: no Kafka client has this property. Remove"),
     "a callback": ("error_cb=hid", "line 1, error_cb: no Kafka client has this property."),
     "a value": ("socket.timeout.ms=hid", "socket.timeout.ms: librdkafka does not take its value."),
+    "a range": ("client.id=a\nsocket.timeout.ms=1", "line 2, socket.timeout.ms: librdkafka does"),
     "a protocol": ("security.protocol=TLS", "it must be one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
     "Kerberos": (PLAIN.replace("PLAIN\n", "") + "sasl.mechanism=GSSAPI",
                  "GSSAPI is not supported. Supported are PLAIN, SCRAM-SHA-256"),
