@@ -23,7 +23,7 @@ class Address:
 
     def missing(self, topic: str) -> TopicError:
         """Return the error for a topic that this cluster does not have."""
-        unless = " and that this user may describe it" if self.client else ""
+        unless = ", and that this user may describe it" if self.client else ""
         return TopicError(
             f"There is no topic {topic} at {self}. Check its name, which is case-sensitive{unless}."
         )

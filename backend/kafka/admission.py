@@ -26,7 +26,8 @@ from topicproof.backend.properties.facts import ClientFacts, facts_of
 from topicproof.backend.properties.spelling import tls_context
 
 LIMIT_S = 3.0
-"""A cluster that has neither let us in nor refused by then is left to the caller's own timeout."""
+"""A cluster that has not answered by then is left to the caller's own timeout. After a first error,
+the cause may take as long again."""
 ASK_S = 0.25
 HANDSHAKE_S = 1.5
 _EXPIRED, _NOT_YET, _HOST, _IP = 10, 9, 62, 64
@@ -54,8 +55,8 @@ def require_admitted(address: Address) -> None:
     seen: list[KafkaError] = []
     admin = open_admin(address, error_cb=seen.append)
     hosts = [_with_port(host.strip()) for host in address.bootstrap.split(",")]
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
+    began = time.monotonic()
+    while time.monotonic() < began + LIMIT_S * (2 if seen else 1):
         try:
             admin.list_topics(timeout=ASK_S)
         except KafkaException as error:

@@ -39,7 +39,8 @@ from topicproof.validators.finding import Outcome, Witness
 pytestmark = pytest.mark.services
 
 TOPIC, RECORDS = "guarded", 3
-NAMED_WITHIN_S = 3.0
+NAMED_WITHIN_S = 6.0
+"""Each takes half a second on an idle machine. Without a cause a client gives up after 10 s."""
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +165,7 @@ def test_a_missing_acl_is_named(secured: Secured) -> None:
             asking()
         assert time.monotonic() - began < NAMED_WITHIN_S, right
     with pytest.raises(
-        ClusterError, match=r"no topic guarded.* and that this user may describe it"
+        ClusterError, match=r"no topic guarded.*, and that this user may describe it"
     ):
         cluster.partitions(TOPIC)
 
