@@ -73,10 +73,10 @@ def read_text(path: Path, place: str) -> str:
         raise UsageError(f"{place}: {path} is no text file.") from error
 
 
-def _raw(path: Path) -> Properties:
+def _raw(path: Path, wanted_by: str = "The client properties") -> Properties:
     values: dict[str, str] = {}
     places: dict[str, str] = {}
-    for number, line in _logical_lines(read_text(path, "The client properties")):
+    for number, line in _logical_lines(read_text(path, wanted_by)):
         place = f"{path}, line {number}"
         name, value = _split(line)
         if value is None:
@@ -164,9 +164,7 @@ def _resolved(value: str, providers: Mapping[str, str], place: str) -> str:
             raise UsageError(f"{place}: the reference must be ${{{alias}:/path:{key or 'key'}}}.")
         if of_class == _PROVIDERS["directory"]:
             return read_text(Path(path) / key, place)
-        there = _raw(Path(path)) if Path(path).is_file() else None
-        if there is None:
-            raise UsageError(f"{place}: {path} cannot be read (no such file).")
+        there = _raw(Path(path), place)
         if key not in there:
             raise UsageError(f"{place}: {path} has no {key}.")
         return there[key]

@@ -70,7 +70,10 @@ def test_values_may_be_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("a=1\nwords\n", "line 2: expected name=value."),
         ("a=hid\\den\n", "line 1: a single backslash has no meaning there. Write two for one."),
         ("a=1\\\n2\nb=${env:NO_SUCH}\n", "line 3, b: the environment variable NO_SUCH is not set."),
-        ("b=${file:/no/such:k}\n", "line 1, b: /no/such cannot be read (no such file)."),
+        (
+            "b=${file:/no/such:k}\n",
+            "line 1, b: /no/such cannot be read (No such file or directory).",
+        ),
         ("b=${file:k}\n", "line 1, b: the reference must be ${file:/path:k}."),
         ("b=${directory:/no/such:k}\n", "/no/such/k cannot be read (No such file or directory)."),
         ("b=${vault:/p:k}\n", "b: there is no provider vault. Known: env, file, directory."),
