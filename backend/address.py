@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from topicproof.backend.errors import TopicError
+from topicproof.backend.errors import ClusterError, TopicError
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,24 @@ class Address:
     bootstrap: str
     """host:port, or several separated by commas."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-    """Client properties (TLS, SASL) in librdkafka's names. They hold secrets: never printed."""
+    """Client properties (TLS, SASL), in any names that `backend/properties/` understands. They hold
+    secrets: never printed."""
 
     def __str__(self) -> str:
         return self.bootstrap
 
     def missing(self, topic: str) -> TopicError:
         """Return the error for a topic that this cluster does not have."""
+        unless = ", and that this user may describe it" if self.client else ""
         return TopicError(
-            f"There is no topic {topic} at {self}. Check its name, which is case-sensitive."
+            f"There is no topic {topic} at {self}. Check its name, which is case-sensitive{unless}."
+        )
+
+    def not_allowed(self, right: str) -> ClusterError:
+        """Return the error for a missing ACL; `right` is its operation and resource. It is a
+        TopicError if the resource is a topic."""
+        error = TopicError if " on topic " in right else ClusterError
+        return error(
+            f"Kafka at {self} does not allow this client to go on: it lacks {right}. Ask its"
+            " operators for this ACL."
         )

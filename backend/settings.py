@@ -16,6 +16,9 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from topicproof.backend.errors import SetupError, UsageError
+from topicproof.backend.properties.facts import facts_of
+from topicproof.backend.properties.reading import Properties, read_properties
+from topicproof.backend.properties.spelling import for_librdkafka, tls_context
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -54,7 +57,8 @@ class Settings(BaseSettings):
     config: WholePath | None = None
     """A Java-style properties file with client properties for the external Kafka."""
     client: Annotated[Mapping[str, str], NoDecode] = Field(default={}, repr=False)
-    """The properties in that file (TLS, SASL), under their librdkafka names. Never printed."""
+    """What that file says of TLS and SASL, as `properties/spelling.py` has it for librdkafka. Never
+    printed."""
     database: str | None = Field(default=None, repr=False)
     """SQLAlchemy URL of the history database; None means a SQLite file in the home."""
     dashboard_address: str = "127.0.0.1"
@@ -64,8 +68,9 @@ class Settings(BaseSettings):
     @classmethod
     def _read_config(cls, given: dict[str, Any]) -> dict[str, Any]:
         config = given.get("config")
-        client = read_properties(Path(config).expanduser()) if config else {}
-        return {"bootstrap": client.pop("bootstrap.servers", None), **given, "client": client}
+        client = read_properties(Path(config).expanduser()) if config else Properties({}, {})
+        named = [client.pop(name, None) for name in ("bootstrap.servers", "metadata.broker.list")]
+        return {"bootstrap": named[0] or named[1], **given, "client": _usable(client)}
 
     @property
     def database_url(self) -> str:
@@ -92,6 +97,15 @@ class Settings(BaseSettings):
             for name, value in self
             if name != "client" and value is not None
         }
+
+
+def _usable(client: Properties) -> dict[str, str]:
+    """Return the properties as each process of ours takes them: certificates and keys inline, keys
+    without encryption. Raises UsageError for what any of the Kafka clients cannot use."""
+    facts = facts_of(client).with_plain_key()
+    if facts.has_tls:
+        tls_context(facts)
+    return for_librdkafka(facts)
 
 
 def read_settings(
@@ -140,24 +154,3 @@ def socket_path(folder: Path) -> Path:
     if place.stat().st_uid != os.getuid():
         raise SetupError(f"{place} belongs to another user. Set TMPDIR to a folder of your own.")
     return place / f"{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.sock"
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """Read a Java-style properties file: `name=value` lines, `#` comments. Raises UsageError naming
-    the line."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UsageError(
-            f"The client properties {path} cannot be read: {error.strerror}."
-        ) from error
-    found: dict[str, str] = {}
-    for number, line in enumerate(lines, start=1):
-        text = line.strip()
-        if not text or text.startswith(("#", "!")):
-            continue
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise UsageError(f"{path}, line {number}: expected name=value.")
-        found[name.strip()] = value.strip()
-    return found

@@ -47,3 +47,35 @@ def test_the_sink_needs_the_core_dependencies_only(wheel: Path, tmp_path: Path) 
     assert answer.returncode == 0, answer.stderr
     others, faults, file = answer.stdout.split("\n")[:3]
     assert (others, faults) == ("", "") and Path(file).is_relative_to(tmp_path / "fresh")
+
+
+def test_a_worker_needs_cryptography_only_for_other_forms_of_keys(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """Story: the driver hands on keys in the form that each client reads. A worker without the
+    package `cryptography` uses them, and says what is missing for another form."""
+    fresh = fresh_python(wheel, tmp_path / "fresh", CORE)
+    asked = (
+        "from topicproof.backend.address import Address\n"
+        "from topicproof.backend.kafka.client_configs import admin_config, java_client\n"
+        "def client(kind):\n"
+        "    pem = '-----BEGIN {0}-----\\nAAAA\\n-----END {0}-----\\n'.format\n"
+        "    return {'security.protocol': 'SSL', 'ssl.certificate.pem': pem('CERTIFICATE'),"
+        " 'ssl.key.pem': pem(kind)}\n"
+        "admin_config(Address('a:1', client('PRIVATE KEY')))\n"
+        "print(java_client(client('PRIVATE KEY'))['ssl.keystore.type'])\n"
+        "java_client(client('RSA PRIVATE KEY'))\n"
+    )
+    answer = subprocess.run(
+        [fresh, "-c", asked],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.stdout == "PEM\n", answer.stderr
+    assert answer.stderr.endswith(
+        "UsageError: Client property ssl.key.pem: reading this needs the package cryptography (pip"
+        " install cryptography).\n"
+    )

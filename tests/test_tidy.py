@@ -63,8 +63,12 @@ ROOMS = (
     ),
     *("validators.kinds", "validators.report", "validators.selftest"),
     *(
+        "backend.errors",
+        "backend.properties",
         "backend",
         "backend.kafka.client_configs",
+        "backend.kafka.tokens",
+        "backend.kafka.admission",
         "backend.services",
         "backend.kafka.log",
         "backend.kafka",
@@ -177,8 +181,9 @@ def test_everything_is_imported_from_topicproof() -> None:
 
 
 def test_client_settings_are_spelled_in_one_place() -> None:
-    """Story: client_configs.py alone configures Kafka's clients. The sink's own options are the one
-    exception: Spark hands them on as text."""
+    """Story: client_configs.py alone configures Kafka's clients, and backend/properties/ alone
+    translates what people write for them. The sink's own options are the one exception: Spark hands
+    them on as text."""
     spelled = {
         str(path.relative_to(ROOT))
         for path in SOURCES
@@ -186,11 +191,28 @@ def test_client_settings_are_spelled_in_one_place() -> None:
     }
     assert spelled <= {
         "backend/kafka/client_configs.py",
+        "backend/properties/names.py",
         "backend/settings.py",
         "backend/sink/exactly_once.py",
         "backend/sink/options.py",
         "backend/runs/query.py",
     }
+
+
+def test_names_of_security_are_in_one_package() -> None:
+    """Story: somebody adds a property for TLS or a login. It is translated for all three clients,
+    or for none."""
+    wrong = [
+        f"{path.relative_to(ROOT)} spells {node.value}"
+        for path in SOURCES
+        if path.parent != ROOT / "backend" / "properties"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"security[._]protocol|(sasl|ssl)[._][a-z._]+", node.value)
+        and node.value != "sasl_oauth_token_provider"
+    ]
+    assert wrong == []
 
 
 def test_every_error_is_in_the_tree_of_the_docstring() -> None:

@@ -1,17 +1,19 @@
 """The configuration of each Kafka client. Units are in the names.
 
-No other module spells a setting of a Kafka client; a test greps for it. The sink's workers import
-this module, so it needs only the core dependencies.
+No other module spells a setting of a Kafka client, except those of `backend/properties/`, which
+translate what people write; a test greps for it. The sink's workers import this module, so it needs
+only the core dependencies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
+from topicproof.backend.properties.facts import facts_of
+from topicproof.backend.properties.spelling import for_java, for_kafka_python, for_librdkafka
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
@@ -34,7 +36,7 @@ _ALWAYS = {
 def admin_config(address: Address) -> dict[str, Any]:
     return {
         **_ALWAYS,
-        **address.client,
+        **librdkafka_client(address.client),
         "bootstrap.servers": address.bootstrap,
         "socket.timeout.ms": REQUEST_TIMEOUT_MS,
     }
@@ -44,7 +46,7 @@ def consumer_config(address: Address, group: str, isolation: str) -> dict[str, A
     """Configure a consumer that never commits by itself, and that fails when its offset is gone."""
     return {
         **_ALWAYS,
-        **address.client,
+        **librdkafka_client(address.client),
         "bootstrap.servers": address.bootstrap,
         "group.id": group,
         "isolation.level": isolation,
@@ -58,7 +60,7 @@ def consumer_config(address: Address, group: str, isolation: str) -> dict[str, A
 def idempotent_producer_config(address: Address) -> dict[str, Any]:
     return {
         **_ALWAYS,
-        **address.client,
+        **librdkafka_client(address.client),
         "bootstrap.servers": address.bootstrap,
         "enable.idempotence": True,
         "acks": "all",
@@ -74,7 +76,7 @@ def journal_producer_config(address: Address) -> dict[str, Any]:
     idempotent: a producer id costs 0.5 s a task, and an entry repeated by a retry does no harm."""
     return {
         **_ALWAYS,
-        **address.client,
+        **librdkafka_client(address.client),
         "bootstrap.servers": address.bootstrap,
         "acks": "all",
         "max.in.flight.requests.per.connection": 1,
@@ -118,18 +120,7 @@ def plain_producer_config(address: Address, idempotence: bool, acks: str) -> dic
 
 
 def kafka_python_config(address: Address) -> dict[str, Any]:
-    """Translate librdkafka's names into kafka-python's keyword arguments."""
-    names = {
-        "security.protocol": "security_protocol",
-        "sasl.mechanism": "sasl_mechanism",
-        "sasl.mechanisms": "sasl_mechanism",
-        "sasl.username": "sasl_plain_username",
-        "sasl.password": "sasl_plain_password",
-        "ssl.ca.location": "ssl_cafile",
-        "ssl.certificate.location": "ssl_certfile",
-        "ssl.key.location": "ssl_keyfile",
-        "ssl.key.password": "ssl_password",
-    }
+    """Raises UsageError for client properties that cannot be used."""
     return {
         "bootstrap_servers": address.bootstrap.split(","),
         "request_timeout_ms": REQUEST_TIMEOUT_MS,
@@ -137,65 +128,19 @@ def kafka_python_config(address: Address) -> dict[str, Any]:
         "reconnect_backoff_max_ms": 1_000,
         # One record batch may be as large as the protocol's length field allows.
         "receive_message_max_bytes": 2**31 - 1,
-        **{names[name]: value for name, value in address.client.items() if name in names},
+        **for_kafka_python(facts_of(address.client)),
     }
 
 
 def java_client(client: Mapping[str, str]) -> dict[str, str]:
-    """Translate librdkafka's names into Kafka's Java client properties. Unknown names pass
-    unchanged.
-
-    Certificates and keys are PEM on both sides (KIP-651). Raises UsageError when a key file cannot
-    be read.
-    """
-    java = {name: value for name, value in client.items() if name not in _NOT_JAVA}
-    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms"))
-    if mechanism is not None:
-        java["sasl.mechanism"] = mechanism
-    if "sasl.username" in client:
-        module = (
-            "scram.ScramLoginModule"
-            if (mechanism or "").startswith("SCRAM")
-            else "plain.PlainLoginModule"
-        )
-        user, password = (
-            _quoted(client.get(name, "")) for name in ("sasl.username", "sasl.password")
-        )
-        java["sasl.jaas.config"] = (
-            f"org.apache.kafka.common.security.{module} required username={user}"
-            f" password={password};"
-        )
-    if "ssl.ca.location" in client:
-        java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": client["ssl.ca.location"]}
-    if "ssl.certificate.location" in client:
-        java |= {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": _read(client["ssl.certificate.location"]),
-            "ssl.keystore.key": _read(
-                client.get("ssl.key.location", client["ssl.certificate.location"])
-            ),
-        }
-    return java
+    """Return the same client properties for Kafka's Java client. Raises UsageError."""
+    return for_java(facts_of(client))
 
 
-_NOT_JAVA = {
-    *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"),
-    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"),
-}
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii")
-    except OSError as error:
-        raise UsageError(
-            f"The client property file {path} cannot be read: {error.strerror}."
-        ) from error
+def librdkafka_client(client: Mapping[str, str]) -> dict[str, str]:
+    """Return the same client properties for librdkafka, with certificates and keys inline. Raises
+    UsageError."""
+    return for_librdkafka(facts_of(client))
 
 
 def address_of_spark_options(options: Mapping[str, str]) -> Address:

@@ -17,15 +17,16 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.kafka.admission import open_admin, require_admitted
 from topicproof.backend.kafka.bounded import TIMEOUT_S, bounded
-from topicproof.backend.kafka.client_configs import READ_COMMITTED, admin_config, consumer_config
+from topicproof.backend.kafka.client_configs import READ_COMMITTED, consumer_config
+from topicproof.backend.kafka.rights import RESOURCES, require_group
 from topicproof.backend.kafka.transaction import TransactionalProducer
 from topicproof.backend.waiting import ask_until
 from topicproof.validators.finding import Bounds, PartitionBounds
@@ -66,7 +67,7 @@ class Cluster:
     address: Address
 
     def __post_init__(self) -> None:
-        self.admin = AdminClient(admin_config(self.address))
+        self.admin = open_admin(self.address)
         self.asking: dict[str, Consumer] = {}
         """Consumers by group."""
 
@@ -98,7 +99,7 @@ class Cluster:
         """Create a topic with the cluster's default replication. Raises TopicError when it exists,
         unless `exists_ok`."""
         new = NewTopic(topic, partitions, config=config)
-        with self._translated(f"creating topic {topic}"):
+        with self._translated(f"creating topic {topic}", f"Create on topic {topic}"):
             try:
                 self.admin.create_topics([new], operation_timeout=TIMEOUT_S)[topic].result()
             except KafkaException as error:
@@ -129,7 +130,7 @@ class Cluster:
         """Delete the topics that exist and wait until they are gone; returns their names."""
         existing = sorted(set(topics) & set(self.topics()))
         if existing:
-            with self._translated("deleting topics"):
+            with self._translated("deleting topics", f"Delete on topic {existing[0]}"):
                 for future in self.admin.delete_topics(
                     existing, operation_timeout=TIMEOUT_S
                 ).values():
@@ -160,7 +161,9 @@ class Cluster:
                 [TopicPartition(topic, p) for p in partitions], timeout=TIMEOUT_S
             )
 
-        found = self._of_group(group, ask, f"reading the offsets of group {group}")
+        found = self._of_group(
+            group, ask, f"reading the offsets of group {group}", f"Describe on group {group}"
+        )
         return {each.partition: each.offset for each in found if each.offset != OFFSET_INVALID}
 
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -174,10 +177,11 @@ class Cluster:
             wanted = [TopicPartition(topic, p, offset) for p, offset in sorted(offsets.items())]
             return consumer.commit(offsets=wanted, asynchronous=False) or []
 
-        self._of_group(group, ask, f"committing offsets of group {group}", again=False)
+        right = f"Read on group {group} and topic {topic}"
+        self._of_group(group, ask, f"committing offsets of group {group}", right, again=False)
 
     def delete_group(self, group: str) -> None:
-        with self._translated(f"deleting group {group}"):
+        with self._translated(f"deleting group {group}", f"Delete on group {group}"):
             try:
                 self.admin.delete_consumer_groups([group])[group].result()
             except KafkaException as error:
@@ -189,6 +193,7 @@ class Cluster:
         group: str,
         ask: Callable[[Consumer], list[TopicPartition]],
         doing: str,
+        right: str,
         again: bool = True,
     ) -> list[TopicPartition]:
         """Read or commit the group's offsets through a consumer that is not a member. If `again`, a
@@ -199,9 +204,12 @@ class Cluster:
         # assertion in rd_kafka_enq_once_del_source_return). It happened within seconds of every
         # kill, and with a coordinator that had just started.
         def once() -> list[TopicPartition]:
-            if group not in self.asking:
-                self.asking[group] = Consumer(consumer_config(self.address, group, READ_COMMITTED))
             try:
+                if group not in self.asking:
+                    asking = Consumer(consumer_config(self.address, group, READ_COMMITTED))
+                    if self.address.client:
+                        bounded(partial(require_group, asking))
+                    self.asking[group] = asking
                 return _without_errors(bounded(partial(ask, self.asking[group])))
             except TimeoutError as error:
                 self.asking.pop(group, None)
@@ -217,7 +225,7 @@ class Cluster:
                     self.asking.pop(group, None)
                 raise
 
-        return self._retrying(once, doing)
+        return self._retrying(once, doing, right)
 
     def fence_and_abort(self, transactional_ids: Iterable[str]) -> None:
         """Fence the last holder of every id and abort its open transaction, so that no last stable
@@ -245,9 +253,10 @@ class Cluster:
             )
             return {each.partition: future.result().offset for each, future in futures.items()}
 
-        return self._retrying(ask, f"asking for the offsets of {topic}")
+        doing = f"asking for the offsets of {topic}"
+        return self._retrying(ask, doing, f"Describe on topic {topic}")
 
-    def _retrying(self, ask: Callable[[], Answer], doing: str) -> Answer:
+    def _retrying(self, ask: Callable[[], Answer], doing: str, right: str) -> Answer:
         """Ask again while a broker is not ready yet: a coordinator loads, or a leader moves.
 
         Also while one broker is silent and others answer: until the controller misses its
@@ -261,7 +270,7 @@ class Cluster:
             wait=wait_exponential(0.05, max=1),
             reraise=True,
         )
-        with self._translated(doing):
+        with self._translated(doing, right):
             return retrying(ask)
 
     def _answered(self) -> bool:
@@ -273,11 +282,14 @@ class Cluster:
         return True
 
     @contextmanager
-    def _translated(self, doing: str = "asking for its topics") -> Iterator[None]:
+    def _translated(
+        self, doing: str = "asking for its topics", right: str | None = None
+    ) -> Iterator[None]:
+        require_admitted(self.address)
         try:
             yield
         except KafkaException as error:
-            raise cluster_error(error, self.address, doing) from error
+            raise cluster_error(error, self.address, doing, right) from error
 
 
 def require_transactions(address: Address, spoken: Mapping[int, tuple[int, int]]) -> None:
@@ -293,9 +305,14 @@ def require_transactions(address: Address, spoken: Mapping[int, tuple[int, int]]
         )
 
 
-def cluster_error(error: KafkaException, address: Address, doing: str) -> ClusterError:
-    """Describe a client's error: unreachable, or refused with the broker's own words."""
+def cluster_error(
+    error: KafkaException, address: Address, doing: str, right: str | None = None
+) -> ClusterError:
+    """Describe a client's error: unreachable, or refused with the broker's own words. `right` is
+    the ACL that this needs: its operation and resource."""
     cause: KafkaError = error.args[0]
+    if cause.code() in RESOURCES:
+        return address.not_allowed(right or f"a right on {RESOURCES[cause.code()]} (while {doing})")
     if _silent(error):
         return ClusterError(
             f"No Kafka broker answers at {address} (while {doing}). Check the address and that"

@@ -27,7 +27,7 @@ def open_consumer(
     try:
         yield consumer
     except KafkaException as error:
-        raise cluster_error(error, address, f"reading {topic}") from error
+        raise cluster_error(error, address, f"reading {topic}", f"Read on topic {topic}") from error
     finally:
         consumer.close()
 

@@ -64,7 +64,8 @@ array: filtered out; headers and topic optional) or, for one-to-one, `key binary
 
 Options, with their defaults:
 
-- `kafka.bootstrap.servers`, `kafka.*` (required): the cluster and its client properties.
+- `kafka.bootstrap.servers`, `kafka.*` (required): the cluster and its client properties, in
+  Kafka's Java names or librdkafka's, so Spark's source may share them.
 - `topic` (required unless all outputs name one): the topic of outputs that name none.
 - `group` (required): the consumer group whose offsets record what was processed.
 - `transactionalIdPrefix` (required): `<prefix>-<source topic>-<partition>` is the transactional id.

@@ -12,6 +12,7 @@ from topicproof.backend.kafka.client_configs import (
     READ_UNCOMMITTED,
     TRANSACTION_TIMEOUT_MS,
 )
+from topicproof.backend.properties.names import others as require_names
 from topicproof.validators.finding import Guarantee
 
 FORMAT = "kafka-transactional"
@@ -67,6 +68,12 @@ class SinkOptions:
                 f"{FORMAT}: generation needs the option journal: the group keeps it as an offset of"
                 " the journal topic."
             )
+        client = {
+            n[6:]: v
+            for n, v in given.items()
+            if n.startswith("kafka.") and n != "kafka.bootstrap.servers"
+        }
+        require_names(client)
         guarantee = Guarantee(_one_of(given, "guarantee", list(Guarantee), Guarantee.EXACTLY_ONCE))
         lineage = _one_of(given, "lineage", [RECORD, PACKED, OFF], RECORD)
         if lineage == PACKED and guarantee is not Guarantee.EXACTLY_ONCE:
@@ -81,11 +88,7 @@ class SinkOptions:
             )
         return cls(
             bootstrap=_required(given, "kafka.bootstrap.servers"),
-            client={
-                n[6:]: v
-                for n, v in given.items()
-                if n.startswith("kafka.") and n != "kafka.bootstrap.servers"
-            },
+            client=client,
             topic=given.get("topic"),
             group=_required(given, "group"),
             prefix=_required(given, "transactionalIdPrefix"),

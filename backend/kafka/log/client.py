@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from kafka import KafkaAdminClient
@@ -17,6 +18,22 @@ from kafka.net.inet import KafkaNetSocket
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, UsageError
 from topicproof.backend.kafka import client_configs
+from topicproof.backend.kafka.admission import require_admitted
+from topicproof.backend.kafka.log.token_provider import TokenProvider
+from topicproof.backend.properties.facts import facts_of
+
+_RIGHTS = {
+    "abort_transaction": "Alter on the cluster",
+    "describe_configs": "DescribeConfigs on {}",
+    "describe_metadata_quorum": "Describe on the cluster",
+    "describe_producers": "Read on topic {}",
+    "describe_topics": "Describe on topic {}",
+    "describe_transactions": "Describe on transactional id {}",
+    "list_group_offsets": "Describe on group {}",
+    "list_partition_offsets": "Describe on topic {}",
+}
+"""The ACL that each call needs (Kafka's documentation, "Operations and resources on protocols";
+KIP-664)."""
 
 
 class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
@@ -35,6 +52,33 @@ class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no
             raise
 
 
+class Admin:
+    """kafka-python's admin client, with its methods. A call that the brokers do not allow notes on
+    its error which right it needs."""
+
+    def __init__(self, admin: Any) -> None:
+        self.admin = admin
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.admin, name)
+        return partial(_noting, method, _RIGHTS[name]) if name in _RIGHTS else method
+
+
+def _noting(method: Callable[..., Any], right: str, *arguments: Any, **named: Any) -> Any:
+    try:
+        return method(*arguments, **named)
+    except AuthorizationError as error:
+        error.add_note(right.format(_resources(*arguments)))
+        raise
+
+
+def _resources(asked: object = (), *_more: object) -> str:
+    """Return the names of what a call asked about: topics of partitions, groups, ids."""
+    items = asked if isinstance(asked, Iterable) and not isinstance(asked, str | tuple) else [asked]
+    names = sorted({str(getattr(one, "topic", getattr(one, "name", one))) for one in items})
+    return ", ".join(names)
+
+
 @contextmanager
 def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
     """Open kafka-python's admin client and the network client below it.
@@ -46,6 +90,7 @@ def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
     # errors.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     require_reachable(address.bootstrap)
+    require_admitted(address)
     opened: list[Any] = []
 
     def keep(**config: object) -> Any:
@@ -56,6 +101,7 @@ def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
         try:
             admin = KafkaAdminClient(
                 **client_configs.kafka_python_config(address),
+                **_token_provider(address),
                 kafka_client=keep,
                 proxy_url="direct://",
             )
@@ -66,11 +112,16 @@ def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
                 each.close()
             raise
         try:
-            yield admin, opened[0]
+            yield Admin(admin), opened[0]
         finally:
             admin.close()
     except KafkaError as error:
         raise cluster_error(address, error) from error
+
+
+def _token_provider(address: Address) -> dict[str, TokenProvider]:
+    tokens = facts_of(address.client).tokens
+    return {} if tokens is None else {"sasl_oauth_token_provider": TokenProvider(tokens)}
 
 
 def require_reachable(bootstrap: str) -> None:
@@ -107,10 +158,13 @@ def cluster_error(address: Address, error: KafkaError) -> ClusterError:
     """Describe what happened, where, and what to do."""
     name = type(error).__name__
     details = f": {error.args[0]}" if error.args else ""
-    if isinstance(error, SaslAuthenticationFailedError | AuthorizationError):
+    if isinstance(error, AuthorizationError):
+        rights = getattr(error, "__notes__", [])
+        return address.not_allowed(rights[0] if rights else f"a right ({name})")
+    if isinstance(error, SaslAuthenticationFailedError):
         return ClusterError(
             f"Kafka at {address} refused this client ({name}). "
-            "Check the user and its rights in the client properties."
+            "Check the user in the client properties."
         )
     if error.retriable:
         return ClusterError(

@@ -32,7 +32,7 @@ from kafka.protocol.metadata import MetadataRequest
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError, TopicError
+from topicproof.backend.errors import ClusterError
 from topicproof.backend.kafka.log.batches import (
     ROW,
     Headers,
@@ -228,10 +228,7 @@ class Connection:
         answer = ask_until(ask, known, NEW_TOPIC_PATIENCE_S, RETRY_PAUSE_S)
         error = for_code(answer.topics[0].error_code)
         if error is TopicAuthorizationFailedError:
-            raise TopicError(
-                f"Kafka at {self.address} does not let this client see the topic {topic}. Ask for"
-                " the right to read and describe it."
-            )
+            raise self.address.not_allowed(f"Describe on topic {topic}")
         if error in (UnknownTopicOrPartitionError, InvalidTopicError):
             raise self.address.missing(topic)
         if answer.topics[0].error_code:
@@ -293,7 +290,7 @@ class Connection:
         partition_bytes: int,
     ) -> dict[int, Any]:
         """Fetch one response for each partition. Raises its error, unless the offset is out of
-        range."""
+        range; ClusterError for a missing ACL."""
         ask = FetchRequest.FetchTopic
         requests = {
             node: FetchRequest(
@@ -325,6 +322,8 @@ class Connection:
                 raise for_code(answer.error_code)(f"fetch of {topic}")
             for partition in answer.responses[0].partitions:
                 error = for_code(partition.error_code)
+                if error is TopicAuthorizationFailedError:
+                    raise self.address.not_allowed(f"Read on topic {topic}")
                 if partition.error_code and error is not OffsetOutOfRangeError:
                     raise error(f"fetch of {topic}-{partition.partition_index}")
                 found[partition.partition_index] = partition

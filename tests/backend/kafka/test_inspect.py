@@ -144,4 +144,4 @@ def test_what_the_cluster_does_not_answer_is_listed(
     view = inspect_topic(Address(bootstrap), topic)
     assert view.fates[Fate.COMMITTED] == 1
     (missing,) = view.not_heard
-    assert missing.startswith("consumer groups: ") and "refused this client" in missing
+    assert missing.startswith("consumer groups: ") and "does not allow this client" in missing

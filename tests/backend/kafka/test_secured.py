@@ -1,97 +1,185 @@
-"""A cluster that asks for TLS and a password: every client of ours reaches it with one file of
-client properties."""
+"""A cluster that asks for TLS and a login: every client of ours reaches it with one file of client
+properties, as people have it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import trustme
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from pyspark.sql import SparkSession
 
+from tests.backend.kafka.secured_broker import LIMITED, PASSWORD, USER, Secured, secured_broker
+from tests.backend.kafka.secured_ways import REFUSED, WAYS, Way
 from tests.backend.kafka.topics import ask
+from tests.runs import read_all
 from topicproof.backend.address import Address
-from topicproof.backend.errors import ClusterError
+from topicproof.backend.errors import ClusterError, UsageError
 from topicproof.backend.history.store import History
 from topicproof.backend.kafka.browse.inspect import inspect_topic
-from topicproof.backend.kafka.client_configs import java_client
+from topicproof.backend.kafka.client_configs import spark_source_options
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
+from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
+from topicproof.backend.kafka.plain import PlainProducer
+from topicproof.backend.kafka.transaction import TransactionalProducer
+from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.runs.context import make_context
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
-from topicproof.backend.services.jars import BROKER, jar_files
-from topicproof.backend.services.kafka import EmbeddedKafka
 from topicproof.backend.services.keeper import Services
-from topicproof.backend.settings import Settings, read_properties
+from topicproof.backend.settings import Settings, read_settings
+from topicproof.backend.sink.options import SinkOptions
 from topicproof.validators.finding import Outcome, Witness
 
 pytestmark = pytest.mark.services
 
-PASSWORD = 'a "quoted\\ secret'
-"""What has to be escaped in a JAAS configuration."""
+TOPIC, RECORDS = "guarded", 3
+NAMED_WITHIN_S = 6.0
+"""Each takes half a second on an idle machine. Without a cause a client gives up after 10 s."""
 
 
 @pytest.fixture(scope="module")
-def secured(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
-    """A broker whose only listener for clients is SASL_SSL; its address, and the properties that
-    open it."""
-    folder = tmp_path_factory.mktemp("secured")
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    issued = authority.issue_cert("127.0.0.1")
-    key = load_pem_private_key(issued.private_key_pem.bytes(), None)
-    # The one form of a key that Java reads from PEM (KIP-651).
-    own_key = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "broker.pem").write_bytes(own_key + issued.cert_chain_pems[0].bytes())
-    client = {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "reader",
-        "sasl.password": PASSWORD,
-        "ssl.ca.location": str(folder / "ca.pem"),
+def secured(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_broker(settings, tmp_path_factory.mktemp("secured")) as found:
+        address = found.address("open", {})
+        Cluster(address).create_topic(TOPIC, 1)
+        fill(address)
+        yield found
+
+
+@pytest.fixture
+def client(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """Reads a way's file of properties as the command line does."""
+    monkeypatch.setenv("KAFKA_USER", USER)
+
+    def read(way: Way) -> Address:
+        path = tmp_path / "client.properties"
+        path.write_text(way.text(secured.folder, secured.tokens, secured.tls_tokens))
+        return secured.address(way.listener, read_settings(config=path, home=tmp_path).client)
+
+    return read
+
+
+def librdkafka(address: Address, _spark: SparkSession) -> int:
+    return len(read_all(address.bootstrap, TOPIC, client=dict(address.client)))
+
+
+def kafka_python(address: Address, _spark: SparkSession) -> int:
+    (partition,) = fetch_bounds(address, TOPIC).partitions
+    return partition.hw
+
+
+def java(address: Address, spark: SparkSession) -> int:
+    options = spark_source_options(address, "read_committed")
+    rows = spark.read.format("kafka").options(**options, subscribe=TOPIC).load()
+    return rows.count()
+
+
+@pytest.mark.parametrize(
+    "reading", [librdkafka, kafka_python, java], ids=lambda each: each.__name__
+)
+@pytest.mark.parametrize("name", WAYS)
+def test_each_client_reads_with_each_file(
+    spark: SparkSession, client: Client, name: str, reading: Callable[..., int]
+) -> None:
+    """Story: somebody's client.properties works with librdkafka, kafka-python and Spark's Java
+    client, whoever it was written for."""
+    assert reading(client(WAYS[name]), spark) == RECORDS
+
+
+@pytest.mark.parametrize("asking", [fetch_bounds, lambda at, _: Cluster(at).topics()])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_is_named_in_time(
+    client: Client, name: str, asking: Callable[[Address, str], object]
+) -> None:
+    """Story: one setting does not fit the cluster. Both clients of the command line say which, at
+    once, and never show a password."""
+    way, sentence = REFUSED[name]
+    address = client(way)
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match=sentence) as told:
+        asking(address, TOPIC)
+    assert time.monotonic() - began < NAMED_WITHIN_S
+    assert "hidden" not in str(told.value) and PASSWORD not in str(told.value)
+
+
+def test_one_address_of_several_is_enough(client: Client) -> None:
+    """Story: the first address of the list is dead. A right password gets in by the second; a wrong
+    one is named."""
+    right, wrong = client(WAYS["plain, librdkafka"]), client(REFUSED["a wrong password"][0])
+    for at in ("127.0.0.1:1,{}", "{},127.0.0.1:1"):
+        assert Cluster(Address(at.format(right.bootstrap), right.client)).topics() == [TOPIC]
+        with pytest.raises(ClusterError, match="does not know user reader with this password"):
+            Cluster(Address(at.format(wrong.bootstrap), wrong.client)).topics()
+
+
+def test_a_sink_takes_the_same_names(secured: Secured) -> None:
+    """Story: a program has one dict of `kafka.*` options for Spark's source, in Java's names. The
+    sink takes it too, and names a wrong one before it starts."""
+    way = WAYS["scram 512, java, pkcs12"]
+    text = way.text(secured.folder, secured.tokens, secured.tls_tokens)
+    path = secured.folder / "client.properties"
+    path.write_text(text)
+    options = {
+        **{f"kafka.{name}": value for name, value in read_properties(path).items()},
+        "kafka.bootstrap.servers": secured.address(way.listener, {}).bootstrap,
+        "kafka.isolation.level": "read_committed",
+        "group": "same",
+        "transactionalIdPrefix": "same",
+        "topic": "same",
     }
-    own = java_client(client)["sasl.jaas.config"].rstrip(";")
-    known = own.partition("password=")[2]
-    kafka = EmbeddedKafka(
-        folder / "kafka",
-        jar_files(settings, BROKER),
-        overrides={
-            # The one listener keeps its name, and speaks another protocol.
-            "listener.security.protocol.map": "PLAINTEXT:SASL_SSL,CONTROLLER:PLAINTEXT",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "sasl.mechanism.inter.broker.protocol": "PLAIN",
-            "listener.name.plaintext.plain.sasl.jaas.config": f"{own} user_reader={known};".replace(
-                "\\", "\\\\"
-            ),
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(folder / "broker.pem"),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(folder / "ca.pem"),
-        },
-    )
-    kafka.start()
-    yield Address(kafka.bootstrap, client)
-    kafka.stop()
+    address = SinkOptions.parse(options).address
+    Cluster(address).create_topic("same", 1)
+    with TransactionalProducer(address, "same") as producer, producer.transaction():
+        producer.produce([("same", None, b"value", ())])
+    assert len(read_all(address.bootstrap, "same", client=dict(address.client))) == 1
+    with pytest.raises(
+        UsageError, match=r"ssl\.trustore\.location: .* mean ssl\.truststore\.location"
+    ):
+        SinkOptions.parse({**options, "kafka.ssl.trustore.location": "a"})
+
+
+def test_a_missing_acl_is_named(secured: Secured) -> None:
+    """Story: a user may log in and has no other right. Each operation names the one that it
+    needs."""
+    properties = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    login = {"sasl.username": LIMITED, "sasl.password": "l"}
+    address = secured.address("sasl_plain", {**properties, **login})
+    cluster = Cluster(address)
+    for right, asking in (
+        ("Create on topic new", lambda: cluster.create_topic("new", 1)),
+        ("Read on group g and topic t", lambda: cluster.commit_offsets("g", "t", {0: 0})),
+        ("Delete on group g", lambda: cluster.delete_group("g")),
+        (f"Describe on topic {TOPIC}", lambda: fetch_bounds(address, TOPIC)),
+        ("Describe on group g", lambda: _admin(address, "list_group_offsets", {"g": None})),
+        ("Describe on transactional id t", lambda: _admin(address, "describe_transactions", ["t"])),
+        ("Describe on the cluster", lambda: _admin(address, "describe_metadata_quorum")),
+    ):
+        began = time.monotonic()
+        with pytest.raises(ClusterError, match=f"it lacks {re.escape(right)}\\."):
+            asking()
+        assert time.monotonic() - began < NAMED_WITHIN_S, right
+    with pytest.raises(
+        ClusterError, match=r"no topic guarded.*, and that this user may describe it"
+    ):
+        cluster.partitions(TOPIC)
 
 
 def test_a_run_and_its_verdict_on_a_secured_cluster(
-    settings: Settings, cluster: Services, secured: Address
+    settings: Settings, cluster: Services, client: Client
 ) -> None:
-    """Story: a cluster with TLS and passwords. Fill, Spark's source, the sink, both readings, the
-    raw log and the coordinator all get in, and the verdict holds."""
-    there = {"bootstrap": secured.bootstrap, "client": secured.client}
+    """Story: a cluster with TLS and passwords, and a file for Java with a JKS. Fill,
+    Spark's source, the sink, both readings, the raw log and the coordinator all get in, and the
+    verdict holds."""
+    address = client(WAYS["plain, java, jks"])
+    there = {"bootstrap": address.bootstrap, "client": address.client}
     given = settings.model_copy(update=there)
-    services = replace(cluster, bootstrap=secured.bootstrap, client=secured.client)
+    services = replace(cluster, bootstrap=address.bootstrap, client=address.client)
     history = History(given)
     run = create(
         given,
@@ -104,39 +192,19 @@ def test_a_run_and_its_verdict_on_a_secured_cluster(
     assert report.verdict is Outcome.HOLDS, report.why
     heard = {witness for check in report.checked for witness in check.witnesses}
     assert heard >= {Witness.READ_COMMITTED, Witness.RAW_LOG, Witness.COORDINATOR, Witness.JOURNAL}
-    assert inspect_topic(secured, run.facts.sink).to_json()["topic"] == run.facts.sink
-    assert ask(secured, open_transactions, run.facts.sink) == ()
+    assert inspect_topic(address, run.facts.sink).to_json()["topic"] == run.facts.sink
+    assert ask(address, open_transactions, run.facts.sink) == ()
 
 
-def test_without_the_password_it_is_said(secured: Address) -> None:
-    """Story: the password is wrong. One sentence says who was asked, and never the password."""
-    wrong = {**secured.client, "sasl.password": "wrong one"}
-    with pytest.raises(ClusterError) as told:
-        Cluster(Address(secured.bootstrap, wrong)).check()
-    assert secured.bootstrap in str(told.value) and "wrong one" not in str(told.value)
+def fill(address: Address) -> None:
+    producer = PlainProducer(address, idempotence=True, acks="all")
+    producer.produce([(TOPIC, None, b"value", ())] * RECORDS)
+    producer.flush()
 
 
-def test_properties_are_read_and_spelled_for_java(tmp_path: Path) -> None:
-    """Story: a file with client certificates and SCRAM, in librdkafka's names, as Spark's Kafka
-    source wants it."""
-    (tmp_path / "me.pem").write_text("CERTIFICATE")
-    (tmp_path / "me.key").write_text("KEY")
-    path = tmp_path / "client.properties"
-    path.write_text(
-        f"security.protocol=SASL_SSL\nsasl.mechanisms=SCRAM-SHA-512\nsasl.username=me\nsasl.password=secret\n"
-        f"ssl.ca.location=/ca.pem\nssl.certificate.location={tmp_path / 'me.pem'}\n"
-        f"ssl.key.location={tmp_path / 'me.key'}\nssl.key.password=open\nclient.id=mine\n"
-    )
-    assert java_client(read_properties(path)) == {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
-        'username="me" password="secret";',
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": "/ca.pem",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.certificate.chain": "CERTIFICATE",
-        "ssl.keystore.key": "KEY",
-        "ssl.key.password": "open",
-        "client.id": "mine",
-    }
+def _admin(address: Address, method: str, *asked: object) -> None:
+    with connect(address) as kafka:
+        getattr(kafka.admin, method)(*asked)
+
+
+Client = Callable[[Way], Address]

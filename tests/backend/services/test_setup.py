@@ -10,12 +10,13 @@ import pytest
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError, SetupError, UsageError
 from topicproof.backend.kafka.cluster import TXN_OFFSET_COMMIT, Cluster, require_transactions
+from topicproof.backend.properties.reading import read_properties
 from topicproof.backend.services import kafka as broker
 from topicproof.backend.services.dashboard import require_port
 from topicproof.backend.services.jars import BROKER, _put, jar_files
 from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import EmbeddedKafka
-from topicproof.backend.settings import read_properties, read_settings
+from topicproof.backend.settings import read_settings
 
 pytestmark = pytest.mark.services
 

@@ -1,0 +1,282 @@
+"""What client properties say, in words of no client.
+
+People write them in Kafka's Java names and in librdkafka's, also mixed. They are translated once,
+into `ClientFacts`; `spelling.py` says them again in the words of each client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.properties.jaas import PLAIN, SCRAM, TOKENS, Login, parse_login
+from topicproof.backend.properties.names import others
+from topicproof.backend.properties.reading import place_of, read_text
+from topicproof.backend.properties.stores import (
+    Identity,
+    authorities,
+    identity,
+    pem_certificates,
+    pem_key,
+    plain_key,
+)
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+OAUTHBEARER = "OAUTHBEARER"
+MODULES = {"PLAIN": PLAIN, "SCRAM-SHA-256": SCRAM, "SCRAM-SHA-512": SCRAM, OAUTHBEARER: TOKENS}
+"""The login module of each supported mechanism."""
+STORE_TYPES = ("JKS", "PKCS12", "PEM")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Where tokens come from: OAuth 2.0 client credentials (RFC 6749, section 4.4; KIP-768)."""
+
+    endpoint: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str | None = None
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    """SASL extensions (KIP-342)."""
+    ca: str | None = field(default=None, repr=False)
+    """Who may sign the endpoint's certificate, PEM; None: the system's authorities."""
+
+
+@dataclass(frozen=True)
+class ClientFacts:
+    """How to connect. Certificates and keys are PEM text. No secret is in its repr."""
+
+    protocol: str = "PLAINTEXT"
+    mechanism: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tokens: Tokens | None = None
+    ca: str | None = field(default=None, repr=False)
+    """Who may sign a broker's certificate; None: the system's authorities."""
+    identity: Identity | None = field(default=None, repr=False)
+    """The client's own certificate and key, for mutual TLS."""
+    check_host: bool = True
+    """Whether the broker's certificate must name its host (KIP-294)."""
+    others: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Settings of librdkafka that concern no security."""
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.protocol.startswith("SASL")
+
+    def with_plain_key(self) -> ClientFacts:
+        """Return the same with a key that is not encrypted. Raises UsageError for its password."""
+        if self.identity is None:
+            return self
+        own = self.identity
+        key = plain_key(own.key, own.key_password, own.place)
+        return replace(self, identity=Identity(own.chain, key))
+
+
+def facts_of(given: Mapping[str, str]) -> ClientFacts:
+    """Translate client properties. Files that they name are read now.
+
+    Raises UsageError, one sentence with the line, for what is unknown, contradictory, unreadable,
+    or not possible with each of the three clients.
+    """
+    rest = others(given)
+    said = _Given(given)
+    protocol = said.value("security.protocol") or "PLAINTEXT"
+    if protocol.upper() not in PROTOCOLS:
+        raise said.error("security.protocol", f"it must be one of {', '.join(PROTOCOLS)}")
+    found = ClientFacts(protocol.upper(), others=rest)
+    if found.has_sasl:
+        found = _with_login(found, said)
+    if found.has_tls:
+        found = replace(found, ca=_ca(said), identity=_identity(said), check_host=_check_host(said))
+    return found
+
+
+class _Given:
+    """The properties, and what to say about them."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.given = given
+
+    def value(self, *names: str) -> str | None:
+        """Return the value of one of the names; None if each is absent or empty. Raises UsageError
+        if two of them disagree."""
+        there = {name: self.given[name] for name in names if self.given.get(name, "").strip()}
+        if len(set(there.values())) > 1:
+            first, second = list(there)[:2]
+            raise self.error(second, f"{first} says something else. Keep one of them")
+        return next(iter(there.values()), None)
+
+    def one_of(self, *names: str) -> str | None:
+        """Return which of the names is given. Raises UsageError if several are."""
+        there = [name for name in names if self.given.get(name, "").strip()]
+        if len(there) > 1:
+            raise self.error(there[1], f"{there[0]} already gives it. Keep one of them")
+        return there[0] if there else None
+
+    def error(self, name: str, why: str) -> UsageError:
+        return UsageError(f"{self.place(name)}: {why}.")
+
+    def place(self, name: str) -> str:
+        return place_of(self.given, name)
+
+
+def _with_login(found: ClientFacts, given: _Given) -> ClientFacts:
+    names = ("sasl.mechanism", "sasl.mechanisms")
+    mechanism = (given.value(*names) or "").upper()
+    if mechanism not in MODULES:
+        name = names[1] if names[1] in given.given else names[0]
+        what = mechanism or "GSSAPI (Kerberos), which is meant without this property,"
+        raise given.error(name, f"{what} is not supported. Supported are {', '.join(MODULES)}")
+    text = given.value("sasl.jaas.config")
+    login = parse_login(text, given.place("sasl.jaas.config")) if text else None
+    if login is not None and login.module != MODULES[mechanism]:
+        raise given.error(
+            "sasl.jaas.config", f"{mechanism} needs the login module {MODULES[mechanism]}"
+        )
+    if mechanism == OAUTHBEARER:
+        return replace(found, mechanism=mechanism, tokens=_tokens(given, login))
+    if login is not None and login.options.get("tokenauth", "").lower() == "true":
+        raise given.error("sasl.jaas.config", "delegation tokens (tokenauth) are not supported")
+    username = _from_login(given, login, "username", "sasl.username")
+    password = _from_login(given, login, "password", "sasl.password")
+    return replace(found, mechanism=mechanism, username=username, password=password)
+
+
+def _from_login(given: _Given, login: Login | None, option: str, *names: str) -> str:
+    """Return what the login says, or one of the names. Raises UsageError if nothing does, or both
+    do and disagree."""
+    own = login.options.get(option) if login is not None else None
+    other = given.value(*names)
+    if own is not None and other is not None and own != other:
+        raise given.error(names[0], "sasl.jaas.config says something else. Keep one of them")
+    if own is None and other is None:
+        raise given.error(names[0], f"it is missing, and sasl.jaas.config has no {option}")
+    return own if own is not None else other or ""
+
+
+def _tokens(given: _Given, login: Login | None) -> Tokens:
+    options = login.options if login is not None else {}
+    unsecured = [name for name in options if name.startswith("unsecured")]
+    if unsecured:
+        raise given.error("sasl.jaas.config", "unsigned tokens are not supported")
+    endpoint = given.value("sasl.oauthbearer.token.endpoint.url")
+    if urlsplit(endpoint or "").scheme not in ("http", "https"):
+        raise given.error("sasl.oauthbearer.token.endpoint.url", "it must be an http(s) address")
+    prefix = "sasl.oauthbearer"
+    extensions = given.value(f"{prefix}.extensions")
+    listed = dict(one.split("=", 1) for one in (extensions or "").split(",") if "=" in one)
+    own = {
+        n.removeprefix("extension_"): v for n, v in options.items() if n.startswith("extension_")
+    }
+    return Tokens(
+        endpoint or "",
+        _from_login(
+            given,
+            login,
+            "clientId",
+            f"{prefix}.client.id",
+            f"{prefix}.client.credentials.client.id",
+        ),
+        _from_login(
+            given,
+            login,
+            "clientSecret",
+            f"{prefix}.client.secret",
+            f"{prefix}.client.credentials.client.secret",
+        ),
+        given.value(f"{prefix}.scope") or options.get("scope"),
+        {**listed, **own},
+        _token_ca(given, _Given(options)),
+    )
+
+
+def _token_ca(given: _Given, login: _Given) -> str | None:
+    """Return who may sign the token endpoint's certificate: librdkafka has properties for it, Java
+    options of the login."""
+    own = _ca(login)
+    other = _pem_of(given, "https.ca.location", "https.ca.pem")
+    if own is not None and other is not None:
+        raise given.error("sasl.jaas.config", "https.ca.* already gives its trust store")
+    return own if own is not None else other
+
+
+def _check_host(given: _Given) -> bool:
+    name = "ssl.endpoint.identification.algorithm"
+    how = given.given.get(name, "https").strip().lower()
+    if how not in ("https", "", "none"):
+        raise given.error(name, "it must be https, or empty for no check of the host name")
+    return how == "https"
+
+
+def _ca(given: _Given) -> str | None:
+    stores = ("ssl.truststore.location", "ssl.truststore.certificates")
+    name = given.one_of("ssl.ca.location", "ssl.ca.pem", *stores)
+    if name in stores:
+        _require_type(given, "ssl.truststore.type")
+    if name != stores[0]:
+        return _pem_of(given, "ssl.ca.location", "ssl.ca.pem", stores[1])
+    password = given.value("ssl.truststore.password")
+    return authorities(given.value(name) or "", password, given.place(name))
+
+
+def _pem_of(given: _Given, location: str, *inline: str) -> str | None:
+    name = given.one_of(location, *inline)
+    value = given.value(name) if name else None
+    if name is None or value is None or value == "probe":
+        return None  # The word of librdkafka for the system's authorities.
+    if name == location:
+        return authorities(value, None, given.place(name))
+    return pem_certificates(value, given.place(name))
+
+
+def _identity(given: _Given) -> Identity | None:
+    store, chain, key = (
+        given.one_of("ssl.keystore.location"),
+        given.one_of(
+            "ssl.certificate.location",
+            "ssl.certificate.pem",
+            "ssl.keystore.certificate.chain",
+            "ssl.keystore.location",
+        ),
+        given.one_of(
+            "ssl.key.location", "ssl.key.pem", "ssl.keystore.key", "ssl.keystore.location"
+        ),
+    )
+    password = given.value("ssl.key.password")
+    place = given.place("ssl.key.password" if password else store or key or chain or "")
+    if store is not None:
+        _require_type(given, "ssl.keystore.type")
+        opened = given.value("ssl.keystore.password")
+        found = identity(given.value(store) or "", opened, password, given.place(store))
+        return replace(found, place=place)
+    if chain is None and key is None:
+        return None
+    if chain is None:
+        raise given.error(key or "", "a key needs its certificate too (ssl.certificate.location)")
+    certificates = _text(given, chain, "ssl.certificate.location")
+    own_key = _text(given, key, "ssl.key.location") if key else certificates
+    return Identity(
+        pem_certificates(certificates, given.place(chain), given.value(chain) or ""),
+        pem_key(own_key, given.place(key or chain)),
+        password,
+        place,
+    )
+
+
+def _text(given: _Given, name: str, location: str) -> str:
+    value = given.value(name) or ""
+    return read_text(Path(value), given.place(name)) if name == location else value
+
+
+def _require_type(given: _Given, name: str) -> None:
+    kind = given.value(name)
+    if kind is not None and kind.upper() not in STORE_TYPES:
+        raise given.error(name, f"it must be one of {', '.join(STORE_TYPES)}")

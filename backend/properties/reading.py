@@ -1,0 +1,172 @@
+"""Reads a file of client properties, with Kafka's references to other places.
+
+The file has the format of `java.util.Properties`: `name=value`, `name: value` or `name value`, a
+backslash at the end of a line continues it, and a backslash escapes. One rule is stricter: a
+backslash in front of a character that needs none is an error. Java drops it, librdkafka's own tools
+keep it, and either way a password would silently be another.
+
+References have the syntax of Kafka's configuration providers: `${env:NAME}` (KIP-887),
+`${file:/path:key}` (KIP-297) and `${directory:/path:file}` (KIP-632). The providers of these three
+names are always there; `config.providers` may give them further names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from topicproof.backend.errors import UsageError
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPED = frozenset("\\=:#! ")
+_REFERENCE = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+"""Kafka's own pattern (ConfigTransformer.DEFAULT_PATTERN)."""
+_PROVIDERS = {
+    "env": "EnvVarConfigProvider",
+    "file": "FileConfigProvider",
+    "directory": "DirectoryConfigProvider",
+}
+
+
+class Properties(dict[str, str]):
+    """Values by name; `places` has the file and line of each name. Never printed: it holds
+    secrets."""
+
+    def __init__(self, values: Mapping[str, str], places: Mapping[str, str]) -> None:
+        super().__init__(values)
+        self.places = dict(places)
+
+    def __repr__(self) -> str:
+        return f"Properties({', '.join(self)})"
+
+
+def place_of(given: Mapping[str, str], name: str) -> str:
+    """Return where the property is: its file and line, if they are known, and its name."""
+    places = given.places if isinstance(given, Properties) else {}
+    return f"{places[name]}, {name}" if name in places else f"Client property {name}"
+
+
+def read_properties(path: Path) -> Properties:
+    """Read the file and resolve its references.
+
+    Raises UsageError naming the line. No message contains a value.
+    """
+    raw = _raw(path)
+    providers = _providers(raw)
+    values = {
+        name: _resolved(value, providers, place_of(raw, name))
+        for name, value in raw.items()
+        if not name.startswith("config.providers")
+    }
+    return Properties(values, raw.places)
+
+
+def read_text(path: Path, place: str) -> str:
+    """Return the text of a file that a property names. Raises UsageError."""
+    try:
+        return path.expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{place}: {path} cannot be read ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{place}: {path} is no text file.") from error
+
+
+def _raw(path: Path, wanted_by: str = "The client properties") -> Properties:
+    values: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for number, line in _logical_lines(read_text(path, wanted_by)):
+        place = f"{path}, line {number}"
+        name, value = _split(line)
+        if value is None:
+            raise UsageError(f"{place}: expected name=value.")
+        name = _unescaped(name, place)
+        values[name] = _unescaped(value, place)
+        places[name] = place
+    return Properties(values, places)
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each line with the number of its first physical line; comments are left out."""
+    begun: str | None = None
+    first = 0
+    for number, physical in enumerate(text.splitlines(), start=1):
+        line = physical.lstrip()
+        if begun is None:
+            if not line or line.startswith(("#", "!")):
+                continue
+            first = number
+        line = (begun or "") + line
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            begun = line[:-1]
+        else:
+            begun = None
+            # Java keeps spaces at the end. No setting of Kafka's wants them.
+            yield first, line.rstrip()
+    if begun:
+        yield first, begun.rstrip()
+
+
+def _split(line: str) -> tuple[str, str | None]:
+    """Split at the first separator that is not escaped."""
+    found = re.match(r"((?:[^\\=:\s]|\\.)*)(\s*[=:]\s*|\s+)(.*)$", line, re.DOTALL)
+    return (found.group(1), found.group(3)) if found else (line, None)
+
+
+def _unescaped(text: str, place: str) -> str:
+    def one(found: re.Match[str]) -> str:
+        what = found.group(1)
+        if what.startswith("u") and len(what) == 5:
+            return chr(int(what[1:], 16))
+        if what in _ESCAPES or what in _ESCAPED:
+            return _ESCAPES.get(what, what)
+        raise UsageError(f"{place}: a single backslash has no meaning there. Write two for one.")
+
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.|$)", one, text, flags=re.DOTALL)
+
+
+def _providers(raw: Properties) -> dict[str, str]:
+    """Return the class of each provider, by the name that references use."""
+    known = dict(_PROVIDERS)
+    for alias in filter(None, map(str.strip, raw.get("config.providers", "").split(","))):
+        name = f"config.providers.{alias}.class"
+        of_class = raw.get(name, "").rpartition(".")[2] or known.get(alias, "")
+        if of_class not in _PROVIDERS.values():
+            raise UsageError(
+                f"{place_of(raw, name if name in raw else 'config.providers')}: this provider is"
+                f" not supported. Supported are {', '.join(_PROVIDERS.values())}."
+            )
+        known[alias] = of_class
+    limits = [n for n in raw if n.startswith("config.providers.") and ".param." in n]
+    if limits:
+        raise UsageError(
+            f"{place_of(raw, limits[0])}: limits of a provider are not supported and would not be"
+            " kept. Remove the line."
+        )
+    return known
+
+
+def _resolved(value: str, providers: Mapping[str, str], place: str) -> str:
+    def one(found: re.Match[str]) -> str:
+        alias, path, key = found.groups()
+        of_class = providers.get(alias)
+        if of_class is None:
+            raise UsageError(
+                f"{place}: there is no provider {alias}. Known: {', '.join(providers)}."
+            )
+        if of_class == _PROVIDERS["env"]:
+            if key not in os.environ:
+                raise UsageError(f"{place}: the environment variable {key} is not set.")
+            return os.environ[key]
+        if not path:
+            raise UsageError(f"{place}: the reference must be ${{{alias}:/path:{key or 'key'}}}.")
+        if of_class == _PROVIDERS["directory"]:
+            return read_text(Path(path) / key, place)
+        there = _raw(Path(path), place)
+        if key not in there:
+            raise UsageError(f"{place}: {path} has no {key}.")
+        return there[key]
+
+    return _REFERENCE.sub(one, value)

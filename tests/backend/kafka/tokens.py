@@ -1,0 +1,103 @@
+"""A token endpoint of the tests: gives out signed tokens for client credentials (RFC 6749, section
+4.4) and shows the key that verifies them (RFC 7517)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+
+CLIENT_ID, CLIENT_SECRET, SCOPE = "topicproof", "se/cr=et +ü", "kafka"
+LIFETIME_S = 600
+ODD: dict[str, tuple[int, object]] = {"/empty": (200, {}), "/failing": (500, {})}
+"""Answers without a token, by path; /short gives tokens that have expired."""
+_KEY = rsa.generate_private_key(65537, 2048)
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _number(value: int) -> str:
+    return _text(value.to_bytes((value.bit_length() + 7) // 8, "big"))
+
+
+def signed(subject: str, scope: str) -> str:
+    """Return a token of `LIFETIME_S` for the subject."""
+    now = int(time.time())
+    claims = {
+        "jti": uuid.uuid4().hex,
+        "sub": subject,
+        "scope": scope,
+        "iat": now,
+        "exp": now + LIFETIME_S,
+    }
+    parts = ({"alg": "RS256", "kid": "tests"}, claims)
+    body = ".".join(_text(json.dumps(part).encode()) for part in parts)
+    return f"{body}.{_text(_KEY.sign(body.encode(), padding.PKCS1v15(), SHA256()))}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        numbers = _KEY.public_key().public_numbers()
+        key = {"kty": "RSA", "kid": "tests", "alg": "RS256", "use": "sig"}
+        self._answer(200, {"keys": [{**key, "n": _number(numbers.n), "e": _number(numbers.e)}]})
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        scheme, _, told = self.headers.get("Authorization", "").partition(" ")
+        user, _, secret = base64.b64decode(told).decode().partition(":")
+        if (scheme, user, secret) != ("Basic", CLIENT_ID, CLIENT_SECRET):
+            self._answer(401, {"error": "invalid_client", "error_description": f"not {secret}"})
+            return
+        if form.get("grant_type") != ["client_credentials"]:
+            self._answer(400, {"error": "unsupported_grant_type"})
+            return
+        if self.path in ODD:
+            self._answer(*ODD[self.path])
+            return
+        token = signed(user, form.get("scope", [""])[0])
+        lifetime = 0 if self.path == "/short" else LIFETIME_S
+        self._answer(200, {"access_token": token, "token_type": "Bearer", "expires_in": lifetime})
+
+    def _answer(self, status: int, told: object) -> None:
+        body = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def token_endpoint(own: Path | None = None) -> Iterator[str]:
+    """Serve on loopback, with TLS by the key and certificate in a file of one's own; yields the URL
+    without a path."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    if own is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(own)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        scheme = "http" if own is None else "https"
+        yield f"{scheme}://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,139 @@
+"""A file of client properties is read as Java reads it, and a line that cannot be read is named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topicproof.backend.errors import UsageError
+from topicproof.backend.properties.jaas import PLAIN, login_line, parse_login
+from topicproof.backend.properties.reading import read_properties
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "client.properties"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_format_is_that_of_java(tmp_path: Path) -> None:
+    """Story: a file has comments, three separators, continued lines and escapes."""
+    path = _file(
+        tmp_path,
+        "# ours\n! too\n\n a = 1 \nb: 2\nc 3\n  d=one \\\n    two\ne=x=y:z\nf\\=g=\\u00fc\\\\\n"
+        "h=a\\tb\ni=\n",
+    )
+    assert read_properties(path) == {
+        "a": "1",
+        "b": "2",
+        "c": "3",
+        "d": "one two",
+        "e": "x=y:z",
+        "f=g": "ü\\",
+        "h": "a\tb",
+        "i": "",
+    }
+
+
+def test_values_may_be_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: passwords are in a variable, in a file of properties, and in a folder of secrets, as
+    Kafka's configuration providers have them, once under a name of the user's."""
+    (tmp_path / "secrets.properties").write_text("key=of the store\n")
+    (tmp_path / "password").write_text("of a folder")
+    monkeypatch.setenv("KAFKA_PASSWORD", "of a variable")
+    path = _file(
+        tmp_path,
+        "config.providers=mine\n"
+        "config.providers.mine.class=org.apache.kafka.common.config.provider.FileConfigProvider\n"
+        "a=${env:KAFKA_PASSWORD}\n"
+        f"b=<${{file:{tmp_path}/secrets.properties:key}}>\n"
+        f"c=${{directory:{tmp_path}:password}}\n"
+        f"d=${{mine:{tmp_path}/secrets.properties:key}}\n",
+    )
+    found = read_properties(path)
+    assert found == {
+        "a": "of a variable",
+        "b": "<of the store>",
+        "c": "of a folder",
+        "d": "of the store",
+    }
+    assert "variable" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a=1\nwords\n", "line 2: expected name=value."),
+        ("a=hid\\den\n", "line 1: a single backslash has no meaning there. Write two for one."),
+        ("a=1\\\n2\nb=${env:NO_SUCH}\n", "line 3, b: the environment variable NO_SUCH is not set."),
+        (
+            "b=${file:/no/such:k}\n",
+            "line 1, b: /no/such cannot be read (No such file or directory).",
+        ),
+        ("b=${file:k}\n", "line 1, b: the reference must be ${file:/path:k}."),
+        ("b=${directory:/no/such:k}\n", "/no/such/k cannot be read (No such file or directory)."),
+        ("b=${vault:/p:k}\n", "b: there is no provider vault. Known: env, file, directory."),
+        (
+            "config.providers=v\nconfig.providers.v.class=a.VaultProvider\n",
+            "line 2, config.providers.v.class: this provider is not supported.",
+        ),
+        (
+            "config.providers=env\nconfig.providers.env.param.allowlist.pattern=A.*\n",
+            "limits of a provider are not supported and would not be kept.",
+        ),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(sentence)) as told:
+        read_properties(_file(tmp_path, text))
+    assert "hid" not in str(told.value)
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    with pytest.raises(UsageError, match=r"client\.properties cannot be read \(No such file"):
+        read_properties(path)
+    path.write_bytes(b"a=\xff")
+    with pytest.raises(UsageError, match=r"client\.properties is no text file"):
+        read_properties(path)
+
+
+def test_a_login_is_parsed_as_java_does() -> None:
+    """Story: quotes of both kinds, escapes, comments, words without quotes, several lines."""
+    login = parse_login(
+        "org.apache.kafka.common.security.plain.PlainLoginModule required // ours\n"
+        """ username='it"s' /* and */ password="a \\"b\\\\ c\\073" debug=true;""",
+        "here",
+    )
+    assert (login.module, dict(login.options)) == (
+        PLAIN,
+        {"username": 'it"s', "password": 'a "b\\ c;', "debug": "true"},
+    )
+    assert 'a "b' not in repr(login)
+
+
+@given(st.dictionaries(st.sampled_from(["username", "password", "x"]), st.text(), min_size=1))
+def test_any_text_survives_in_a_login(options: dict[str, str]) -> None:
+    """Story: a password holds anything: what is written for Java says the same when it is read."""
+    told = {name: value.replace("\r", "") for name, value in options.items()}
+    assert parse_login(login_line(PLAIN, told), "here").options == told
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a.PlainLoginModule username=x;", "expected a login module, `required`"),
+        ('a.PlainLoginModule required username="hid"', "a semicolon must end it"),
+        ("a.P required username=x; a.Q required;", "only one login module may stand"),
+        ('a.P required username="hid" password="a"b";', "character"),
+        ('a.P required username="hid" password;', 'expected name="value" after 1 options'),
+    ],
+)
+def test_a_login_that_cannot_be_parsed_is_named(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(sentence)) as told:
+        parse_login(text, "client.properties, line 3, sasl.jaas.config")
+    assert "hid" not in str(told.value) and "line 3" in str(told.value)
