@@ -33,6 +33,9 @@ page = st.navigation(
     ],
     position="top",
 )
+# Tabs and bookmarks tell pages, topics and runs apart.
+shown = st.query_params.get("topic") or st.query_params.get("run")
+st.set_page_config(page_title=" · ".join(filter(None, (shown, page.title, "Topicproof"))))
 if st.context.theme.type == "dark":
     # Streamlit writes white text on the primary colour. In the dark theme that colour must be light
     # enough to be readable as text itself.

@@ -10,12 +10,13 @@ from streamlit.delta_generator import DeltaGenerator
 
 from topicproof.app import session, wording
 from topicproof.app.snapshot import Snapshot
-from topicproof.app.url_state import read_topic
 from topicproof.backend.history.store import Run
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 
 POLL_S = 2.0
+KEPT = ("view", "level")
+"""What stays of a page's address when another topic is chosen."""
 Body = Callable[[Services, Snapshot, bool], None]
 
 
@@ -38,10 +39,19 @@ def page(settings: Settings, title: str, body: Body, follow: bool = True) -> Non
         st.stop()
     sinks = {run.facts.sink: run for run in reversed(runs) if run.kind == "run" and run.facts.sink}
     newest = next((name for name in reversed(sinks) if name in names), names[0])
-    topic, notices = read_topic(st.query_params, names, newest)
-    choose(topic, names, sinks, topic_slot, button_slot)
-    for notice in notices:
-        st.warning(notice, icon=":material/info:")
+    # A link of the navigation names no topic: stay with the one that was shown.
+    last = st.session_state.get("last_topic")
+    wanted = st.query_params.get("topic", last if last in names else newest)
+    choose(wanted if wanted in names else None, names, sinks, topic_slot, button_slot)
+    if wanted not in names:
+        st.error(
+            f"This cluster has no topic {wording.plain(wanted)}. It may have been deleted, or be on"
+            " another cluster. Choose another topic above.",
+            title="No such topic",
+            icon=":material/search_off:",
+        )
+        st.stop()
+    topic = st.session_state["last_topic"] = wanted
     run = sinks.get(topic)
     word = None if run is None else wording.run_word(run)
     if run is not None and word is not None:
@@ -78,7 +88,7 @@ def empty(seen: Snapshot) -> bool:
 
 
 def choose(
-    topic: str,
+    topic: str | None,
     names: Sequence[str],
     sinks: dict[str, Run],
     left: DeltaGenerator,
@@ -97,13 +107,15 @@ def choose(
         )
 
     def chosen() -> None:
-        st.query_params.from_dict({"topic": st.session_state["topic_chosen"]})
+        kept = {name: st.query_params[name] for name in KEPT if name in st.query_params}
+        st.query_params.from_dict({"topic": st.session_state["topic_chosen"], **kept})
 
     left.selectbox(
         "Topic: sinks of runs first, the newest first, then every other topic of the cluster",
         ordered,
         label_visibility="collapsed",
         key="topic_chosen",
+        placeholder="Choose a topic",
         format_func=name,
         on_change=chosen,
     )
@@ -112,6 +124,7 @@ def choose(
         icon=":material/refresh:",
         width="stretch",
         key="refresh",
+        disabled=topic is None,
         on_click=session.look_again,
         args=(topic,),
         help=(

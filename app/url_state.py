@@ -59,18 +59,6 @@ class CompareState:
         return max(0, self.offset - LEAD)
 
 
-def read_topic(
-    params: Mapping[str, str], topics: Sequence[str], default: str
-) -> tuple[str, list[str]]:
-    """Reads the topic of the URL; also returns notices about it."""
-    wanted = params.get("topic")
-    if wanted is None or wanted in topics:
-        return wanted or default, []
-    return default, [
-        f"There is no topic {plain(wanted)} in this cluster. Showing {plain(default)}."
-    ]
-
-
 def read_compare(
     params: Mapping[str, str], bounds: Bounds, worth: tuple[int, int] | None
 ) -> tuple[CompareState, list[str]]:

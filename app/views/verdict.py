@@ -35,13 +35,14 @@ def page() -> None:
     try:
         run = session.run_of_url(settings) or next((one for one in runs if one.verdict), runs[0])
     except TopicproofError as error:
+        with slot:
+            choose(None, runs)
         st.error(
-            wording.plain(str(error)),
+            f"{wording.plain(str(error))} Choose another one above.",
             title="That run is not in the history",
             icon=":material/error:",
         )
-        run = next((one for one in runs if one.verdict), runs[0])
-        st.markdown(f"This is the newest one instead: {wording.plain(run.id)}.")
+        st.stop()
     with slot:
         choose(run, runs)
     stage = choose_stage(run)
@@ -77,9 +78,9 @@ def page() -> None:
         signing.signing(settings, run)
 
 
-def choose(run: Run, runs: Sequence[Run]) -> None:
-    st.session_state["verdict_run"] = run.id
-    by_id = {one.id: one for one in [*runs, run]}
+def choose(run: Run | None, runs: Sequence[Run]) -> None:
+    st.session_state["verdict_run"] = None if run is None else run.id
+    by_id = {one.id: one for one in [*runs, *([] if run is None else [run])]}
 
     def name(one: str) -> str:
         found = by_id[one]
@@ -93,6 +94,7 @@ def choose(run: Run, runs: Sequence[Run]) -> None:
         "Run or check",
         list(by_id),
         key="verdict_run",
+        placeholder="Choose a run or a check",
         format_func=name,
         on_change=chosen,
         label_visibility="collapsed",

@@ -172,6 +172,25 @@ def test_every_view_of_a_run(
     assert len(app.dataframe) or view == "groups"
 
 
+def test_a_topic_stays_from_page_to_page(
+    open_page: OpenPage, at_home: Settings, finished: Finished
+) -> None:
+    """Story: somebody looks at a source, and goes on to another page by the navigation, which names
+    no topic. It shows the same topic. Another topic is chosen there: the view stays."""
+    assert at_home.home
+    app = open_page("topics", topic=finished.source, view="partitions")
+    assert app.selectbox(key="topic_chosen").value == finished.source
+    app.query_params.clear()
+    app.switch_page("views/transactions.py").run()
+    assert not app.exception and app.selectbox(key="topic_chosen").value == finished.source
+    app.query_params.clear()
+    app.switch_page("views/topics.py")
+    app.query_params["view"] = "partitions"
+    app.run()
+    app.selectbox(key="topic_chosen").set_value(finished.sink).run()
+    assert (app.query_params["topic"], app.query_params["view"]) == (finished.sink, "partitions")
+
+
 def test_a_stuck_group_is_named(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
@@ -292,7 +311,7 @@ def test_nothing_and_nonsense_are_said(
     ):
         assert part in notices
     app = open_page("topics", topic="no-such-topic", offset="99999999999")
-    assert not app.exception and "There is no topic no-such-topic" in texts(app)
+    assert not app.exception and "no topic no-such-topic" in texts(app)
 
 
 @pytest.mark.usefixtures("empty_home")

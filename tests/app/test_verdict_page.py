@@ -148,12 +148,13 @@ def test_a_run_of_several_stages_shows_each(
 
 
 def test_a_missing_run_is_said(open_page: OpenPage, at_home: Settings, finished: Finished) -> None:
-    """Story: the address names a run that was cleaned. The newest verdict is shown, and said to be
-    another one's."""
+    """Story: the address names a run that was cleaned. No other verdict is shown under its
+    address."""
     assert at_home.home and finished.run
     app = open_page("verdict", run="gone-1")
     assert not app.exception
-    assert "There is no run gone-1" in texts(app) and "This is the newest one instead" in texts(app)
+    assert "There is no run gone-1" in texts(app) and "Choose another one above" in texts(app)
+    assert not app.metric and finished.run.id in "".join(app.selectbox[0].options)
 
 
 @pytest.mark.usefixtures("empty_home")
