@@ -102,10 +102,11 @@ class Report:
         """The share of its inputs that a run reached before it was stopped or failed, from 0 to
         1.
 
-        None if it reached them all, and for a check: topics that move always have inputs that are
-        not due.
+        None if it reached them all, and for topics that were watched because they may move: they
+        always have inputs that are not due.
         """
-        if self.run is None or not self.not_processed:
+        watched = any(one.kind == "movement" and one.records for one in self.checked)
+        if watched or not self.not_processed:
             return None
         return self.source_records / (self.source_records + self.not_processed)
 

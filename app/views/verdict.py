@@ -64,6 +64,7 @@ def page() -> None:
             wording.plain(run.why or ""),
             title=f"The verdict of the run as a whole is {run.verdict}",
         )
+    subject(run, report)
     outcome(run, report)
     witnesses(run, report)
     aside = report.aside
@@ -168,6 +169,23 @@ def without(run: Run) -> None:
         )
 
 
+def subject(run: Run, report: Report) -> None:
+    """Shows what was judged: source, sink, identity, contract and cluster, in one line."""
+    said = [f"**{wording.plain(report.source.topic)}** → **{wording.plain(report.sink.topic)}**"]
+    if run.plan.get("identity"):
+        said.append(f"records matched by {wording.plain(str(run.plan['identity']))}")
+    if run.kind == "check":
+        contract = run.plan.get("contract")
+        said.append(
+            f"contract {wording.plain(str(contract))}" if contract else "no contract, by options"
+        )
+    elif run.plan.get("lineage") == "off":
+        said.append("records matched by key")
+    if report.origin is not None and report.origin.cluster:
+        said.append(f"cluster {wording.plain(report.origin.cluster)}")
+    st.markdown(" · ".join(said))
+
+
 def outcome(run: Run, report: Report) -> None:
     """Shows the verdict in one sentence: colour, icon and word."""
     show = {Outcome.HOLDS: st.success, Outcome.VIOLATED: st.error, Outcome.UNKNOWN: st.warning}[
@@ -230,7 +248,12 @@ def outcome(run: Run, report: Report) -> None:
     if report.not_processed:
         st.warning(
             f"{wording.count(report.not_processed, 'input')} beyond the judged range were not"
-            " processed: the run was stopped before it reached them.",
+            " processed: "
+            + (
+                "their outputs were not due yet, because the topics moved."
+                if report.covered_share is None
+                else "the run ended before it reached them."
+            ),
             icon=":material/pause_circle:",
         )
 

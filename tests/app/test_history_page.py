@@ -76,7 +76,9 @@ PART = replace(
     why="6,000 of 6,000 inputs committed exactly once, in order; 14,000 inputs not processed.",
     source_records=6_000,
     not_processed=14_000,
-    run="squares-a",
+)
+MOVING = replace(
+    PART, checked=(*PART.checked, Check("movement", 2, "partitions", (Witness.RAW_LOG,)))
 )
 
 
@@ -167,6 +169,15 @@ def test_a_run_that_ended_early_holds_for_a_part_only(
         "accepted HOLDS: covers 30% of the input: 14,000 inputs were not processed. the rest is"
         " next week's"
     )
+
+
+def test_a_check_of_topics_that_move_holds_in_full(open_page: OpenPage, stored: Stored) -> None:
+    """Story: topics move while they are checked, so some inputs are not due yet. That is no part of
+    a verdict."""
+    assert MOVING.covered_share is None and PART.covered_share == 0.3
+    app = open_page("verdict", run=stored.add(MOVING).id)
+    assert not app.exception and app.success and "their outputs were not due yet" in texts(app)
+    assert "numbers → squares" in texts(app).replace("*", "")
 
 
 def test_two_reports_side_by_side(open_page: OpenPage, stored: Stored) -> None:
