@@ -87,9 +87,9 @@ def _retrieve(definition: Path, folder: Path, configurations: Sequence[str]) -> 
             lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
             tail = "\n".join(lines[-15:])
             raise SetupError(
-                f"The jars of {definition.name} could not be fetched. Check that this machine reaches the"
-                " Maven registry (a proxy is set with JAVA_TOOL_OPTIONS), then run the command"
-                f" again. Ivy said:\n{tail}"
+                f"The jars of {definition.name} could not be fetched. Check that this machine"
+                " reaches the Maven registry (a proxy is set with JAVA_TOOL_OPTIONS), then run the"
+                f" command again. Ivy said:\n{tail}"
             )
         for configuration in configurations:
             _put(Path(fetched) / configuration, folder / configuration)

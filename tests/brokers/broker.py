@@ -12,7 +12,6 @@ from pathlib import Path
 
 from topicproof.backend.errors import SetupError, TopicproofError
 from topicproof.backend.services.jars import BROKER, fetch
-from topicproof.backend.services.java import java
 from topicproof.backend.services.kafka import EmbeddedBroker, EmbeddedKafka
 from topicproof.backend.services.processes import await_start, end_process, free_ports, listens
 from topicproof.backend.settings import BROKER_START_TIMEOUT_S, Settings, read_settings
