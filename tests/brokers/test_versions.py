@@ -1,4 +1,4 @@
-"""The oldest and the newest broker: everything works there, or one sentence says what is lacking."""
+"""The oldest and the newest broker: all works there, or one sentence says what is lacking."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Broker:
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
             code = call(*command.split(), "--bootstrap", self.bootstrap, "--json")
         if code != 0:
-            raise ClusterError(f"{err.getvalue().strip().splitlines()[-1]} (exit code {code})")
+            raise ClusterError(err.getvalue().strip().removeprefix("ClusterError: "))
         return json.loads(out.getvalue())
 
 
@@ -85,7 +85,8 @@ def inspect(broker: Broker) -> str:
         bounds = kafka.bounds(sink)
         ranges = fate_ranges(kafka.scan(sink, bounds), bounds)
     assert len(latest(broker.address, bounds, ranges, READ_COMMITTED, 10)) == 10
-    return "; ".join(view["not_heard"]) or OK
+    assert view["producers"]
+    return " ".join(view["not_heard"]) or OK
 
 
 def transactions(broker: Broker) -> str:
