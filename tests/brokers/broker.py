@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,15 +44,22 @@ admin.enableServer=false
 """
 
 
-def broker_jars(settings: Settings, version: str) -> list[Path]:
-    """Return the jars of one broker version. Missing ones are fetched. Raises SetupError."""
+def broker_jars(
+    settings: Settings, version: str, say: Callable[[str], None] = lambda _text: None
+) -> list[Path]:
+    """Return the jars of one broker version. Missing ones are fetched; `say` receives progress.
+    Raises SetupError."""
     logger = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4")
     if release(version) < (4, 0):
         logger = ("org.slf4j", "slf4j-reload4j", "1.7.36")
     folder = settings.jars / f"kafka-{version}"
     folder.mkdir(parents=True, exist_ok=True)
-    definition = folder / "ivy.xml"
-    definition.write_text(_IVY.format(version, *logger))
+    if not (folder / BROKER).exists():
+        say(f"fetching the jars of Kafka {version}")
+    definition, wanted = folder / "ivy.xml", _IVY.format(version, *logger)
+    # Another process may be reading it.
+    if not definition.exists() or definition.read_text() != wanted:
+        definition.write_text(wanted)
     fetch(definition, folder, [BROKER])
     return sorted((folder / BROKER).glob("*.jar"))
 
@@ -140,6 +148,6 @@ class Kafka2(Kafka3):
 if __name__ == "__main__":
     try:
         for tested in TESTED:
-            broker_jars(read_settings(), tested)
+            broker_jars(read_settings(), tested, say=print)
     except TopicproofError as error:
         sys.exit(str(error))

@@ -11,10 +11,14 @@ from socketserver import StreamRequestHandler, TCPServer
 from threading import Thread
 
 import pytest
+from kafka.admin._transactions import TransactionState
+from kafka.errors import for_code
 
 from tests.test_cli import call
 from topicproof.backend.address import Address
-from topicproof.backend.kafka.log.client import require_reachable
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.log.client import cluster_error
+from topicproof.backend.kafka.log.rawlog import Connection
 
 WITHIN_S = 6.0
 """Twice the promise: other programs use this machine too."""
@@ -95,7 +99,10 @@ def test_what_is_no_broker_is_named(
     )
 
 
-def test_one_broker_among_others_is_enough(bootstrap: str) -> None:
-    """Story: the first of two addresses is no broker any more. The second one is asked."""
-    with nothing() as port:
-        require_reachable(Address(f"127.0.0.1:{port},{bootstrap}"))
+def test_a_word_or_error_code_of_a_newer_broker_is_named() -> None:
+    """Story: the brokers are newer than this client. A state or an error code that it does not know
+    is in the sentence."""
+    address = Address("new:9092")
+    with pytest.raises(ClusterError, match="newer than this client: 'Paused' is not a valid"):
+        Connection(address, None, None).with_retries(lambda: TransactionState("Paused"))
+    assert "Error 999" in str(cluster_error(address, for_code(999)("offsets")))
