@@ -32,6 +32,7 @@ _API_VERSIONS = struct.pack(">ihh4sh", 10, 18, 0, _CORRELATION_ID, -1)
 client id."""
 _ANSWER_BYTES = 8
 """The size of an answer, then its correlation id."""
+_TLS_ALERT = b"\x15\x03"
 _QUESTIONS = ((_API_VERSIONS, 2.0), (b"\r\n\r\n", 1.0))
 """What is sent to an address, and how many seconds its answer may take. Servers that speak in lines
 of text answer only the second."""
@@ -135,7 +136,7 @@ def _not_kafka(connection: socket.socket) -> str:
             break
     else:
         return "it accepts connections, but answers nothing"
-    if not answer:
+    if not answer or answer.startswith(_TLS_ALERT):
         return "it closes the connection; a TLS listener needs security.protocol=SSL or SASL_SSL"
     if answer.endswith(_CORRELATION_ID):
         return ""

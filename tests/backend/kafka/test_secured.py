@@ -116,6 +116,12 @@ def test_without_the_password_it_is_said(secured: Address) -> None:
     assert secured.bootstrap in str(told.value) and "wrong one" not in str(told.value)
 
 
+def test_without_tls_it_is_said(secured: Address) -> None:
+    """Story: the client properties were forgotten. One sentence names the setting."""
+    with pytest.raises(ClusterError, match=r"TLS listener needs security\.protocol"):
+        Cluster(Address(secured.bootstrap)).check()
+
+
 def test_properties_are_read_and_spelled_for_java(tmp_path: Path) -> None:
     """Story: a file with client certificates and SCRAM, in librdkafka's names, as Spark's Kafka
     source wants it."""
