@@ -231,12 +231,12 @@ def test_one_dead_address_among_several_does_no_harm(bootstrap: str, new_topic: 
 
 
 def test_what_listens_but_is_no_broker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Something else listens at the address and says nothing. It is given up on in time."""
+    """Something else listens at the address and says nothing in TLS. It is given up on in time."""
     monkeypatch.setattr(client_configs, "REQUEST_TIMEOUT_MS", 500)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ClusterError, match=f"Kafka at {address} did not answer in time"):
-            fetch_bounds(Address(address), "squares")
+            fetch_bounds(Address(address, {"security.protocol": "SSL"}), "squares")
     gc.collect()
 
 
