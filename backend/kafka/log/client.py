@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from topicproof.backend.errors import ClusterError, UsageError
 from topicproof.backend.kafka import client_configs
 
 CONNECT_TIMEOUT_S = 3.0
+MUTE = "it accepts connections, but answers nothing"
 _CORRELATION_ID = b"ours"
 _API_VERSIONS = struct.pack(">ihh4sh", 10, 18, 0, _CORRELATION_ID, -1)
 """Every broker answers ApiVersions in version 0, before any authentication. This request has no
@@ -96,10 +98,10 @@ def require_reachable(address: Address) -> None:
     """Ask the addresses in turn until one answers as a Kafka broker.
 
     Raises ClusterError naming the reason for each address, after at most 3 s each; UsageError for a
-    malformed one. A TLS listener only has to accept a connection.
+    malformed one. A TLS listener only has to answer a handshake.
 
     kafka-python itself retries a dead address until its timeout, reports only that timeout, and
-    leaves sockets open.
+    leaves sockets open. For the answer to a handshake it waits forever.
     """
     try:
         places = [get_ip_port_afi(each) for each in address.bootstrap.split(",")]
@@ -112,7 +114,7 @@ def require_reachable(address: Address) -> None:
     for host, port, _family in places:
         try:
             with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connection:
-                reason = "" if tls else _not_kafka(connection)
+                reason = _not_tls(connection, host) if tls else _not_kafka(connection)
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         if not reason:
@@ -122,6 +124,19 @@ def require_reachable(address: Address) -> None:
         f"No Kafka broker can be reached ({'; '.join(refused)}). Check the address and that the"
         " broker runs."
     )
+
+
+def _not_tls(connection: socket.socket, host: str) -> str:
+    """Return what is wrong if the other side does not answer a handshake; otherwise empty."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        # A refusal is an answer too: the listener may ask for a certificate.
+        with suppress(ssl.SSLError), context.wrap_socket(connection, server_hostname=host):
+            return ""
+    except TimeoutError:
+        return MUTE
+    return ""
 
 
 def _not_kafka(connection: socket.socket) -> str:
@@ -135,7 +150,7 @@ def _not_kafka(connection: socket.socket) -> str:
             answer = stream.read(_ANSWER_BYTES)
             break
     else:
-        return "it accepts connections, but answers nothing"
+        return MUTE
     if not answer or answer.startswith(_TLS_ALERT):
         return "it closes the connection; a TLS listener needs security.protocol=SSL or SASL_SSL"
     if answer.endswith(_CORRELATION_ID):
