@@ -105,7 +105,7 @@ def kafka(found: Settings) -> Services:
     """Returns the running Kafka; starts the embedded one if necessary. Raises ClusterError,
     SetupError."""
     held = _held(str(found.home), found.bootstrap, found.brokers, found)
-    require_reachable(held.services.bootstrap)
+    require_reachable(held.services.address)
     return held.services
 
 
@@ -113,7 +113,7 @@ def _answers(held: Held) -> bool:
     """Whether Kafka still answers. An embedded Kafka that does not was stopped from outside; its
     keeper starts it again on the next request."""
     try:
-        require_reachable(held.services.bootstrap)
+        require_reachable(held.services.address)
     except TopicproofError:
         return False
     return True

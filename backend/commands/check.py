@@ -8,7 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, Out, settings_of
+from topicproof.backend.commands.options import (
+    Bootstrap,
+    Brokers,
+    Config,
+    Json,
+    Out,
+    kafka_settings,
+)
 from topicproof.backend.commands.outcome import conclude_check
 from topicproof.backend.commands.runs import given
 from topicproof.backend.commands.terminal import say
@@ -82,9 +89,9 @@ def check(
             " out."
         )
     terms, fields = _terms(contract, {name: str(value) for name, value in options.items()})
-    settings = settings_of(bootstrap, config, brokers)
     if folder is not None:
         require_room(folder)
+    settings = kafka_settings(bootstrap, config, brokers)
     history = History(settings)
     attachments: dict[str, Any] = {}
     if contract is not None:

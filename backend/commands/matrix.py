@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, settings_of
+from topicproof.backend.commands.options import Bootstrap, Brokers, Config, Json, kafka_settings
 from topicproof.backend.commands.show import plain
 from topicproof.backend.commands.show_matrix import heat_map, line, markdown, summary
 from topicproof.backend.commands.terminal import emit, err, out, say, stopping, write_file
@@ -60,7 +60,7 @@ def matrix(
     matrix that was stopped. Broker faults need three embedded brokers: `--brokers 3 --only
     fault=broker`. Example: `topicproof matrix --only fault=crash --markdown matrix.md`
     """
-    settings = settings_of(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers)
     wanted = cells(only or (), small, settings.brokers if settings.bootstrap is None else 1)
     done = kept(settings, wanted) if resume else []
     there = {(one.guarantee, one.fault) for one in done}

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
 from topicproof.backend.evidence.manifest import Payloads
 from topicproof.backend.faults.kinds import KINDS
+from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.runs.scenarios import SCENARIOS
 from topicproof.backend.settings import Settings, read_settings
 
@@ -107,6 +109,17 @@ SourceOption = Annotated[
     list[str] | None,
     typer.Option(help="A further option for Spark's Kafka source.", metavar="NAME=VALUE"),
 ]
+
+
+def kafka_settings(
+    bootstrap: str | None = None, config: Path | None = None, brokers: int | None = None
+) -> Settings:
+    """Return the settings of a command that needs Kafka. Raises ClusterError before anything is
+    started if a given Kafka cannot be reached, and what `settings_of` raises."""
+    settings = settings_of(bootstrap, config, brokers)
+    if settings.bootstrap is not None:
+        require_reachable(Address(settings.bootstrap, settings.client))
+    return settings
 
 
 def settings_of(

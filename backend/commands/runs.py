@@ -35,6 +35,7 @@ from topicproof.backend.commands.options import (
     Seed,
     SourceOption,
     UntilStopped,
+    kafka_settings,
     settings_of,
 )
 from topicproof.backend.commands.outcome import conclude_run, print_stages, run_json
@@ -149,7 +150,7 @@ def run(
         reader=reader or None,
     )
     fields |= _topics(fields, source, source_option, sink, url)
-    _launch(settings_of(bootstrap, config, brokers), make_plan(fields), json_)
+    _launch(kafka_settings(bootstrap, config, brokers), make_plan(fields), json_)
 
 
 def process(
@@ -187,7 +188,7 @@ def process(
         until_stopped=until_stopped or None,
     )
     fields |= _topics(fields, source, source_option, sink)
-    _launch(settings_of(bootstrap, config, brokers), make_plan(fields), json_)
+    _launch(kafka_settings(bootstrap, config, brokers), make_plan(fields), json_)
 
 
 def stop(run_id: RunId, json_: Json = None) -> None:

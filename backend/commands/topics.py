@@ -16,7 +16,7 @@ from topicproof.backend.commands.options import (
     Rate,
     Records,
     UntilStopped,
-    settings_of,
+    kafka_settings,
 )
 from topicproof.backend.commands.show_topic import print_topic, print_transactions
 from topicproof.backend.commands.terminal import emit, out, say, stopping
@@ -48,7 +48,7 @@ def fill(
 
     Example: `topicproof fill --topic numbers --records 100000 --partitions 4`
     """
-    settings = settings_of(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers)
     with stopping() as stop, services(settings, spark=False, say=say) as found:
         cluster = Cluster(found.address)
         cluster.create_topic(topic, partitions or 3, exists_ok=True)
@@ -83,7 +83,7 @@ def floor(
 
     Example: `topicproof floor --group loud-run --topic quiet --bootstrap broker:9092`
     """
-    settings = settings_of(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers)
     with services(settings, spark=False, say=say) as found:
         offsets = commit_floor(Cluster(found.address), group, topic, latest)
     emit(json_, {"group": group, "topic": topic, "offsets": offsets})
@@ -108,7 +108,7 @@ def inspect(
 
     Example: `topicproof inspect squares --bootstrap localhost:9092`
     """
-    settings = settings_of(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers)
     with services(settings, spark=False, say=say) as found:
         view = inspect_topic(found.address, topic, check_crc)
     emit(json_, view.to_json())
@@ -124,7 +124,7 @@ def transactions(
 
     Example: `topicproof transactions --bootstrap broker:9092`
     """
-    settings = settings_of(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers)
     with services(settings, spark=False, say=say) as found:
         view = cluster_transactions(found.address)
     emit(json_, view.to_json())
@@ -172,7 +172,7 @@ def abort(
 
     Example: `topicproof abort invoices 0 12345 --bootstrap broker:9092`
     """
-    settings = settings_of(bootstrap, config, brokers)
+    settings = kafka_settings(bootstrap, config, brokers)
     with services(settings, spark=False, say=say) as found:
         plan = plan_abort(
             *(found.address, topic, partition, offset, producer_id, open_too, two_phase_too)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from topicproof.backend.commands.options import Bootstrap, Config, Json, RunId, settings_of
+from topicproof.backend.commands.options import Bootstrap, Config, Json, RunId, kafka_settings
 from topicproof.backend.commands.runs import where_it_ran
 from topicproof.backend.commands.terminal import emit, out, say
 from topicproof.backend.errors import UsageError
@@ -26,7 +26,7 @@ def totals(
 
     Example: `topicproof totals totals-k3f9a2`
     """
-    settings = settings_of(bootstrap, config)
+    settings = kafka_settings(bootstrap, config)
     found = History(settings).get(run_id)
     if found.plan.get("scenario") != "totals":
         raise UsageError(f"{run_id} is not a run of the scenario totals, so it has no totals.")

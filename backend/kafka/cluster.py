@@ -77,8 +77,7 @@ class Cluster:
         from topicproof.backend.kafka.log import rawlog  # late: the sink needs no kafka-python
 
         with rawlog.connect(self.address) as kafka:
-            spoken = {int(key): versions for key, versions in kafka.admin.api_versions().items()}
-        require_transactions(self.address, spoken)
+            require_transactions(self.address, kafka.api_versions)
 
     def topics(self) -> list[str]:
         """Return the names of all topics except Kafka's own, sorted."""

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,17 +31,25 @@ def ensure_jars(settings: Settings) -> None:
 
     Raises SetupError with Ivy's last lines if it fails.
     """
-    definition = ROOT / "ivy.xml"
+    fetch(ROOT / "ivy.xml", settings.jars, CONFIGURATIONS)
+
+
+def fetch(definition: Path, folder: Path, configurations: Sequence[str]) -> None:
+    """Fetch the jars of an Ivy file into one subfolder for each configuration, unless they are
+    there. Several processes may call this at once.
+
+    Raises SetupError with Ivy's last lines if it fails.
+    """
     digest = hashlib.sha256(definition.read_bytes()).hexdigest()
-    stamp = settings.jars / ".complete"
+    stamp = folder / ".complete"
     if _says(stamp, digest):
         return
-    settings.jars.mkdir(parents=True, exist_ok=True)
-    with (settings.jars / ".lock").open("w") as lock:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if _says(stamp, digest):
             return
-        _retrieve(definition, settings.jars)
+        _retrieve(definition, folder, configurations)
         stamp.write_text(digest)
 
 
@@ -54,7 +63,7 @@ def _says(stamp: Path, digest: str) -> bool:
     return stamp.exists() and stamp.read_text() == digest
 
 
-def _retrieve(definition: Path, folder: Path) -> None:
+def _retrieve(definition: Path, folder: Path, configurations: Sequence[str]) -> None:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SetupError("PySpark is not installed. Run: pip install -r requirements.txt")
@@ -69,7 +78,7 @@ def _retrieve(definition: Path, folder: Path) -> None:
             "-cache",
             str(Path(fetched) / ".ivy"),
         ]
-        command += ["-confs", *CONFIGURATIONS, "-types", "jar", "bundle"]
+        command += ["-confs", *configurations, "-types", "jar", "bundle"]
         command += ["-retrieve", str(Path(fetched) / "[conf]" / "[artifact]-[revision].[ext]")]
         answer = subprocess.run(
             command, capture_output=True, text=True, check=False, env=os.environ
@@ -78,11 +87,11 @@ def _retrieve(definition: Path, folder: Path) -> None:
             lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
             tail = "\n".join(lines[-15:])
             raise SetupError(
-                "The jars of ivy.xml could not be fetched. Check that this machine reaches the"
-                " Maven registry (a proxy is set with JAVA_TOOL_OPTIONS), then run the command"
-                f" again. Ivy said:\n{tail}"
+                f"The jars of {definition.name} could not be fetched. Check that this machine"
+                " reaches the Maven registry (a proxy is set with JAVA_TOOL_OPTIONS), then run the"
+                f" command again. Ivy said:\n{tail}"
             )
-        for configuration in CONFIGURATIONS:
+        for configuration in configurations:
             _put(Path(fetched) / configuration, folder / configuration)
 
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from kafka.admin import ConfigResource
 from kafka.errors import KafkaError
+from kafka.protocol.metadata import MetadataRequest
 
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.cluster import INTERNAL_TOPICS
-from topicproof.backend.kafka.log.rawlog import Connection, connect
+from topicproof.backend.kafka.log.rawlog import METADATA_VERSION_MIN, Connection, connect
 
 VERDICT_SETTINGS = (
     "cleanup.policy",
@@ -85,26 +86,27 @@ class Setting:
 
 def describe_cluster(address: Address) -> ClusterView:
     """Raises ClusterError."""
+    # The admin client cannot read DescribeCluster of brokers before Kafka 3.7 (version 0).
+    request = MetadataRequest(topics=None, min_version=METADATA_VERSION_MIN)
     with connect(address) as kafka:
-        told = kafka.with_retries(kafka.admin.describe_cluster)
-        topics = kafka.with_retries(kafka.admin.describe_topics)
+        told = kafka.with_retries(lambda: kafka.send({None: request})[None])
         controller = _controller(kafka)
     return ClusterView(
-        cluster=told["cluster_id"],
+        cluster=told.cluster_id,
         brokers=tuple(
-            Broker(each["broker_id"], each["host"], each["port"], each["rack"])
-            for each in sorted(told["brokers"], key=lambda each: each["broker_id"])
+            Broker(each.node_id, each.host, each.port, each.rack)
+            for each in sorted(told.brokers, key=lambda each: each.node_id)
         ),
         controller=controller,
         topics=tuple(
             TopicShape(
-                each["name"],
-                len(each["partitions"]),
-                min((len(p["replica_nodes"]) for p in each["partitions"]), default=0),
-                sum(len(p["isr_nodes"]) < len(p["replica_nodes"]) for p in each["partitions"]),
+                each.name,
+                len(each.partitions),
+                min((len(p.replica_nodes) for p in each.partitions), default=0),
+                sum(len(p.isr_nodes) < len(p.replica_nodes) for p in each.partitions),
             )
-            for each in sorted(topics, key=lambda each: each["name"])
-            if each["name"] not in INTERNAL_TOPICS
+            for each in sorted(told.topics, key=lambda each: each.name)
+            if each.name not in INTERNAL_TOPICS
         ),
     )
 

@@ -174,7 +174,9 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
             return None
 
         opened = hear("open transactions", lambda: open_transactions(kafka, topic, bounds, ranges))
-        writers = hear("producers", lambda: topic_producers(kafka, topic))
+        writers = hear("transactional ids", lambda: topic_producers(kafka, topic))
+        if writers is None:
+            writers = hear("producers", lambda: topic_producers(kafka, topic, named=False))
         if writers is None:
             writers = pd.DataFrame(columns=list(PRODUCER_COLUMNS))
         lags = hear(

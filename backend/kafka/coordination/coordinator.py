@@ -106,15 +106,15 @@ def open_json(each: OpenTransaction) -> dict[str, Any]:
     return asdict(each) | {"overdue": each.overdue, "stuck": each.stuck, "why": each.why}
 
 
-def topic_producers(kafka: Connection, topic: str) -> pd.DataFrame:
+def topic_producers(kafka: Connection, topic: str, named: bool = True) -> pd.DataFrame:
     """Return one row (`PRODUCER_COLUMNS`) per partition and producer that its leader remembers.
 
     `open_from` is the first offset of its open transaction, else null. `transactional_id` and
-    `state` come from the coordinator, null for a producer that is only idempotent. Raises the same
-    errors as `open_transactions`.
+    `state` come from the coordinator, null for a producer that is only idempotent. Unless `named`,
+    they are null and no coordinator is asked. Raises the same errors as `open_transactions`.
     """
     found = _on_partitions(kafka, topic)
-    listed = kafka.with_retries(kafka.admin.list_transactions) if found else {}
+    listed = kafka.with_retries(kafka.admin.list_transactions) if found and named else {}
     known = {each.producer_id: each for of_broker in listed.values() for each in of_broker}
     rows = []
     for each in found:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
+import ssl
+import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka.cluster import get_ip_port_afi
-from kafka.errors import AuthorizationError, KafkaError, SaslAuthenticationFailedError
+from kafka.errors import (
+    AuthorizationError,
+    IncompatibleBrokerVersion,
+    KafkaError,
+    SaslAuthenticationFailedError,
+)
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 
@@ -34,6 +42,19 @@ _RIGHTS = {
 }
 """The ACL that each call needs (Kafka's documentation, "Operations and resources on protocols";
 KIP-664)."""
+
+CONNECT_TIMEOUT_S = 3.0
+MUTE = "it accepts connections, but answers nothing"
+_CORRELATION_ID = b"ours"
+_API_VERSIONS = struct.pack(">ihh4sh", 10, 18, 0, _CORRELATION_ID, -1)
+"""Every broker answers ApiVersions in version 0, before any authentication. This request has no
+client id."""
+_ANSWER_BYTES = 8
+"""The size of an answer, then its correlation id."""
+_TLS_ALERT = b"\x15\x03"
+_QUESTIONS = ((_API_VERSIONS, 2.0), (b"\r\n\r\n", 1.0))
+"""What is sent to an address, and how many seconds its answer may take. Servers that speak in lines
+of text answer only the second."""
 
 
 class DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
@@ -89,7 +110,7 @@ def open_client(address: Address) -> Iterator[tuple[Any, Any]]:
     # The library logs received bytes and every failed attempt. Real failures reach the caller as
     # errors.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    require_reachable(address.bootstrap)
+    require_reachable(address)
     require_admitted(address)
     opened: list[Any] = []
 
@@ -124,40 +145,82 @@ def _token_provider(address: Address) -> dict[str, TokenProvider]:
     return {} if tokens is None else {"sasl_oauth_token_provider": TokenProvider(tokens)}
 
 
-def require_reachable(bootstrap: str) -> None:
-    """Open and close a connection to one of the addresses.
+def require_reachable(address: Address) -> None:
+    """Ask the addresses in turn until one answers as a Kafka broker.
 
-    Raises ClusterError naming the reason for each address, UsageError for a malformed one.
+    Raises ClusterError naming the reason for each address, after at most 3 s each; UsageError for a
+    malformed one. A TLS listener only has to answer a handshake.
 
     kafka-python itself retries a dead address until its timeout, reports only that timeout, and
-    leaves sockets open.
+    leaves sockets open. For the answer to a handshake it waits forever.
     """
     try:
-        addresses = [get_ip_port_afi(address) for address in bootstrap.split(",")]
+        places = [get_ip_port_afi(each) for each in address.bootstrap.split(",")]
     except ValueError as error:
         raise UsageError(
-            f"The address of Kafka, {bootstrap}, must be host:port, or several with commas."
+            f"The address of Kafka, {address}, must be host:port, or several with commas."
         ) from error
+    tls = "SSL" in address.client.get("security.protocol", "").upper().split("_")
     refused = []
-    for host, port, _family in addresses:
+    for host, port, _family in places:
         try:
-            with socket.create_connection(
-                (host, port), client_configs.REQUEST_TIMEOUT_MS / 1000 / len(addresses)
-            ):
-                return
+            with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connection:
+                reason = _not_tls(connection, host) if tls else _not_kafka(connection)
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            refused.append(f"{host}:{port}: {reason}")
+        if not reason:
+            return
+        refused.append(f"{host}:{port}: {reason}")
     raise ClusterError(
         f"No Kafka broker can be reached ({'; '.join(refused)}). Check the address and that the"
         " broker runs."
     )
 
 
+def _not_tls(connection: socket.socket, host: str) -> str:
+    """Return what is wrong if the other side does not answer a handshake; otherwise empty."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        # A refusal is an answer too: the listener may ask for a certificate.
+        with suppress(ssl.SSLError), context.wrap_socket(connection, server_hostname=host):
+            return ""
+    except TimeoutError:
+        return MUTE
+    return ""
+
+
+def _not_kafka(connection: socket.socket) -> str:
+    """Return what is wrong with the other side's answers; empty for a Kafka broker. Raises
+    OSError."""
+    answer = b""
+    for question, patience_s in _QUESTIONS:
+        connection.settimeout(patience_s)
+        connection.sendall(question)
+        with suppress(TimeoutError), connection.makefile("rb") as stream:
+            answer = stream.read(_ANSWER_BYTES)
+            break
+    else:
+        return MUTE
+    if not answer or answer.startswith(_TLS_ALERT):
+        return "it closes the connection; a TLS listener needs security.protocol=SSL or SASL_SSL"
+    if answer.endswith(_CORRELATION_ID):
+        return ""
+    return f"it is no Kafka broker; its answer begins {answer.decode(errors='replace')!r}"
+
+
 def cluster_error(address: Address, error: KafkaError) -> ClusterError:
     """Describe what happened, where, and what to do."""
     name = type(error).__name__
     details = f": {error.args[0]}" if error.args else ""
+    if isinstance(error, IncompatibleBrokerVersion):
+        # Only the text names the request.
+        request = re.search(r"'(\w+?)(Request)?'", str(error))
+        asked = request.group(1) if request else str(error)
+        return ClusterError(
+            f"The brokers at {address} do not offer {asked} as it is needed here; Apache Kafka 3.0"
+            " and later do."
+        )
     if isinstance(error, AuthorizationError):
         rights = getattr(error, "__notes__", [])
         return address.not_allowed(rights[0] if rights else f"a right ({name})")

@@ -122,6 +122,13 @@ class Connection:
     """kafka-python's admin client."""
     net: Any
 
+    @property
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """The versions (lowest, highest) that the brokers offer of each request, by API key."""
+        # The admin client's own method raises ValueError for a key that is newer than the library.
+        spoken: dict[int, tuple[int, int]] = self.net._manager.broker_version_data.api_versions
+        return spoken
+
     def bounds(self, topic: str) -> Bounds:
         """See `fetch_bounds`."""
 
@@ -250,7 +257,10 @@ class Connection:
         return answers
 
     def with_retries(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask again while a leader moves or a coordinator loads."""
+        """Ask again while a leader moves or a coordinator loads.
+
+        Raises ClusterError if an answer has a word that is newer than the library, such as a state.
+        """
         retrying = Retrying(
             retry=retry_if_exception(_passing),
             stop=stop_after_delay(FAILOVER_TIMEOUT_S),
@@ -258,7 +268,12 @@ class Connection:
             after=lambda _state: self._look_again(),
             reraise=True,
         )
-        return retrying(ask)
+        try:
+            return retrying(ask)
+        except ValueError as error:
+            raise ClusterError(
+                f"Kafka at {self.address} is newer than this client: {error}."
+            ) from error
 
     def _look_again(self) -> None:
         """Let the library refresh its list of brokers: a leader may be newer than this client."""

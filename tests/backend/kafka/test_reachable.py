@@ -1,0 +1,108 @@
+"""An address that is no Kafka broker: one sentence says what is there, within 3 s."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+from socketserver import StreamRequestHandler, TCPServer
+from threading import Thread
+
+import pytest
+from kafka.admin._transactions import TransactionState
+from kafka.errors import for_code
+
+from tests.test_cli import call
+from topicproof.backend.address import Address
+from topicproof.backend.errors import ClusterError
+from topicproof.backend.kafka.log.client import cluster_error
+from topicproof.backend.kafka.log.rawlog import Connection
+
+WITHIN_S = 6.0
+"""Twice the promise: other programs use this machine too."""
+
+
+class Redis(StreamRequestHandler):
+    """Answers each line of text as Redis answers an unknown command."""
+
+    def handle(self) -> None:
+        for _line in self.rfile:
+            self.wfile.write(b"-ERR unknown command\r\n")
+
+
+class Https(StreamRequestHandler):
+    """Closes the connection, as a TLS listener does that is not spoken to in TLS."""
+
+
+@contextmanager
+def serving(server: TCPServer) -> Iterator[int]:
+    with server:
+        Thread(target=server.serve_forever, args=(0.01,)).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@contextmanager
+def listening() -> Iterator[int]:
+    """A port that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@contextmanager
+def nothing() -> Iterator[int]:
+    with listening() as port:
+        pass
+    yield port
+
+
+@pytest.mark.parametrize(
+    ("there", "says"),
+    [
+        (nothing, "Connection refused"),
+        (listening, "it accepts connections, but answers nothing"),
+        (
+            lambda: serving(HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler)),
+            "it is no Kafka broker; its answer begins '<!DOCTYP'",
+        ),
+        (
+            lambda: serving(TCPServer(("127.0.0.1", 0), Redis)),
+            "it is no Kafka broker; its answer begins '-ERR unk'",
+        ),
+        (
+            lambda: serving(TCPServer(("127.0.0.1", 0), Https)),
+            "it closes the connection; a TLS listener needs security.protocol=SSL or SASL_SSL",
+        ),
+    ],
+    ids=["nothing", "mute", "http", "redis", "https"],
+)
+@pytest.mark.parametrize("command", ["inspect squares", "fill", "check", "run"])
+def test_what_is_no_broker_is_named(
+    there: Callable[[], AbstractContextManager[int]],
+    says: str,
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Story: somebody mistypes the port. One sentence names what listens there, before Spark is
+    started."""
+    with there() as port:
+        began = time.monotonic()
+        assert call(*command.split(), "--bootstrap", f"127.0.0.1:{port}") == 3
+        assert time.monotonic() - began < WITHIN_S
+    told = " ".join(capsys.readouterr().err.split())
+    # The HTTP server logs the request there too.
+    assert told.endswith(
+        f"ClusterError: No Kafka broker can be reached (127.0.0.1:{port}: {says})."
+        " Check the address and that the broker runs."
+    )
+
+
+def test_a_word_or_error_code_of_a_newer_broker_is_named() -> None:
+    """Story: the brokers are newer than this client. A state or an error code that it does not know
+    is in the sentence."""
+    address = Address("new:9092")
+    with pytest.raises(ClusterError, match="newer than this client: 'Paused' is not a valid"):
+        Connection(address, None, None).with_retries(lambda: TransactionState("Paused"))
+    assert "Error 999" in str(cluster_error(address, for_code(999)("offsets")))
