@@ -160,7 +160,7 @@ def require_reachable(address: Address) -> None:
         raise UsageError(
             f"The address of Kafka, {address}, must be host:port, or several with commas."
         ) from error
-    tls = "SSL" in address.client.get("security.protocol", "").upper().split("_")
+    tls = facts_of(address.client).has_tls
     refused = []
     for host, port, _family in places:
         try:
