@@ -236,6 +236,9 @@ REFUSED = {
     "an expired certificate": (Way("expired", (SSL, CA)), "certificate of .* has expired"),
     "another host": (Way("elsewhere", (SSL, CA)), r"certificate of .* is not for the name 127"),
     "no client certificate": (Way("mtls", (SSL, CA)), "asks for a client certificate"),
-    "no TLS": (Way("mtls", ()), r"speaks TLS, and this client does not\. .*protocol=SSL"),
+    "no TLS": (
+        Way("mtls", ()),
+        r"(speaks TLS, and this client does not|TLS listener needs) ?.*protocol=SSL",
+    ),
     "TLS at a port without": (Way("open", (SSL, CA)), "does not speak TLS on this port"),
 }
