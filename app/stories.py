@@ -120,12 +120,12 @@ STORIES: tuple[Story, ...] = (
         (
             Part(
                 "exactly once, with a foreign open transaction",
-                {**_SMALL, "faults": ("open@transaction=2,seconds=20",)},
+                {**_SMALL, "faults": ("open@transaction=2,end=release",)},
             ),
         ),
         "A foreign producer leaves a transaction open in the sink. The last stable offset (LSO)"
         " cannot pass it: whatever is committed behind it is withheld from every read_committed"
-        " consumer. The bar shows how much.",
+        " consumer. The bar shows how much. It stays so until you end the transaction.",
         "The open transaction was ended, the LSO moved on, and all that was withheld was"
         " delivered, in order. The foreign records are aborted; Transactions shows who wrote them"
         " and how long they blocked consumers.",

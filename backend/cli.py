@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "transactions": topics.transactions,
     "abort": topics.abort,
     "stop": runs.stop,
+    "release": runs.release,
     "resume": runs.resume,
     "runs": runs.list_runs,
     "show": runs.show,

@@ -8,7 +8,9 @@ import streamlit as st
 from topicproof.app import live, session, stories, wording
 from topicproof.app.stories import STORIES, Story
 from topicproof.backend.errors import TopicproofError
+from topicproof.backend.faults.kinds import RELEASE
 from topicproof.backend.history.store import Run
+from topicproof.backend.runs.context import release
 from topicproof.backend.runs.launch import start_run
 from topicproof.backend.runs.plan import make_plan
 
@@ -74,6 +76,7 @@ def scene(title: str, run: Run) -> None:
         live.bar(run)
         tally(run)
         live.sink(run, at_once=True)
+        ending(run)
     else:
         live.conclusion(run)
         tally(run)
@@ -85,6 +88,23 @@ def scene(title: str, run: Run) -> None:
                 query_params=dict(way.params),
             )
     st.caption(f"{wording.plain(run.id)} · {wording.plain(wording.plan_sentence(run))}")
+
+
+def ending(run: Run) -> None:
+    """Offers to end what the run's fault holds open."""
+    holds = any(f"end={RELEASE}" in fault for fault in run.plan.get("faults", ()))
+    if not (holds and run.progress.faults):
+        return
+    key = f"released {run.id}"
+    if st.button(
+        "End the transaction",
+        key=key,
+        icon=":material/lock_open:",
+        type="primary",
+        help="Its producer aborts it. Then the last stable offset moves on.",
+    ):
+        with session.said():
+            release(settings, run)
 
 
 def tally(run: Run) -> None:

@@ -47,6 +47,7 @@ from topicproof.backend.history.signoff import signoffs
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.runs.clean import clean as clean_run
 from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.context import release as release_run
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.duplicates import Cause
 from topicproof.backend.runs.execute import execute as execute_run
@@ -214,6 +215,16 @@ def stop(run_id: RunId, json_: Json = None) -> None:
             )
     emit(json_, run_json(found))
     out.print(f"{run_id} is {found.state}.")
+
+
+def release(run_id: RunId) -> None:
+    """End what a run's fault holds open: the transaction of `open@...,end=release`.
+
+    Example: `topicproof release squares-k3f9a2`
+    """
+    settings = settings_of()
+    release_run(settings, History(settings).get(run_id))
+    out.print(f"{run_id} is released.")
 
 
 def _has_moved(state: str, run: Run) -> bool:

@@ -20,7 +20,8 @@ TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 EXPIRED_WITHIN_S = 60.0
 """The coordinator looks for expired transactions every 10 s."""
 LOOK_S = 0.1
-FOREIGN_TIMEOUT_MS = 60_000
+FOREIGN_TIMEOUT_MS = 900_000
+"""The longest timeout that brokers allow by default (`transaction.max.timeout.ms`)."""
 
 
 def leave_open(

@@ -12,6 +12,9 @@ from topicproof.backend.sink.hooks import Step
 _OPEN = step_key(Step.BEGUN, Step.PRODUCING, Step.PRODUCED, Step.OFFSET_SENT)
 """Steps at which a transaction is open."""
 
+RELEASE = "release"
+"""Something stays as it is until somebody ends it."""
+
 CRASH = Kind(
     "crash",
     "The worker is killed with SIGKILL, as if by a power cut.",
@@ -98,9 +101,9 @@ BROKER = Kind(
 OPEN = Kind(
     "open",
     "A foreign producer leaves a transaction open in the sink, until it is aborted after the given"
-    " number of seconds, or expires.",
+    " number of seconds, expires, or is ended by `topicproof release`.",
     Side.RUN,
-    (TRANSACTION, Key("end", "abort", ("abort", "expiry")), Key("seconds", "5")),
+    (TRANSACTION, Key("end", "abort", ("abort", "expiry", RELEASE)), Key("seconds", "5")),
     step=Step.BEGUN,
 )
 MEMBER = Kind(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from topicproof.backend.errors import UsageError
+from topicproof.backend.faults.kinds import RELEASE
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.history.store import History, Run, State
 from topicproof.backend.kafka.cluster import Cluster
@@ -14,6 +16,18 @@ from topicproof.backend.runs.plan import RunPlan
 from topicproof.backend.runs.scenarios import Stage, Work, scenario
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
+
+RELEASED = "released"
+"""A file in a run's folder: what its faults hold open is to end."""
+
+
+def release(settings: Settings, run: Run) -> None:
+    """End what a run's faults hold open until somebody releases it (`open@...,end=release`). Raises
+    UsageError if the run holds nothing open."""
+    holds = any(f"end={RELEASE}" in fault for fault in run.plan.get("faults", ()))
+    if not (holds and run.alive and run.state is State.PROCESSING):
+        raise UsageError(f"Run {run.id} holds nothing open that could be released.")
+    (settings.runs / run.id / RELEASED).touch()
 
 
 @dataclass
@@ -52,6 +66,11 @@ class Context:
     @property
     def folder(self) -> Path:
         return self.settings.runs / self.run.id
+
+    @property
+    def released(self) -> bool:
+        """Whether somebody ended what a fault holds open until then, or stopped the run."""
+        return self.stop.is_set() or (self.folder / RELEASED).exists()
 
     def enter(self, state: State) -> None:
         self.stage = state

@@ -81,7 +81,9 @@ def _process(
         else (context.folder / "checkpoint").as_uri()
     )
     exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
-    struck = Struck(context.settings, cluster, context.names, exactly_once)
+    struck = Struck(
+        context.settings, cluster, context.names, exactly_once, lambda: context.released
+    )
     try:
         with _reading(context), Director(struck, plan.faults) as director:
             while True:

@@ -25,6 +25,7 @@ from topicproof.backend.faults.kinds import (
     MEMBER,
     NETWORK,
     OPEN,
+    RELEASE,
     RESTART,
     parse_fault,
 )
@@ -63,6 +64,8 @@ class Struck:
     cluster: Cluster
     names: Names
     transactional: bool
+    released: Callable[[], bool] = lambda: True
+    """Whether what is held open until somebody ends it may end."""
 
 
 class Director(threading.Thread):
@@ -79,6 +82,8 @@ class Director(threading.Thread):
         self.handle: Callable[[int, str], str] = lambda _node, _do: ""
         """Damages and heals embedded brokers, if a fault needs it."""
         self.heals: dict[str, Callable[[], str]] = {}
+        self.held: set[str] = set()
+        """Faults that heal when they are released."""
         self.restarts: SimpleQueue[Fault] = SimpleQueue()
         """Restarts whose worker waits."""
         self.lock = threading.Lock()
@@ -117,6 +122,8 @@ class Director(threading.Thread):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None:
+            self.held.clear()  # A pipeline that failed waits for nobody.
         self.opened.__exit__(kind, error, trace)
 
     @property
@@ -140,6 +147,8 @@ class Director(threading.Thread):
     def run(self) -> None:
         done: set[str] = set()
         while not self.ended.wait(LOOK_S):
+            if self.held and self.struck.released():
+                self._heal(self.held.pop())
             try:
                 claims = [entry for entry in self.reader.news() if isinstance(entry, FaultFired)]
             except ClusterError:
@@ -226,7 +235,11 @@ class Director(threading.Thread):
             fault.number("seconds"),
         )
         end = leave_open(cluster, sink, seconds if fault.word("end") == "expiry" else None)
-        self._later(name, seconds, end)
+        if fault.word("end") == RELEASE:
+            self.heals[name] = end
+            self.held.add(name)
+        else:
+            self._later(name, seconds, end)
         return f"a foreign transaction is open in every partition of {sink}"
 
     def _join(self, name: str, fault: Fault) -> str:
@@ -261,6 +274,8 @@ class Director(threading.Thread):
             self._heal(name)
 
     def _end(self) -> None:
+        while self.held and not self.ended.wait(LOOK_S):
+            pass  # The run goes on until they are released.
         self.ended.set()
         self.join()
 

@@ -4,13 +4,18 @@ step, and heals it."""
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.conftest import wait_until
 from tests.runs import Finished, read_all, run_to_end
 from topicproof.backend.address import Address
 from topicproof.backend.errors import UsageError
-from topicproof.backend.history.store import State
+from topicproof.backend.history.store import History, State
+from topicproof.backend.runs.context import make_context, release
+from topicproof.backend.runs.create import create
+from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
@@ -108,6 +113,39 @@ def test_a_foreign_open_transaction_withholds_records_and_nothing_else(
     assert f"and was {ended}" in said and "withheld 0" not in said
     assert (done.report.verdict, copies(cluster, done)) == (Outcome.HOLDS, (0, 0)), done.report.why
     assert done.report.fates["aborted"] == PARTITIONS
+
+
+def test_a_foreign_transaction_stays_open_until_it_is_released(
+    settings: Settings, cluster: Services
+) -> None:
+    """Story: a demo shows an open transaction. The pipeline has long processed its input, and the
+    transaction stays open until the viewer ends it. Then the run ends, exact."""
+    plan = {
+        "records": RECORDS,
+        "partitions": PARTITIONS,
+        "per_transaction": PER_TRANSACTION,
+        "faults": ["open@transaction=2,end=release"],
+    }
+    history = History(settings)
+    made = create(settings, cluster, history, make_plan(plan))
+    context = make_context(settings, cluster, history, made)
+    with pytest.raises(UsageError, match="holds nothing open"):
+        release(settings, made)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(execute, context)
+
+        def withheld() -> bool:
+            sink = context.cluster.bounds(context.names.sink)
+            processed = context.cluster.committed(context.names.group, context.names.source)
+            stuck = all(p.lso < p.hw for p in sink.partitions)
+            return stuck and sum(processed.values()) == RECORDS
+
+        wait_until(lambda: done.done() or withheld(), 120, "the end of the input")
+        assert not done.done()
+        release(settings, history.get(made.id))
+        report = done.result()
+    assert report is not None and report.verdict is Outcome.HOLDS, report
+    assert context.cluster.bounds(context.names.sink).offsets > RECORDS
 
 
 def test_a_member_of_the_group_hurts_no_transaction(settings: Settings, cluster: Services) -> None:
