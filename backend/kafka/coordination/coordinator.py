@@ -10,8 +10,7 @@ then every read_committed consumer stops there.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -194,19 +193,32 @@ def _of_coordinators(kafka: Connection, producer_ids: Collection[int]) -> dict[i
     listed = kafka.with_retries(
         lambda: kafka.admin.list_transactions(producer_id_filters=sorted(producer_ids))
     )
-    found = {}
-    for name in {each.transactional_id for of_broker in listed.values() for each in of_broker}:
-        # It may have expired since it was listed.
-        with suppress(TransactionalIdNotFoundError):
-            told = kafka.with_retries(partial(kafka.admin.describe_transactions, [name]))[name]
-            found[told.producer_id] = _Transaction(
-                name,
-                told.state.value,
-                told.transaction_start_time_ms,
-                told.transaction_timeout_ms,
-                frozenset((place.topic, place.partition) for place in told.topic_partitions),
-            )
-    return found
+    names = {each.transactional_id for of_broker in listed.values() for each in of_broker}
+    return {
+        told.producer_id: _Transaction(
+            name,
+            told.state.value,
+            told.transaction_start_time_ms,
+            told.transaction_timeout_ms,
+            frozenset((place.topic, place.partition) for place in told.topic_partitions),
+        )
+        for name, told in described(kafka, sorted(names)).items()
+    }
+
+
+def described(kafka: Connection, names: Sequence[str]) -> dict[str, Any]:
+    """Return kafka-python's descriptions of these transactional ids, without those that expired
+    since they were listed. One request asks each coordinator for all of its ids."""
+    if not names:
+        return {}
+    try:
+        return dict(kafka.with_retries(partial(kafka.admin.describe_transactions, list(names))))
+    except TransactionalIdNotFoundError:
+        if len(names) == 1:
+            return {}
+    # The error names none of them.
+    half = len(names) // 2
+    return described(kafka, names[:half]) | described(kafka, names[half:])
 
 
 def _decided(

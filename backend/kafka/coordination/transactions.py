@@ -9,17 +9,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kafka import TopicPartition
-from kafka.errors import KafkaError, TransactionalIdNotFoundError
+from kafka.errors import KafkaError
 from kafka.protocol.metadata import MetadataRequest
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import ClusterError
-from topicproof.backend.kafka.coordination.coordinator import open_json, open_transactions
+from topicproof.backend.kafka.coordination.coordinator import (
+    described,
+    open_json,
+    open_transactions,
+)
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import (
     StateEntry,
@@ -124,9 +127,16 @@ def _topics_with_open(kafka: Connection) -> set[str]:
 def _ids(kafka: Connection) -> tuple[TransactionalId, ...]:
     listed = kafka.with_retries(kafka.admin.list_transactions)
     versions = client_versions(_states(kafka))
-    described = [_described(kafka, each) for of_broker in listed.values() for each in of_broker]
+    every = [each for of_broker in listed.values() for each in of_broker]
+    # A cluster may have many thousands of ids: only those under way are asked about.
+    going = [each.transactional_id for each in every if each.state.value in UNDER_WAY]
+    told = described(kafka, going)
     found = [
-        replace(each, client_version=versions.get(each.transactional_id)) for each in described
+        replace(
+            _joined(each, told.get(each.transactional_id)),
+            client_version=versions.get(each.transactional_id),
+        )
+        for each in every
     ]
     return tuple(
         sorted(
@@ -144,23 +154,20 @@ def _states(kafka: Connection) -> tuple[StateEntry, ...]:
         return ()
 
 
-def _described(kafka: Connection, listed: Any) -> TransactionalId:
-    """Describe an id. Only ids under way are asked about: a cluster may have many thousands of
-    others."""
-    name, state = listed.transactional_id, listed.state.value
-    if state in UNDER_WAY:
-        # It may have expired since it was listed.
-        with suppress(TransactionalIdNotFoundError):
-            told = kafka.with_retries(lambda: kafka.admin.describe_transactions([name]))[name]
-            # It may have ended since it was listed.
-            if told.transaction_start_time_ms >= 0:
-                age_ms = max(0, int(time.time() * 1000) - told.transaction_start_time_ms)
-                places = tuple(
-                    sorted((place.topic, place.partition) for place in told.topic_partitions)
-                )
-                state = told.state.value
-                timeout_ms, epoch = told.transaction_timeout_ms, told.producer_epoch
-                return TransactionalId(
-                    name, state, told.producer_id, epoch, timeout_ms, age_ms, places
-                )
-    return TransactionalId(name, state, listed.producer_id, None, None, None, ())
+def _joined(listed: Any, told: Any) -> TransactionalId:
+    """Join an id of the list with its description, if it has one."""
+    name = listed.transactional_id
+    # It may have ended since it was listed.
+    if told is None or told.transaction_start_time_ms < 0:
+        return TransactionalId(name, listed.state.value, listed.producer_id, None, None, None, ())
+    age_ms = max(0, int(time.time() * 1000) - told.transaction_start_time_ms)
+    places = sorted((place.topic, place.partition) for place in told.topic_partitions)
+    return TransactionalId(
+        name,
+        told.state.value,
+        told.producer_id,
+        told.producer_epoch,
+        told.transaction_timeout_ms,
+        age_ms,
+        tuple(places),
+    )
