@@ -1,6 +1,7 @@
 """The jars of ivy.xml, fetched once with the Apache Ivy in PySpark.
 
-Run as `python -m topicproof.backend.services.jars`.
+Run as `python -m topicproof.backend.services.jars`; with the argument `registry` it fetches the
+schema registry of the tests.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,16 +25,22 @@ SPARK = "spark"
 TOOLS = "tools"
 STREAMS = "streams"
 CONFIGURATIONS = (BROKER, SPARK, TOOLS, STREAMS)
+REGISTRY = "registry"
+"""An archive instead of jars, large, and for the tests alone, so nobody else fetches it."""
 
 
-def ensure_jars(settings: Settings) -> None:
+def ensure_jars(
+    settings: Settings,
+    configurations: Sequence[str] = CONFIGURATIONS,
+    stamp_name: str = ".complete",
+) -> None:
     """Fetch missing jars of ivy.xml. Several processes may call this at once.
 
     Raises SetupError with Ivy's last lines if it fails.
     """
     definition = ROOT / "ivy.xml"
     digest = hashlib.sha256(definition.read_bytes()).hexdigest()
-    stamp = settings.jars / ".complete"
+    stamp = settings.jars / stamp_name
     if _says(stamp, digest):
         return
     settings.jars.mkdir(parents=True, exist_ok=True)
@@ -40,7 +48,7 @@ def ensure_jars(settings: Settings) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if _says(stamp, digest):
             return
-        _retrieve(definition, settings.jars)
+        _retrieve(definition, settings.jars, configurations)
         stamp.write_text(digest)
 
 
@@ -50,11 +58,19 @@ def jar_files(settings: Settings, configuration: str) -> list[Path]:
     return sorted((settings.jars / configuration).glob("*.jar"))
 
 
+def registry_archive(settings: Settings) -> Path:
+    """Return the archive of the schema registry. It is fetched if it is missing. Raises
+    SetupError."""
+    ensure_jars(settings, (REGISTRY,), ".complete-registry")
+    (archive,) = (settings.jars / REGISTRY).iterdir()
+    return archive
+
+
 def _says(stamp: Path, digest: str) -> bool:
     return stamp.exists() and stamp.read_text() == digest
 
 
-def _retrieve(definition: Path, folder: Path) -> None:
+def _retrieve(definition: Path, folder: Path, configurations: Sequence[str]) -> None:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SetupError("PySpark is not installed. Run: pip install -r requirements.txt")
@@ -69,7 +85,7 @@ def _retrieve(definition: Path, folder: Path) -> None:
             "-cache",
             str(Path(fetched) / ".ivy"),
         ]
-        command += ["-confs", *CONFIGURATIONS, "-types", "jar", "bundle"]
+        command += ["-confs", *configurations, "-types", "jar", "bundle", "tar.gz"]
         command += ["-retrieve", str(Path(fetched) / "[conf]" / "[artifact]-[revision].[ext]")]
         answer = subprocess.run(
             command, capture_output=True, text=True, check=False, env=os.environ
@@ -82,7 +98,7 @@ def _retrieve(definition: Path, folder: Path) -> None:
                 " Maven registry (a proxy is set with JAVA_TOOL_OPTIONS), then run the command"
                 f" again. Ivy said:\n{tail}"
             )
-        for configuration in CONFIGURATIONS:
+        for configuration in configurations:
             _put(Path(fetched) / configuration, folder / configuration)
 
 
@@ -101,6 +117,9 @@ def _put(fetched: Path, folder: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        ensure_jars(read_settings())
+        if sys.argv[1:] == [REGISTRY]:
+            registry_archive(read_settings())
+        else:
+            ensure_jars(read_settings())
     except TopicproofError as error:
         sys.exit(str(error))
