@@ -40,7 +40,7 @@ class AvroSchema:
         source = io.BytesIO(data)
         try:
             value = schemaless_reader(source, self._parsed, None)
-        except (RecursionError, MemoryError):
+        except RecursionError:
             raise
         except Exception as error:  # broken bytes raise nearly anything
             raise ValueError(_why(error)) from error

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 from uuid import UUID
+
+DEPTH_MAX = 100
+"""Levels of a value. A page could not show more."""
 
 
 class Format(StrEnum):
@@ -65,29 +69,42 @@ class Decoded:
         return ", ".join(parts)
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: Any, depth: int = 0) -> Any:
     """Return the value as JSON has it. Bytes become hexadecimal after `0x`, decimals and numbers
     that JSON lacks become strings, times become ISO 8601.
 
-    Raises RecursionError if it is nested too deeply.
+    Raises RecursionError above `DEPTH_MAX` levels, ValueError if two names become the same.
     """
+    if depth > DEPTH_MAX:
+        raise RecursionError
     match value:
-        case None | bool() | int() | str():
+        case None | bool() | int():
             return value
+        case str():
+            # Half of a surrogate pair, which JSON can spell, is no character of UTF-8.
+            return value.encode("utf-8", "replace").decode()
         case float():
-            return value if value - value == 0 else str(value)
+            return value if isfinite(value) else str(value)
         case bytes() | bytearray():
             return "0x" + value.hex()
         case datetime() | date() | time():
             return value.isoformat()
         case Mapping():
-            return {
-                one if isinstance(one, str) else str(as_json(one)): as_json(each)
-                for one, each in value.items()
-            }
+            return unique((str(as_json(one)), as_json(value[one], depth + 1)) for one in value)
         case list() | tuple() | set():
-            return [as_json(each) for each in value]
+            return [as_json(each, depth + 1) for each in value]
         case Decimal() | UUID():
             return str(value)
         case _:
             return repr(value)
+
+
+def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. Raises ValueError if a name occurs twice: one of its values would
+    be hidden."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError("a name occurs twice in one object")
+        found[name] = value
+    return found

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 
 from topicproof.backend.errors import UsageError
 from topicproof.backend.formats.avro import AvroSchema
-from topicproof.backend.formats.decoded import Decoded, Format, as_json
+from topicproof.backend.formats.decoded import Decoded, Format, as_json, unique
 from topicproof.backend.formats.protobuf import ProtobufSchema
 from topicproof.backend.formats.registry import (
     AVRO,
@@ -29,6 +29,7 @@ MAGIC = 0
 HEAD_BYTES = 5
 """The magic byte and the schema id, 4 bytes in network order (Confluent's wire format)."""
 
+Part = Literal["key", "value"]
 Read = Callable[[bytes], tuple[Any, str | None]]
 """Returns the value and what it leaves out. Raises ValueError, RecursionError."""
 
@@ -58,25 +59,25 @@ class Formats:
         if self.registry is not None:
             self.registry.close()
 
-    def decode(self, data: bytes, topic: str = "") -> Decoded:
-        """Decode a key or value. Never raises for what the bytes, their schema or the registry are:
-        then `reason` has it. The bytes of one schema always give the same value."""
-        given = self._avro.get(topic)
+    def decode(self, data: bytes, topic: str = "", part: Part = "value") -> Decoded:
+        """Decode a key or value; schema files are for values. Bytes, schemas and registries never
+        raise: `reason` has what is wrong. The bytes of one schema always give the same value."""
+        given = self._avro.get(topic) if part == "value" else None
         if given is not None:
             try:
                 return Decoded(given.decode(data), Format.AVRO)
             except (ValueError, RecursionError) as error:
                 missed = f"They do not fit the schema file of {topic}: {_said(error)}."
-                other = self._decode(data, topic)
+                other = self._decode(data, topic, part)
                 return other if other.known else replace(other, reason=other.reason or missed)
-        return self._decode(data, topic)
+        return self._decode(data, topic, part)
 
-    def _decode(self, data: bytes, topic: str) -> Decoded:
+    def _decode(self, data: bytes, topic: str, part: Part) -> Decoded:
         if data[:1] == bytes([MAGIC]) and len(data) >= HEAD_BYTES:
-            return self._registered(data, topic)
+            return self._registered(data, topic, part)
         return _self_described(data)
 
-    def _registered(self, data: bytes, topic: str) -> Decoded:
+    def _registered(self, data: bytes, topic: str, part: Part) -> Decoded:
         schema_id = int.from_bytes(data[1:HEAD_BYTES], "big")
         if not schema_id:
             return Decoded()  # A number with leading zeros rather than a record of a registry.
@@ -91,7 +92,7 @@ class Formats:
         except RegistryFailure as failure:
             return Decoded(schema_id=schema_id, reason=str(failure))
         reader = self._reader(schema)
-        subject, version = schema.place(topic)
+        subject, version = schema.place(topic, part)
         if isinstance(reader, str):
             return Decoded(None, None, schema_id, subject, version, reader)
         kind, read = reader
@@ -147,7 +148,7 @@ def _loads(data: bytes) -> Any:
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is no number of JSON")
 
-    return json.loads(data.decode(), parse_constant=refuse)
+    return as_json(json.loads(data.decode(), parse_constant=refuse, object_pairs_hook=unique))
 
 
 def _schema_file(path: Path) -> AvroSchema:

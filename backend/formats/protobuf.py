@@ -24,6 +24,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from topicproof.backend.formats.decoded import as_json
+
 MAIN = "topicproof-main.proto"
 COMPILE_TIMEOUT_S = 20
 _MESSAGES_MAX = 100
@@ -71,6 +73,7 @@ class ProtobufSchema:
             )
         except (DecodeError, json_format.Error, TypeError, ValueError) as error:
             raise ValueError(f"they are no {message.DESCRIPTOR.full_name} ({error})") from error
+        value = as_json(value)
         size = message.ByteSize()
         message.DiscardUnknownFields()
         unknown = size - message.ByteSize()
@@ -157,14 +160,17 @@ def _protoc(folder: Path, names: Iterable[str], known: descriptor_pb2.FileDescri
     command += [f"-I{_TYPES}", "--include_imports", f"--descriptor_set_out={target}"]
     (folder / "known").write_bytes(known.SerializeToString())
     command.append(f"--descriptor_set_in={folder / 'known'}")
-    answer = subprocess.run(
-        [*command, *names],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=COMPILE_TIMEOUT_S,
-        cwd=folder,
-    )
+    try:
+        answer = subprocess.run(
+            [*command, *names],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMPILE_TIMEOUT_S,
+            cwd=folder,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"protoc does not compile it within {COMPILE_TIMEOUT_S} s") from error
     if answer.returncode != 0:
         lines = [one for one in answer.stderr.splitlines() if "warning:" not in one]
         raise ValueError(f"protoc does not compile the schema ({'; '.join(lines[:3])})")

@@ -51,12 +51,11 @@ class Registered:
     subjects: Mapping[str, int]
     """The schema's version in each subject. Empty if the registry does not say."""
 
-    def place(self, topic: str) -> tuple[str | None, int | None]:
-        """Return the subject that belongs to the topic, or else the first, and its version."""
-        own = (f"{topic}-value", f"{topic}-key")
-        ranked = sorted(
-            self.subjects, key=lambda one: (one not in own, not one.startswith(topic), one)
-        )
+    def place(self, topic: str, part: str) -> tuple[str | None, int | None]:
+        """Return the subject that belongs to the topic and the part of its records, key or value,
+        or else the first, and its version."""
+        own = f"{topic}-{part}"
+        ranked = sorted(self.subjects, key=lambda one: (one != own, not one.startswith(topic), one))
         return (ranked[0], self.subjects[ranked[0]]) if ranked else (None, None)
 
 
@@ -137,7 +136,7 @@ class Registry:
                 f"The registry {self.url} refused the request for {what} with HTTP {status}:"
                 f" {said}."
             ) from error
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
             said = f"The registry {self.url} does not answer ({type(error).__name__})."
             self._failed[None] = time.monotonic(), said
             raise RegistryFailure(said) from error

@@ -57,13 +57,19 @@ BROKEN = (
 """No record of a known schema, and no JSON or MessagePack."""
 
 
-def avro(registry: str, topic: str, schema: Mapping[str, Any], value: Mapping[str, Any]) -> bytes:
+def avro(
+    registry: str,
+    topic: str,
+    schema: Mapping[str, Any],
+    value: Mapping[str, Any],
+    part: MessageField = MessageField.VALUE,
+) -> bytes:
     """An order whose schema refers to that of an address."""
     with SchemaRegistryClient({"url": registry}) as client:
         client.register_schema("addresses", Schema(json.dumps(ADDRESS), "AVRO"))
         reference = SchemaReference("shop.Address", "addresses", 1)
         whole = Schema(json.dumps(schema), "AVRO", [reference])
-        written = AvroSerializer(client, whole)(dict(value), _context(topic))
+        written = AvroSerializer(client, whole)(dict(value), SerializationContext(topic, part))
     assert isinstance(written, bytes)
     return written
 

@@ -50,6 +50,19 @@ def test_json_and_messagepack_are_known_by_themselves() -> None:
     assert not plain.configured
 
 
+def test_odd_json_hides_nothing_and_can_be_shown() -> None:
+    """Story: JSON of half a surrogate pair, of a number beyond all floats, of a name twice, and
+    nested deeper than a page can show. Each can be written as UTF-8, or stays text."""
+    plain = Formats()
+    found = plain.decode(b'{"a\\ud800": "\\udc00", "n": 1e999}')
+    assert found.value == {"a?": "?", "n": "inf"} and (found.text or "").encode()
+    assert not plain.decode(b'{"a": 1, "a": 2}').known
+    assert plain.decode(b"[" * 90 + b"]" * 90).known
+    assert not plain.decode(b"[" * 200 + b"]" * 200).known
+    same = msgpack.packb({"a": {1: "one", "1": "text"}})
+    assert not plain.decode(same).known
+
+
 def test_a_record_of_a_registry_says_that_none_is_given() -> None:
     """Story: somebody browses a topic of Avro and has not named the registry."""
     found = Formats().decode(b"\0\0\0\0\x07abc")
