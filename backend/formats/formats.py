@@ -1,4 +1,8 @@
-"""From bytes to JSON: records of a schema registry, Avro with a given schema, JSON, MessagePack."""
+"""From bytes to JSON: records of a schema registry, Avro with a given schema, JSON, MessagePack.
+
+The registry's client and the readers of schemas are imported when they are first needed: they take
+a second, and most dashboards have no registry.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgpack
 
 from topicproof.backend.errors import UsageError
-from topicproof.backend.formats.avro import AvroSchema
 from topicproof.backend.formats.decoded import Decoded, Format, as_json, unique
-from topicproof.backend.formats.protobuf import ProtobufSchema
-from topicproof.backend.formats.registry import (
+from topicproof.backend.formats.registered import (
     AVRO,
     JSON,
     PROTOBUF,
     Registered,
-    Registry,
     RegistryFailure,
 )
 from topicproof.backend.properties.registry import RegistryFacts
+
+if TYPE_CHECKING:
+    from topicproof.backend.formats.avro import AvroSchema
+    from topicproof.backend.formats.registry import Registry
 
 MAGIC = 0
 HEAD_BYTES = 5
@@ -44,7 +49,11 @@ class Formats:
 
         Raises UsageError for a schema file that cannot be read.
         """
-        self.registry = None if registry is None else Registry(registry)
+        self.registry: Registry | None = None
+        if registry is not None:
+            from topicproof.backend.formats.registry import Registry
+
+            self.registry = Registry(registry)
         self._avro = {topic: _schema_file(path) for topic, path in (avro or {}).items()}
         self._readers: dict[int, tuple[Format, Read] | str] = {}
         """The reader of each schema id, or why there is none."""
@@ -116,9 +125,13 @@ class Formats:
 
 def _reader_of(schema: Registered) -> tuple[Format, Read]:
     if schema.kind == AVRO:
+        from topicproof.backend.formats.avro import AvroSchema
+
         avro = AvroSchema(schema.text, schema.references.values())
         return Format.AVRO, lambda data: (avro.decode(data), None)
     if schema.kind == PROTOBUF:
+        from topicproof.backend.formats.protobuf import ProtobufSchema
+
         return Format.PROTOBUF, ProtobufSchema(schema.text, schema.references).decode
     if schema.kind == JSON:
         # Not validated: a schema may refer to any address, which would then be asked.
@@ -152,6 +165,8 @@ def _loads(data: bytes) -> Any:
 
 
 def _schema_file(path: Path) -> AvroSchema:
+    from topicproof.backend.formats.avro import AvroSchema
+
     try:
         return AvroSchema(path.expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -7,8 +7,7 @@ registry that does not answer, are asked again only after `ASKED_AGAIN_S`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from threading import RLock
 from typing import Any, TypeVar
@@ -16,10 +15,10 @@ from typing import Any, TypeVar
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 
+from topicproof.backend.formats.registered import AVRO, Registered, RegistryFailure
 from topicproof.backend.properties.registry import RegistryFacts, registry_config
 
 ASKED_AGAIN_S = 30.0
-AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 _NOT_FOUND = 404
 _UNKNOWN = (40401, 40402, 40403)
 """The registry's codes for a subject, a version and a schema that it does not have. Without one,
@@ -31,32 +30,6 @@ _REFUSALS = {
 }
 
 Answer = TypeVar("Answer")
-
-
-class RegistryFailure(Exception):
-    """A schema is not to be had. The message is a sentence for people, and holds no secret."""
-
-
-@dataclass(frozen=True)
-class Registered:
-    """A schema with everything that it refers to."""
-
-    schema_id: int
-    kind: str
-    """AVRO, PROTOBUF or JSON."""
-    text: str
-    references: Mapping[str, str]
-    """Texts of the schemas that it refers to, directly or not, by the name of the reference. A
-    schema comes after those that it needs."""
-    subjects: Mapping[str, int]
-    """The schema's version in each subject. Empty if the registry does not say."""
-
-    def place(self, topic: str, part: str) -> tuple[str | None, int | None]:
-        """Return the subject that belongs to the topic and the part of its records, key or value,
-        or else the first, and its version."""
-        own = f"{topic}-{part}"
-        ranked = sorted(self.subjects, key=lambda one: (one != own, not one.startswith(topic), one))
-        return (ranked[0], self.subjects[ranked[0]]) if ranked else (None, None)
 
 
 class Registry:
