@@ -18,6 +18,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from topicproof.app.payload import decoded_part
+from topicproof.backend.formats.formats import Formats
 from topicproof.backend.kafka.browse.records import Record
 from topicproof.backend.kafka.browse.search import Row
 
@@ -27,14 +29,19 @@ PICTURE_ONLY: dict[str, Any] = {"displaylogo": False, "modeBarButtons": [["toIma
 """A chart's toolbar offers only a picture of the chart, and nothing that would move it."""
 
 
-def record_frame(topic: str, rows: Sequence[Record | Row]) -> pd.DataFrame:
+def record_frame(
+    topic: str, rows: Sequence[Record | Row], formats: Formats | None = None
+) -> pd.DataFrame:
     """Returns one row per offset: topic, partition, offset, fate, timestamp (ISO 8601, UTC),
-    transaction or producer, size (bytes of key, value and headers), key, value and headers (a JSON
-    array of name and value).
+    transaction or producer, size (bytes of key, value and headers), key, value, headers (a JSON
+    array of name and value), decoded (the value as JSON text) and schema (its format and schema, or
+    why it is not decoded).
 
     Bytes that are not UTF-8 become Base64 after `base64:`, so nothing is lost and nothing is
     guessed. An offset without a record (a marker, a hole) has no timestamp, key and value.
     """
+    formats = Formats() if formats is None else formats
+    decoded = [decoded_part(row, topic, formats) for row in rows]
     return pd.DataFrame(
         {
             "topic": [topic] * len(rows),
@@ -49,6 +56,8 @@ def record_frame(topic: str, rows: Sequence[Record | Row]) -> pd.DataFrame:
             "headers": [
                 json.dumps([[name, _text(value)] for name, value in row.headers]) for row in rows
             ],
+            "decoded": [None if one is None else one.text for one in decoded],
+            "schema": [None if one is None else one.account for one in decoded],
         }
     )
 
@@ -89,7 +98,12 @@ def allowed() -> bool:
 
 
 def offer(
-    topic: str, name: str, rows: Sequence[Record | Row], chart: Chart | None = None, note: str = ""
+    topic: str,
+    name: str,
+    rows: Sequence[Record | Row],
+    formats: Formats,
+    chart: Chart | None = None,
+    note: str = "",
 ) -> None:
     """Offers downloads of these rows and of the chart beside them, in files called `name`. They are
     created only on request."""
@@ -97,7 +111,7 @@ def offer(
         said = (
             f"{len(rows):,} offsets with their fates, whatever the table cuts. Times are UTC.{note}"
         )
-        offer_table(name, lambda: record_frame(topic, rows), said, chart)
+        offer_table(name, lambda: record_frame(topic, rows, formats), said, chart)
 
 
 def offer_table(

@@ -4,14 +4,27 @@ markup."""
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Callable
+from typing import Any
 
 import streamlit as st
 
 from topicproof.app import wording
-from topicproof.backend.kafka.browse.records import as_text
+from topicproof.backend.formats.decoded import Decoded, Format
+from topicproof.backend.formats.formats import Formats, Part
+from topicproof.backend.kafka.browse.records import Record, as_text
+from topicproof.backend.kafka.browse.search import Row
 
 DETAIL_CHARACTERS = 4_000
+TREE_CHARACTERS = 200_000
+"""Longer decoded values are shown as text, cut."""
+CELL_BYTES_MAX = 20_000
+"""Longer values are not decoded for a cell of a table: a page shows hundreds."""
+TREE_LEVELS = 3
+"""Levels of a decoded value that are open."""
+INTEGER_MAX = 2**53
+"""Larger integers are not exact in a browser."""
 _BOX = (
     "margin:0;padding:0.6rem 0.8rem;border-radius:0.5rem;background:rgba(128,128,128,0.12);"
     "font-size:0.875rem;font-family:'Source Code Pro',monospace;white-space:pre-wrap;"
@@ -25,6 +38,63 @@ def payload(name: str, value: bytes | None, cut: bool = False) -> None:
     st.caption(f"{name}: {'the first ' if cut else ''}{wording.size(value)}")
     if value is not None:
         verbatim(as_text(value, DETAIL_CHARACTERS))
+
+
+def decoded_part(
+    row: Record | Row, topic: str, formats: Formats, part: Part = "value"
+) -> Decoded | None:
+    """Returns the decoded key or value of a record; None if the record has none."""
+    data: bytes | None = getattr(row, part)
+    if data is None:
+        return None
+    if isinstance(row, Row) and not row.whole:
+        return Decoded(reason="It is too long to be decoded here.")
+    return formats.decode(data, topic, part)
+
+
+def decoded(row: Record | Row, topic: str, formats: Formats, part: Part) -> None:
+    """Shows a decoded key or value as a tree, with its schema, or why it is not decoded."""
+    found, name = decoded_part(row, topic, formats, part), part.capitalize()
+    if found is None:
+        return
+    if found.known:
+        st.caption(f"{name}, decoded: {wording.plain(found.origin)}")
+        text = found.text or ""
+        if len(text) > TREE_CHARACTERS:
+            verbatim(text[:DETAIL_CHARACTERS] + "…")
+        else:
+            st.json(_exact(found.value), expanded=TREE_LEVELS)
+    if found.reason is not None:
+        said = found.reason if found.known else f"{name} is not decoded. {found.reason}"
+        st.caption(f":material/info: {wording.plain(said)}")
+
+
+def cell_text(
+    row: Record | Row, topic: str, formats: Formats, characters: int, part: Part = "value"
+) -> str | None:
+    """Returns a key or value as a table shows it: decoded if that is known, otherwise as text."""
+    data: bytes | None = getattr(row, part)
+    if data is None:
+        return None
+    if len(data) <= CELL_BYTES_MAX:
+        found = decoded_part(row, topic, formats, part)
+        if found is not None and found.text is not None and found.format is not Format.JSON:
+            # Characters that no font shows are spelled.
+            text = found.text if found.text.isprintable() else json.dumps(found.value)
+            return as_text(text.encode(), characters)
+    return as_text(data, characters)
+
+
+def _exact(value: Any) -> Any:
+    """Returns integers that a browser would round as text."""
+    match value:
+        case dict():
+            return {name: _exact(one) for name, one in value.items()}
+        case list():
+            return [_exact(one) for one in value]
+        case int() if abs(value) > INTEGER_MAX:
+            return str(value)
+    return value
 
 
 def verbatim(text: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from topicproof.app import export, session, tables, topic, wording
-from topicproof.app.payload import download, payload
+from topicproof.app.payload import decoded, download, payload
 from topicproof.app.snapshot import Snapshot
 from topicproof.app.url_state import (
     COMMITTED,
@@ -21,6 +21,7 @@ from topicproof.app.url_state import (
     TopicsState,
     write_topics,
 )
+from topicproof.backend.formats.formats import Part
 from topicproof.backend.kafka.browse import search as browse
 from topicproof.backend.kafka.browse.search import KEPT_BYTES_MAX, Row, Search, Stop
 from topicproof.backend.kafka.client_configs import READ_COMMITTED, READ_UNCOMMITTED
@@ -34,6 +35,10 @@ TABLE_PX = 560
 ROW_PX = 28
 WAYS_ON = 3
 """Unfinished partitions that get a button to go on."""
+HINTS = {
+    "header": " Each header is taken as name=value.",
+    "value": ' With a schema registry also in the decoded JSON, such as "id": 5.',
+}
 ISOLATION = {COMMITTED: READ_COMMITTED, UNCOMMITTED: READ_UNCOMMITTED}
 
 
@@ -146,7 +151,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
             on_change=changed,
             placeholder="name=value" if name == "header" else "text or 0x…",
             help="Text in upper or lower case, or bytes in hexadecimal after 0x."
-            + (" Each header is taken as name=value." if name == "header" else ""),
+            + HINTS.get(name, ""),
         )
     there = [fate for fate in DATA_FATES if seen.fates[fate] or fate in look.fates]
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -228,7 +233,8 @@ def listing(look: TopicsState, found: Sequence[Row], chosen: Row) -> None:
             row = found[cells[0][0]]
             go(replace(look, record=(row.partition, row.offset)))
 
-    table = tables.row_table(found, look.topic, partitions=look.partition is None)
+    formats = session.formats(session.settings())
+    table = tables.row_table(found, look.topic, look.partition is None, formats)
     where = "all partitions" if look.partition is None else f"partition {look.partition}"
     st.dataframe(
         tables.row_tints(table, found, chosen),
@@ -252,7 +258,7 @@ def listing(look: TopicsState, found: Sequence[Row], chosen: Row) -> None:
             " full length."
         )
         place = "all" if look.partition is None else look.partition
-        export.offer(look.topic, f"{look.topic}-{place}-{ends[0]}", found, note=cut)
+        export.offer(look.topic, f"{look.topic}-{place}-{ends[0]}", found, formats, note=cut)
 
 
 def columns() -> dict[str, Any]:
@@ -287,9 +293,11 @@ def detail(kafka: Services, seen: Snapshot, row: Row) -> None:
             icon=":material/compare:",
             query_params=place,
         )
-        parts = {"key": row.key, "value": row.value}
+        parts: dict[Part, bytes | None] = {"key": row.key, "value": row.value}
+        formats = session.formats(session.settings())
         for part, value in parts.items():
             payload(part.capitalize(), value, cut(value))
+            decoded(row, name, formats, part)
         with st.container(horizontal=True, gap="small"):
             for part, value in parts.items():
                 if value:
@@ -367,7 +375,8 @@ def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
     if not rows:
         st.info("Nothing yet.", icon=":material/hourglass_empty:")
         return
-    table = tables.row_table(rows, name, partitions=True)
+    formats = session.formats(session.settings())
+    table = tables.row_table(rows, name, True, formats)
     st.dataframe(
         tables.row_tints(table, rows, None),
         hide_index=True,
@@ -379,4 +388,4 @@ def newest(kafka: Services, name: str, level: str, paused: bool) -> None:
     )
     if paused:
         # Only while paused: a menu that is redrawn every two seconds cannot be used.
-        export.offer(name, f"{name}-newest", rows)
+        export.offer(name, f"{name}-newest", rows, formats)

@@ -24,6 +24,7 @@ from topicproof.backend.errors import ClusterError, TopicproofError, UsageError
 from topicproof.backend.evidence.copy import zip_evidence
 from topicproof.backend.evidence.folder import REPORT, evidence_hash
 from topicproof.backend.evidence.manifest import Payloads
+from topicproof.backend.formats.formats import Formats
 from topicproof.backend.history.signoff import Signoff, Standing, signoffs, standing
 from topicproof.backend.history.store import History, Run
 from topicproof.backend.kafka.browse.describe import (
@@ -51,6 +52,7 @@ from topicproof.backend.kafka.coordination.transaction_state import (
 )
 from topicproof.backend.kafka.log.client import require_reachable
 from topicproof.backend.kafka.log.rawlog import connect, fetch_bounds
+from topicproof.backend.properties.registry import RegistryFacts
 from topicproof.backend.runs.stage_verdicts import stage_folder
 from topicproof.backend.services.keeper import Services, services
 from topicproof.backend.settings import Settings, read_settings
@@ -128,6 +130,17 @@ def _answers(held: Held) -> bool:
 def _held(home: str, bootstrap: str | None, brokers: int, _found: Settings) -> Held:  # noqa: ARG001 - the key
     stack = ExitStack()
     return Held(stack.enter_context(services(_found, spark=False)), stack)
+
+
+def formats(found: Settings) -> Formats:
+    """Returns the decoders of keys and values. Raises UsageError for a schema file that cannot be
+    read."""
+    return _formats(found.registry, tuple(found.avro_files.items()))
+
+
+@st.cache_resource(max_entries=4, show_spinner=False, on_release=Formats.close)
+def _formats(registry: RegistryFacts | None, avro: tuple[tuple[str, Path], ...]) -> Formats:
+    return Formats(registry, dict(avro))
 
 
 def topics(found: Settings, kafka: Services, wanted: str | None) -> list[str]:
@@ -294,15 +307,22 @@ def searched(
     if kept is None or kept[0] != key:
         address = Address(kafka.bootstrap, found.client)
         bounds, ranges, wanted = seen.bounds, seen.ranges, look.wanted
+        decoders = formats(found)
+
+        def decode(value: bytes) -> str | None:
+            return decoders.decode(value, bounds.topic).text
+
+        text = decode if decoders.configured else None
         if look.partition is None:
-            answer = search_all(address, bounds, ranges, wanted, told, look.newest)
+            answer = search_all(address, bounds, ranges, wanted, told, look.newest, text)
         else:
             p, first = seen.partition(look.partition), look.offset
             if first is None and look.time_ms is not None:
                 first = offset_at(address, seen.bounds, p.partition, look.time_ms)
             if first is None:
                 first = p.hw if look.newest else p.start
-            one = search(address, bounds, ranges, p.partition, first, wanted, told, look.newest)
+            place = address, bounds, ranges, p.partition, first
+            one = search(*place, wanted, told, look.newest, text=text)
             answer = {p.partition: one}
         kept = st.session_state["searched"] = (key, answer)
     return dict(kept[1])

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pandas as pd
 from pandas.io.formats.style import Styler
 
+from topicproof.app.payload import cell_text
 from topicproof.app.url_state import BOTH, COMMITTED, UNCOMMITTED
 from topicproof.app.wording import (
     FATE_WORDS,
@@ -19,6 +20,7 @@ from topicproof.app.wording import (
     not_here,
     short_transaction,
 )
+from topicproof.backend.formats.formats import Formats
 from topicproof.backend.kafka.browse.records import Headers, Record, as_text
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.kafka.coordination.lag import GroupLag
@@ -39,16 +41,20 @@ TINTS: dict[Fate, str] = {
 }
 
 
-def record_table(records: Sequence[Record], level: str) -> pd.DataFrame:
+def record_table(
+    records: Sequence[Record], level: str, topic: str, formats: Formats
+) -> pd.DataFrame:
     """Builds one row per offset. A cell that a level does not receive shows the reason instead."""
+    keys = [_key(record, topic, formats) for record in records]
+    values = [_value(record, topic, formats) for record in records]
     columns: dict[tuple[str, str], list[Any]] = {
         OFFSET: [record.offset for record in records],
         FATE: [fate_label(record.fate) for record in records],
     }
     if level in (BOTH, UNCOMMITTED):
         columns |= {
-            (READ_UNCOMMITTED_GETS, "key"): [_key(record) for record in records],
-            (READ_UNCOMMITTED_GETS, "value"): [_value(record) for record in records],
+            (READ_UNCOMMITTED_GETS, "key"): keys,
+            (READ_UNCOMMITTED_GETS, "value"): values,
             (READ_UNCOMMITTED_GETS, "transaction"): [
                 short_transaction(record.transaction) for record in records
             ],
@@ -56,10 +62,11 @@ def record_table(records: Sequence[Record], level: str) -> pd.DataFrame:
     if level in (BOTH, COMMITTED):
         columns |= {
             (READ_COMMITTED_GETS, "key"): [
-                _key(record) if record.delivered else "" for record in records
+                key if record.delivered else "" for record, key in zip(records, keys, strict=True)
             ],
             (READ_COMMITTED_GETS, "value"): [
-                _value(record) if record.delivered else not_here(record) for record in records
+                value if record.delivered else not_here(record)
+                for record, value in zip(records, values, strict=True)
             ],
         }
     return pd.DataFrame(columns, columns=pd.MultiIndex.from_tuples(columns))
@@ -132,8 +139,9 @@ def header_table(headers: Headers) -> pd.DataFrame:
     )
 
 
-def row_table(rows: Sequence[Row], topic: str, partitions: bool) -> pd.DataFrame:
-    """Builds one row per record, with a link to Compare, and its partition if there are several."""
+def row_table(rows: Sequence[Row], topic: str, partitions: bool, formats: Formats) -> pd.DataFrame:
+    """Builds one row per record, with a link to Compare, and its partition if there are several.
+    Values are decoded if that is known."""
     columns: dict[str, list[Any]] = (
         {"partition": [row.partition for row in rows]} if partitions else {}
     )
@@ -141,10 +149,8 @@ def row_table(rows: Sequence[Row], topic: str, partitions: bool) -> pd.DataFrame
         "offset": [row.offset for row in rows],
         "fate": [fate_label(row.fate) for row in rows],
         "timestamp (UTC)": [moment_of_ms(row.timestamp_ms).removesuffix(" UTC") for row in rows],
-        "key": [None if row.key is None else as_text(row.key, CELL_CHARACTERS) for row in rows],
-        "value": [
-            None if row.value is None else as_text(row.value, CELL_CHARACTERS) for row in rows
-        ],
+        "key": [cell_text(row, topic, formats, CELL_CHARACTERS, "key") for row in rows],
+        "value": [cell_text(row, topic, formats, CELL_CHARACTERS) for row in rows],
         "size": [data_size(row.size) for row in rows],
         "open": [
             f"./compare?topic={quote(topic)}&partition={row.partition}&offset={row.offset}"
@@ -202,14 +208,14 @@ def group_partition_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
     )
 
 
-def _key(record: Record) -> str | None:
-    return None if record.key is None and _came(record) else as_text(record.key, CELL_CHARACTERS)
+def _key(record: Record, topic: str, formats: Formats) -> str | None:
+    return cell_text(record, topic, formats, CELL_CHARACTERS, "key") if _came(record) else ""
 
 
-def _value(record: Record) -> str | None:
+def _value(record: Record, topic: str, formats: Formats) -> str | None:
     if not _came(record):
         return "— a marker" if record.fate is Fate.MARKER else "— no record"
-    return None if record.value is None else as_text(record.value, CELL_CHARACTERS)
+    return cell_text(record, topic, formats, CELL_CHARACTERS)
 
 
 def _came(record: Record) -> bool:

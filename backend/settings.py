@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from topicproof.backend.errors import SetupError, UsageError
 from topicproof.backend.properties.facts import facts_of
 from topicproof.backend.properties.reading import Properties, read_properties
+from topicproof.backend.properties.registry import RegistryFacts, take_registry
 from topicproof.backend.properties.spelling import for_librdkafka, tls_context
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,6 +60,13 @@ class Settings(BaseSettings):
     client: Annotated[Mapping[str, str], NoDecode] = Field(default={}, repr=False)
     """What that file says of TLS and SASL, as `properties/spelling.py` has it for librdkafka. Never
     printed."""
+    schema_registry: str | None = Field(default=None, repr=False)
+    """http(s) address of the schema registry; it overrides the file's `schema.registry.url`."""
+    registry: Annotated[RegistryFacts | None, NoDecode] = None
+    """How to reach that registry: the address, and what the file says of it."""
+    avro_schemas: str | None = None
+    """`topic=file.avsc`, several separated by commas: the schemas of values that are Avro without a
+    registry."""
     database: str | None = Field(default=None, repr=False)
     """SQLAlchemy URL of the history database; None means a SQLite file in the home."""
     dashboard_address: str = "127.0.0.1"
@@ -70,11 +78,26 @@ class Settings(BaseSettings):
         config = given.get("config")
         client = read_properties(Path(config).expanduser()) if config else Properties({}, {})
         named = [client.pop(name, None) for name in ("bootstrap.servers", "metadata.broker.list")]
-        return {"bootstrap": named[0] or named[1], **given, "client": _usable(client)}
+        registry = take_registry(client, given.get("schema_registry"))
+        told = {"client": _usable(client), "registry": registry}
+        return {"bootstrap": named[0] or named[1], **given, **told}
 
     @property
     def database_url(self) -> str:
         return self.database or f"sqlite:///{self.home / 'history.db'}"
+
+    @property
+    def avro_files(self) -> dict[str, Path]:
+        """The schema file of each topic in `avro_schemas`. Raises UsageError."""
+        found = {}
+        for one in filter(None, map(str.strip, (self.avro_schemas or "").split(","))):
+            topic, equals, path = one.partition("=")
+            if not (equals and topic and path):
+                raise UsageError(
+                    f"The setting TOPICPROOF_AVRO_SCHEMAS is wrong: {one} is not topic=file.avsc."
+                )
+            found[topic.strip()] = Path(path.strip()).expanduser()
+        return found
 
     @property
     def runs(self) -> Path:
@@ -95,7 +118,7 @@ class Settings(BaseSettings):
         return {
             "SPARK_REMOTE" if name == "spark_remote" else f"TOPICPROOF_{name.upper()}": str(value)
             for name, value in self
-            if name != "client" and value is not None
+            if name not in ("client", "registry") and value is not None
         }
 
 

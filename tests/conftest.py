@@ -34,7 +34,7 @@ def _cost(item: pytest.Item) -> int:
         return 2
     for cost, fixtures in (
         (3, {"browser"}),
-        (2, {"cluster", "bootstrap"}),
+        (2, {"cluster", "bootstrap", "schema_registry"}),
         (1, {"spark_sessions"}),
     ):
         if needs & fixtures:
@@ -120,6 +120,15 @@ def postgresql() -> Iterator[str]:
     from tests.postgresql import server
 
     with server() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def schema_registry(settings: Settings) -> Iterator[str]:
+    """The address of a real schema registry with Confluent's API."""
+    from tests.registry import registry
+
+    with registry(settings) as address:
         yield address
 
 

@@ -73,6 +73,7 @@ ROOMS = (
         "backend.kafka.log",
         "backend.kafka",
         "backend.kafka.coordination",
+        "backend.formats",
     ),
     *(
         "backend.kafka.browse",

@@ -18,7 +18,7 @@ from topicproof.app.charts.strip import (
     strip_with_pointer,
 )
 from topicproof.app.clickable import clickable
-from topicproof.app.payload import payload, verbatim
+from topicproof.app.payload import decoded, payload, verbatim
 from topicproof.app.snapshot import FATES_NEXT, Snapshot, next_of, worst_place
 from topicproof.app.url_state import (
     BOTH,
@@ -263,7 +263,8 @@ def listing(place: CompareState, records: Sequence[Record], strip: export.Chart)
         if cells and cells[0][0] < len(shown):
             go(replace(place, record=shown[cells[0][0]].offset))
 
-    table = tables.record_table(shown, place.level)
+    formats = session.formats(session.settings())
+    table = tables.record_table(shown, place.level, place.topic, formats)
     st.dataframe(
         tables.tinted(table, shown, place.record),
         hide_index=True,
@@ -283,7 +284,7 @@ def listing(place: CompareState, records: Sequence[Record], strip: export.Chart)
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(f"{said}: {filtered}. Click a row to see the whole record.")
-        export.offer(place.topic, f"{place.topic}-{place.partition}-{first}", shown, strip)
+        export.offer(place.topic, f"{place.topic}-{place.partition}-{first}", shown, formats, strip)
 
 
 def detail(kafka: Services, seen: Snapshot, place: CompareState, record: Record) -> None:
@@ -341,6 +342,9 @@ def detail(kafka: Services, seen: Snapshot, place: CompareState, record: Record)
             payload("Key", record.key)
         with right:
             payload("Value", record.value)
+        formats = session.formats(session.settings())
+        decoded(record, place.topic, formats, "key")
+        decoded(record, place.topic, formats, "value")
         if record.headers:
             st.caption(f"{wording.count(len(record.headers), 'header')}")
             st.dataframe(

@@ -1,6 +1,7 @@
 """The jars of ivy.xml, fetched once with the Apache Ivy in PySpark.
 
-Run as `python -m topicproof.backend.services.jars`.
+Run as `python -m topicproof.backend.services.jars`; with the argument `registry` it fetches the
+schema registry of the tests.
 """
 
 from __future__ import annotations
@@ -24,24 +25,32 @@ SPARK = "spark"
 TOOLS = "tools"
 STREAMS = "streams"
 CONFIGURATIONS = (BROKER, SPARK, TOOLS, STREAMS)
+REGISTRY = "registry"
+"""An archive instead of jars, large, and for the tests alone, so nobody else fetches it."""
 
 
-def ensure_jars(settings: Settings) -> None:
+def ensure_jars(
+    settings: Settings,
+    configurations: Sequence[str] = CONFIGURATIONS,
+    stamp_name: str = ".complete",
+) -> None:
     """Fetch missing jars of ivy.xml. Several processes may call this at once.
 
     Raises SetupError with Ivy's last lines if it fails.
     """
-    fetch(ROOT / "ivy.xml", settings.jars, CONFIGURATIONS)
+    fetch(ROOT / "ivy.xml", settings.jars, configurations, stamp_name)
 
 
-def fetch(definition: Path, folder: Path, configurations: Sequence[str]) -> None:
+def fetch(
+    definition: Path, folder: Path, configurations: Sequence[str], stamp_name: str = ".complete"
+) -> None:
     """Fetch the jars of an Ivy file into one subfolder for each configuration, unless they are
-    there. Several processes may call this at once.
+    there. `stamp_name` is the file that says so. Several processes may call this at once.
 
     Raises SetupError with Ivy's last lines if it fails.
     """
     digest = hashlib.sha256(definition.read_bytes()).hexdigest()
-    stamp = folder / ".complete"
+    stamp = folder / stamp_name
     if _says(stamp, digest):
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,6 +66,14 @@ def jar_files(settings: Settings, configuration: str) -> list[Path]:
     """Return the jars of one configuration of ivy.xml. Missing ones are fetched."""
     ensure_jars(settings)
     return sorted((settings.jars / configuration).glob("*.jar"))
+
+
+def registry_archive(settings: Settings) -> Path:
+    """Return the archive of the schema registry. It is fetched if it is missing. Raises
+    SetupError."""
+    ensure_jars(settings, (REGISTRY,), ".complete-registry")
+    (archive,) = (settings.jars / REGISTRY).iterdir()
+    return archive
 
 
 def _says(stamp: Path, digest: str) -> bool:
@@ -78,7 +95,7 @@ def _retrieve(definition: Path, folder: Path, configurations: Sequence[str]) -> 
             "-cache",
             str(Path(fetched) / ".ivy"),
         ]
-        command += ["-confs", *configurations, "-types", "jar", "bundle"]
+        command += ["-confs", *configurations, "-types", "jar", "bundle", "tar.gz"]
         command += ["-retrieve", str(Path(fetched) / "[conf]" / "[artifact]-[revision].[ext]")]
         answer = subprocess.run(
             command, capture_output=True, text=True, check=False, env=os.environ
@@ -110,6 +127,9 @@ def _put(fetched: Path, folder: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        ensure_jars(read_settings())
+        if sys.argv[1:] == [REGISTRY]:
+            registry_archive(read_settings())
+        else:
+            ensure_jars(read_settings())
     except TopicproofError as error:
         sys.exit(str(error))

@@ -40,9 +40,15 @@ LATEST_KEPT_BYTES_MAX = 1_000
 TOLD_EVERY = 5_000
 WINDOW_OFFSETS = 10_000
 """A search that begins with the newest records reads this many offsets at a time."""
+DECODED_WINDOW_OFFSETS = 1_000
+"""The same where values are decoded, so a window is searched whole within the time."""
 SKIPPED_MIN = 2_000
 """A stretch of other fates with at least this many offsets is skipped by a new fetch. Reading a
 shorter one is faster."""
+
+
+Text = Callable[[bytes], str | None]
+"""Decodes a value to one line of JSON; None if it is unknown how."""
 
 
 class Stop(StrEnum):
@@ -66,18 +72,17 @@ class RecordQuery:
     """Must occur in `name=value` of a header."""
     fates: tuple[Fate, ...] = ()
 
-    def fits(self, message: Message) -> bool:
-        return (
-            _occurs(self.key, message.key())
-            and _occurs(self.value, message.value())
-            and (
-                not self.header
-                or any(
-                    _occurs(self.header, _header_bytes(name, value))
-                    for name, value in headers_of(message)
-                )
-            )
-        )
+    def fits(self, message: Message, text: Text | None = None) -> bool:
+        """Whether a record matches. With `text` its value matches by its decoded text too."""
+        if not _occurs(self.key, message.key()):
+            return False
+        named = (_header_bytes(name, value) for name, value in headers_of(message))
+        if self.header and not any(_occurs(self.header, one) for one in named):
+            return False
+        value = as_bytes(message.value())
+        if _occurs(self.value, value):
+            return True
+        return text is not None and value is not None and _occurs(self.value, text(value))
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,8 @@ class Row:
     """Uncompressed bytes of key, value and headers, before cutting."""
     fate: Fate
     producer_id: int | None
+    whole: bool = True
+    """Whether key and value are not cut."""
 
 
 @dataclass(frozen=True)
@@ -130,18 +137,21 @@ def search(
     told: Callable[[int, int], None] = lambda _offsets, _found: None,
     newest: bool = False,
     found_max: int | None = None,
+    text: Text | None = None,
 ) -> Search:
     """Return the matching records of a partition from `first` on, up to `found_max`
     (`FOUND_MAX`) or another limit.
 
     With `newest` the search goes from below `first` down to the log start. `ranges` are the
     `fates.fate_ranges` of `bounds`. `told` is called regularly with the numbers of offsets searched
-    and records found. Raises TopicError when the partition is missing or its records were deleted
-    meanwhile, ClusterError when nothing arrives in time.
+    and records found. With `text` a value matches by its decoded text too. Raises TopicError when
+    the partition is missing or its records were deleted meanwhile, ClusterError when nothing
+    arrives in time.
     """
     p = _of(bounds, partition)
     first = min(max(first, p.start), p.hw)
-    given = _Given(bounds.topic, partition, _Fates(ranges, partition), wanted, told)
+    text = text if wanted.value else None
+    given = _Given(bounds.topic, partition, _Fates(ranges, partition), wanted, told, text)
     deadline = time.monotonic() + SCAN_S_MAX
     found_max = FOUND_MAX if found_max is None else found_max
     with open_consumer(address, bounds.topic, client_configs.READ_UNCOMMITTED) as consumer:
@@ -157,6 +167,7 @@ def search_all(
     wanted: RecordQuery,
     told: Callable[[int, int], None] = lambda _offsets, _found: None,
     newest: bool = False,
+    text: Text | None = None,
 ) -> dict[int, Search]:
     """Search every partition, each with the limits of `search`, as long as there is time and
     `FOUND_MAX` records are not found. The partition of the wanted key comes first. If nothing in
@@ -181,7 +192,7 @@ def search_all(
             told(offsets + more, rows + hits)
 
         found[partition] = search(
-            address, bounds, ranges, partition, first, wanted, told_all, newest, share
+            address, bounds, ranges, partition, first, wanted, told_all, newest, share, text
         )
     return found
 
@@ -205,10 +216,11 @@ class _Given:
     fates: _Fates
     wanted: RecordQuery
     told: Callable[[int, int], None]
+    text: Text | None = None
 
     def fits(self, message: Message) -> bool:
         fate, _producer = self.fates.of(message.offset() or 0)
-        return fate in (self.wanted.fates or DATA_FATES) and self.wanted.fits(message)
+        return fate in (self.wanted.fates or DATA_FATES) and self.wanted.fits(message, self.text)
 
 
 def _upwards(
@@ -235,10 +247,12 @@ def _upwards(
             if size > SCAN_BYTES_MAX:
                 return Search(tuple(rows), first, at, end, Stop.BYTES)
             read += 1
-            if read % TOLD_EVERY == 0:
+            regular = read % TOLD_EVERY == 0
+            if regular:
                 given.told(at - first, len(rows))
-                if time.monotonic() > deadline:
-                    return Search(tuple(rows), first, at, end, Stop.TIME)
+            # Decoding may take milliseconds a record.
+            if (regular or given.text is not None) and time.monotonic() > deadline:
+                return Search(tuple(rows), first, at, end, Stop.TIME)
         at = high
     return Search(tuple(rows), first, last, end, Stop.END if last == end else Stop.OFFSETS)
 
@@ -249,7 +263,8 @@ def _downwards(
     """Search from below `first` down to `end`, a window at a time. A window that could not be
     searched whole is left to the next search."""
     rows: list[Row] = []
-    reached, stop, size = first, Stop.END, WINDOW_OFFSETS
+    reached, stop = first, Stop.END
+    size = WINDOW_OFFSETS if given.text is None else DECODED_WINDOW_OFFSETS
     while reached > end and stop is Stop.END:
         low = max(end, reached - size)
         window = _upwards(consumer, given, low, reached, size + 1, deadline)
@@ -424,6 +439,7 @@ def _row(message: Message, fates: _Fates, kept: int = KEPT_BYTES_MAX) -> Row:
         + sum(len(name) + len(one or b"") for name, one in headers),
         fate=fate,
         producer_id=producer,
+        whole=max(len(key or b""), len(value or b"")) <= kept,
     )
 
 

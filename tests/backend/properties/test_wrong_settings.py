@@ -70,6 +70,20 @@ WRONG = {
                         "sasl.oauthbearer.config=principal=me", "unsigned tokens"),
     "no endpoint": ("security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n",
                     "sasl.oauthbearer.token.endpoint.url: it must be an http(s) address."),
+    "a registry's address": ("schema.registry.url=registry:8081",
+                             "line 1, schema.registry.url: it must be an http(s) address."),
+    "a registry's typo": ("schema.registry.ulr=hid", "line 1, schema.registry.ulr is not supported"
+                          " for a schema registry. Remove the line, or correct the name."),
+    "a registry's user": ("schema.registry.url=http://a\nbasic.auth.user.info=hid",
+                          "line 2, basic.auth.user.info: it must be user:password."),
+    "two logins": ("schema.registry.url=http://a\nbasic.auth.user.info=me:hid\n"
+                   "bearer.auth.token=hid", "line 3, bearer.auth.token: basic.auth.user.info is"),
+    "a registry's login": ("schema.registry.url=http://a\n"
+                           "basic.auth.credentials.source=SASL_INHERIT",
+                           "line 2, basic.auth.credentials.source: it must be USER_INFO or URL."),
+    "a registry's authority": ("schema.registry.url=https://a\n"
+                               "schema.registry.ssl.truststore.location=/no/such",
+                               "line 2, schema.registry.ssl.truststore.location: /no/such cannot"),
     "an assertion": ("sasl.oauthbearer.assertion.file=/a", "only tokens by client id and secret"),
 }  # fmt: skip
 

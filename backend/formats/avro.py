@@ -1,0 +1,61 @@
+"""Avro's binary form, without the header of a file."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from fastavro import parse_schema, schemaless_reader
+
+from topicproof.backend.formats.decoded import as_json
+
+
+class AvroSchema:
+    """A parsed schema of Avro. Raises ValueError if it is no such schema."""
+
+    def __init__(self, text: str, references: Iterable[str] = ()) -> None:
+        """`references` are the texts of schemas whose types it names, each after those that it
+        needs itself."""
+        named: dict[str, Any] = {}
+        try:
+            for one in references:
+                parse_schema(_loaded(one), named_schemas=named)
+            self._parsed = parse_schema(_loaded(text), named_schemas=named)
+        except Exception as error:  # fastavro's own errors have no common class
+            raise ValueError(f"fastavro does not read the schema ({error})") from error
+        self._bytes = self._parsed == "bytes" or (
+            isinstance(self._parsed, dict) and self._parsed.get("type") == "bytes"
+        )
+        """Confluent's serialisers write a schema of bytes alone as it is, without its length."""
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value as JSON. Every byte belongs to it.
+
+        Raises ValueError for truncated or broken bytes, RecursionError if it is nested too deeply.
+        """
+        if self._bytes:
+            return as_json(data)
+        source = io.BytesIO(data)
+        try:
+            value = schemaless_reader(source, self._parsed, None)
+        except RecursionError:
+            raise
+        except Exception as error:  # broken bytes raise nearly anything
+            raise ValueError(_why(error)) from error
+        left = len(data) - source.tell()
+        if left:
+            raise ValueError(f"{left:,} bytes follow the value")
+        return as_json(value)
+
+
+def _loaded(text: str) -> Any:
+    """Return the schema's JSON; the bare name of a type is one, too."""
+    text = text.strip()
+    return json.loads(text) if text.startswith(("{", "[", '"')) else text
+
+
+def _why(error: Exception) -> str:
+    said = str(error)
+    return "the bytes end too early" if isinstance(error, EOFError) or not said else said

@@ -1,0 +1,34 @@
+"""A schema as a registry has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+
+
+class RegistryFailure(Exception):
+    """A schema is not to be had. The message is a sentence for people, and holds no secret."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A schema with everything that it refers to."""
+
+    schema_id: int
+    kind: str
+    """AVRO, PROTOBUF or JSON."""
+    text: str
+    references: Mapping[str, str]
+    """Texts of the schemas that it refers to, directly or not, by the name of the reference. A
+    schema comes after those that it needs."""
+    subjects: Mapping[str, int]
+    """The schema's version in each subject. Empty if the registry does not say."""
+
+    def place(self, topic: str, part: str) -> tuple[str | None, int | None]:
+        """Return the subject that belongs to the topic and the part of its records, key or value,
+        or else the first, and its version."""
+        own = f"{topic}-{part}"
+        ranked = sorted(self.subjects, key=lambda one: (one != own, not one.startswith(topic), one))
+        return (ranked[0], self.subjects[ranked[0]]) if ranked else (None, None)
