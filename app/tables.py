@@ -193,7 +193,7 @@ def group_partition_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
         {
             "group": [lag.group for lag, _p in both],
             "partition": [p.partition for _lag, p in both],
-            "committed": [p.committed for _lag, p in both],
+            "committed": pd.array([p.committed for _lag, p in both], dtype="Int64"),
             "read_committed lag": [p.visible for _lag, p in both],
             "read_uncommitted lag": [p.uncommitted for _lag, p in both],
             "HW − committed": [p.subtraction for _lag, p in both],

@@ -105,7 +105,8 @@ def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
         )
     if not lags:
         st.info(
-            "No consumer group has a committed offset on this topic.", icon=":material/group_off:"
+            "No consumer group owns a partition of this topic, or has committed an offset on it.",
+            icon=":material/group_off:",
         )
         return
     stuck = [lag for lag in lags if lag.stuck]
@@ -139,7 +140,8 @@ def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
                 dict.fromkeys(
                     ["committed", "read_committed lag", "read_uncommitted lag", "HW − committed"],
                     "{:,}",
-                )
+                ),
+                na_rep="–",
             ),
             hide_index=True,
             row_height=ROW_PX,

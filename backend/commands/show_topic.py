@@ -182,7 +182,7 @@ def _producer(each: ProducerView, view: TopicView) -> tuple[str, ...]:
 
 def _groups(out: Console, view: TopicView) -> None:
     if not view.lags:
-        _say(out, "\nNo group has committed offsets here.")
+        _say(out, "\nNo group owns a partition here, or has committed offsets.")
         return
     table = _table(
         "group",
@@ -202,7 +202,7 @@ def _groups(out: Console, view: TopicView) -> None:
                 if one.exact
                 else " (Estimated: the offset lies in a batch that compaction thinned out.)"
             )
-            if one.stuck or about:
+            if one.stuck or about or one.committed is None:
                 colour = "yellow" if one.stuck else "default"
                 _say(
                     out,

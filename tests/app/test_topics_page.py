@@ -163,7 +163,7 @@ def test_every_view_of_a_run(
     assert not app.exception and not app.error
     said = {
         "partitions": "Offsets by fate between log start and HW",
-        "groups": "No consumer group has a committed offset on this topic",
+        "groups": "No consumer group owns a partition of this topic",
         "settings": "are not the default; they come first",
         "cluster": "1 broker",
         "tail": "The newest 50 records that a read_committed consumer gets",
