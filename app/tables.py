@@ -176,7 +176,11 @@ def group_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "group": [lag.group for lag in lags],
+            "kind": [lag.kind for lag in lags],
             "state": [lag.state for lag in lags],
+            "members": pd.array(
+                [None if lag.members is None else len(lag.members) for lag in lags], dtype="Int64"
+            ),
             "read_committed lag": [lag.visible for lag in lags],
             "read_uncommitted lag": [lag.uncommitted for lag in lags],
             "withheld": [lag.withheld for lag in lags],
@@ -193,11 +197,26 @@ def group_partition_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
         {
             "group": [lag.group for lag, _p in both],
             "partition": [p.partition for _lag, p in both],
+            "owner": ["" if p.owner is None else p.owner.client for _lag, p in both],
             "committed": pd.array([p.committed for _lag, p in both], dtype="Int64"),
             "read_committed lag": [p.visible for _lag, p in both],
             "read_uncommitted lag": [p.uncommitted for _lag, p in both],
             "HW − committed": [p.subtraction for _lag, p in both],
             "why": [p.why if p.exact else f"{p.why} One batch is estimated." for _lag, p in both],
+        }
+    )
+
+
+def member_table(lags: Sequence[GroupLag], topic: str) -> pd.DataFrame:
+    """Builds one row per member of the groups, with its partitions of the topic."""
+    both = [(lag.group, each) for lag in lags for each in lag.members or ()]
+    return pd.DataFrame(
+        {
+            "group": [group for group, _each in both],
+            "client id": [each.client for _group, each in both],
+            "host": [each.host for _group, each in both],
+            "partitions here": [each.places(topic) or "none" for _group, each in both],
+            "member id": [each.member for _group, each in both],
         }
     )
 

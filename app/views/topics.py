@@ -124,7 +124,9 @@ def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
             query_params={"topic": look.topic, "outcome": "open"},
         )
     st.dataframe(
-        tables.group_table(lags).style.format(dict.fromkeys(tables.LAG_COLUMNS, "{:,}")),
+        tables.group_table(lags).style.format(
+            dict.fromkeys(tables.LAG_COLUMNS, "{:,}"), na_rep="–"
+        ),
         hide_index=True,
         row_height=ROW_PX,
         alt="What every group still has to read, in records, at both levels",
@@ -147,6 +149,15 @@ def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
             row_height=ROW_PX,
             alt="The same partition by partition",
         )
+    members = tables.member_table(lags, seen.bounds.topic)
+    if len(members):
+        with st.expander("Members of the groups", icon=":material/group:"):
+            st.dataframe(
+                members,
+                hide_index=True,
+                row_height=ROW_PX,
+                alt="Clients in each group, and the partitions that each of them has",
+            )
 
 
 def configuration(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:

@@ -27,6 +27,7 @@ EXPOSED = (
     " themselves, as this project's sink does."
 )
 TEXTS = {"group", "state", "outcome", "producer", "transactional id", "note", "who", "protocol"}
+TEXTS |= {"client id", "host", "partitions here"}
 """Left-aligned text columns. Text may wrap, numbers never do."""
 
 
@@ -195,6 +196,7 @@ def _groups(out: Console, view: TopicView) -> None:
         counts = (lag.visible, lag.uncommitted, lag.subtraction)
         table.add_row(plain(lag.group), lag.state, *(f"{n:,}" for n in counts))
     _section(out, "Groups", table)
+    _members(out, view)
     for lag in view.lags:
         for one in lag.partitions:
             about = (
@@ -209,6 +211,18 @@ def _groups(out: Console, view: TopicView) -> None:
                     f"[{colour}]{plain(lag.group)}, partition {one.partition}:"
                     f" {plain(one.why)}{about}[/]",
                 )
+
+
+def _members(out: Console, view: TopicView) -> None:
+    table = _table("group", "client id", "host", "partitions here")
+    for lag in view.lags:
+        for each in lag.members or ():
+            table.add_row(
+                *(plain(text) for text in (lag.group, each.client, each.host)),
+                each.places(view.topic) or "none",
+            )
+    if table.row_count:
+        _section(out, "Members", table)
 
 
 def _section(out: Console, title: str, table: Table, rest: str = "") -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.conftest import OpenPage, boxes, texts
+from tests.backend.kafka.members import member
 from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
 from tests.runs import Finished
@@ -177,7 +178,7 @@ def test_a_stuck_group_is_named(
 ) -> None:
     """Story: a group has read all that is stable, and the rest waits behind an open transaction.
     Other tools show a lag of 5; the page names the transaction that holds it back, and the tail at
-    either level shows what that level gets."""
+    either level shows what that level gets. Another group has a member and no offset yet."""
     assert at_home.home
     topic = new_topic()
     writer = Writer(bootstrap, topic)
@@ -185,7 +186,8 @@ def test_a_stuck_group_is_named(
     consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-readers", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
     consumer.close()
-    app = open_page("topics", topic=topic, view="groups")
+    with member(bootstrap, f"{topic}-new", [topic], "consumer", "new-reader"):
+        app = open_page("topics", topic=topic, view="groups")
     assert not app.exception
     table = app.dataframe[0].value
     own = table[table["group"] == f"{topic}-readers"].iloc[0]
@@ -195,6 +197,15 @@ def test_a_stuck_group_is_named(
         5,
     )
     assert f"the open transaction of {topic}-B from offset 3 on withholds 5 records" in texts(app)
+
+    groups, partitions, members = (app.dataframe[n].value for n in range(3))
+    new = groups[groups["group"] == f"{topic}-new"].iloc[0]
+    assert (new["kind"], new["state"], new["members"]) == ("consumer", "Stable", 1)
+    own = partitions[partitions["group"] == f"{topic}-new"].iloc[0]
+    assert own["owner"] == "new-reader" and own["why"].startswith("No committed offset: counted")
+    assert members[["client id", "host", "partitions here"]].to_numpy().tolist() == [
+        ["new-reader", "127.0.0.1", "0"]
+    ]
 
     app = open_page("topics", topic=topic, view="tail")
     assert not app.exception

@@ -1,7 +1,8 @@
 """Groups and their members, as their coordinators know them.
 
 A coordinator answers a request of its own for each kind of group: DescribeGroups for classic ones,
-ConsumerGroupDescribe for those of the consumer protocol (KIP-848).
+ConsumerGroupDescribe for those of the consumer protocol (KIP-848), and ShareGroupDescribe for share
+groups (KIP-932).
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from kafka.errors import GroupAuthorizationFailedError, GroupIdNotFoundError, fo
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
-from topicproof.backend.kafka.log.messages import ConsumerGroupDescribeRequest
+from topicproof.backend.kafka.log.messages import (
+    ConsumerGroupDescribeRequest,
+    ShareGroupDescribeRequest,
+)
 from topicproof.backend.kafka.log.rawlog import Connection
 
 CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
@@ -60,6 +64,15 @@ class Member:
     """Those that it is assigned and does not have yet, because another member gives them up first
     (KIP-848). Empty in classic groups."""
 
+    def places(self, topic: str) -> str:
+        """Say in words which partitions of the topic it has, and which it waits for."""
+        now, then = (
+            ", ".join(str(partition) for name, partition in those if name == topic)
+            for those in (self.partitions, self.awaited)
+        )
+        waits = f"waits for {then}" if then else ""
+        return "; ".join(filter(None, (now, waits)))
+
 
 def list_groups(kafka: Connection) -> tuple[Group, ...]:
     """Return every group that this client may describe, by name. Raises kafka-python's errors."""
@@ -90,9 +103,11 @@ def group_members(
         each.group for each in groups if each.kind == CLASSIC and each.protocol in (CONSUMERS, "")
     ]
     consumer = [each.group for each in groups if each.kind == CONSUMER]
+    share = [each.group for each in groups if each.share]
     for names, request, partitions in (
         (classic, _classic_request, _classic_partitions),
         (consumer, _consumer_request, _consumer_partitions),
+        (share, _share_request, _share_partitions),
     ):
         if names:
             found |= kafka.with_retries(partial(_described, kafka, names, request, partitions))
@@ -132,6 +147,10 @@ def _consumer_request(names: list[str]) -> ConsumerGroupDescribeRequest:
     return ConsumerGroupDescribeRequest(group_ids=names)
 
 
+def _share_request(names: list[str]) -> ShareGroupDescribeRequest:
+    return ShareGroupDescribeRequest(group_ids=names)
+
+
 def _classic_partitions(member: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
     """Return what a member has now, and what it is assigned."""
     if not member.member_assignment:
@@ -144,6 +163,12 @@ def _classic_partitions(member: Any) -> tuple[set[tuple[str, int]], set[tuple[st
 def _consumer_partitions(member: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
     """Return what a member has now, and what it is assigned."""
     return _places(member.assignment), _places(member.target_assignment)
+
+
+def _share_partitions(member: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+    """Return what a member has now, twice: it gets partitions at once, and shares them."""
+    now = _places(member.assignment)
+    return now, now
 
 
 def _places(assignment: Any) -> set[tuple[str, int]]:

@@ -139,7 +139,7 @@ def group_lags(
                 p,
                 committed.get(p.partition),
                 ranges,
-                _blocker(p, opened),
+                holder_of_lso(p, opened),
                 owners.get(p.partition),
             )
             for p in bounds.partitions
@@ -203,7 +203,9 @@ def partition_lag(
     )
 
 
-def _blocker(p: PartitionBounds, opened: Collection[OpenTransaction]) -> OpenTransaction | None:
+def holder_of_lso(
+    p: PartitionBounds, opened: Collection[OpenTransaction]
+) -> OpenTransaction | None:
     """Return the transaction that begins at the partition's LSO."""
     return next(
         (each for each in opened if (each.partition, each.start_offset) == (p.partition, p.lso)),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pandas as pd
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.backend.kafka.members import member
 from tests.backend.kafka.test_fates import log
 from tests.backend.kafka.topics import Writer, ask, delete_below, delivered
-from tests.conftest import wait_until
 from topicproof.backend.address import Address
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
@@ -124,28 +123,6 @@ def test_offsets_outside_of_the_log_are_said(bootstrap: str, new_topic: NewTopic
     assert "beyond the end of the log" in ahead.why
 
 
-@contextmanager
-def member(
-    bootstrap: str, group: str, topics: Sequence[str], protocol: str = "classic"
-) -> Iterator[Consumer]:
-    """A consumer in a group, from when it is assigned partitions on."""
-    options = {**consumer_config(Address(bootstrap), group, READ_COMMITTED)}
-    options |= {"group.protocol": protocol, "client.id": f"{group}-client"}
-    consumer = Consumer({**options, "auto.offset.reset": "earliest"})
-    assigned: list[TopicPartition] = []
-    consumer.subscribe(list(topics), on_assign=lambda _consumer, given: assigned.extend(given))
-
-    def given() -> bool:
-        consumer.poll(0.1)
-        return bool(assigned)
-
-    try:
-        wait_until(given, 30, f"an assignment in group {group}")
-        yield consumer
-    finally:
-        consumer.close()
-
-
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_partition_without_a_committed_offset_is_not_forgotten(
     bootstrap: str, new_topic: NewTopic, protocol: str
@@ -169,7 +146,7 @@ def test_a_partition_without_a_committed_offset_is_not_forgotten(
             " stable offset, and an open transaction from offset 0 on withholds 1,998 records."
         )
         assert first.owner is not None and first.owner == second.owner
-        assert (first.owner.client, first.owner.host) == (f"{group}-client", "127.0.0.1")
+        assert (first.owner.client, first.owner.host) == ("reader", "127.0.0.1")
         assert first.owner.partitions == ((topic, 0), (topic, 1))
 
 

@@ -19,3 +19,20 @@ class ConsumerGroupDescribeRequest(ApiMessage, load_json=_HERE):  # type: ignore
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=_HERE):  # type: ignore[call-arg,misc]
     """Names each member's partitions, those it has now and those it shall have."""
+
+
+class ShareGroupDescribeRequest(ApiMessage, load_json=_HERE):  # type: ignore[call-arg,misc]
+    """Asks for the members of share groups (KIP-932, since Kafka 4.1)."""
+
+
+class ShareGroupDescribeResponse(ApiMessage, load_json=_HERE):  # type: ignore[call-arg,misc]
+    """Names each member's partitions; several members may share one."""
+
+
+class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_HERE):  # type: ignore[call-arg,misc]
+    """Asks where share groups begin to read (KIP-932)."""
+
+
+class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=_HERE):  # type: ignore[call-arg,misc]
+    """Names start offsets, -1 for a partition that the group has not fetched from, and from version
+    1 on a lag in offsets (KIP-1226)."""
