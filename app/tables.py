@@ -22,6 +22,7 @@ from topicproof.app.wording import (
 from topicproof.backend.kafka.browse.records import Headers, Record, as_text
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.kafka.coordination.lag import GroupLag
+from topicproof.backend.kafka.coordination.share import ShareGroup
 from topicproof.backend.kafka.log.fates import FATES
 from topicproof.validators.finding import Bounds, Fate
 
@@ -29,6 +30,7 @@ CELL_CHARACTERS = 80
 OFFSET, FATE = ("", "offset"), ("", "fate")
 READ_UNCOMMITTED_GETS, READ_COMMITTED_GETS = "read_uncommitted gets", "read_committed gets"
 LAG_COLUMNS = ("read_committed lag", "read_uncommitted lag", "withheld", "HW − committed")
+SHARE_COLUMNS = ("start offset", "left at most", "withheld", "lag in offsets")
 TINTS: dict[Fate, str] = {
     Fate.ABORTED: "213, 94, 0",
     Fate.PENDING: "230, 159, 0",
@@ -207,7 +209,26 @@ def group_partition_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
     )
 
 
-def member_table(lags: Sequence[GroupLag], topic: str) -> pd.DataFrame:
+def share_table(groups: Sequence[ShareGroup]) -> pd.DataFrame:
+    """Builds one row per share group and partition, with a sentence each."""
+    both = [(group, p) for group in groups for p in group.partitions]
+    counts = [(p.start_offset, p.left, p.withheld, p.reported) for _group, p in both]
+    return pd.DataFrame(
+        {
+            "share group": [group.group for group, _p in both],
+            "state": [group.state for group, _p in both],
+            "isolation": [group.isolation or "unknown" for group, _p in both],
+            "partition": [p.partition for _group, p in both],
+            **{
+                name: pd.array([row[at] for row in counts], dtype="Int64")
+                for at, name in enumerate(SHARE_COLUMNS)
+            },
+            "why": [p.why for _group, p in both],
+        }
+    )
+
+
+def member_table(lags: Sequence[GroupLag | ShareGroup], topic: str) -> pd.DataFrame:
     """Builds one row per member of the groups, with its partitions of the topic."""
     both = [(lag.group, each) for lag in lags for each in lag.members or ()]
     return pd.DataFrame(

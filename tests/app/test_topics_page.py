@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.app.conftest import OpenPage, boxes, texts
 from tests.backend.kafka.members import member
+from tests.backend.kafka.test_share import configure, received, share_member
 from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
 from tests.runs import Finished
@@ -25,6 +26,7 @@ from topicproof.app.url_state import (
     write_topics,
 )
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.browse.search import FOUND_MAX
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
@@ -171,6 +173,38 @@ def test_every_view_of_a_run(
     }
     assert said[view] in texts(app)
     assert len(app.dataframe) or view == "groups"
+
+
+def test_a_share_group_without_protection_is_warned_of(
+    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: a topic is read by a share group alone, configured by default. The page shows it with
+    its members, and warns that transactions do not protect them."""
+    assert at_home.home
+    topic = new_topic()
+    group = f"{topic}-queue"
+    Writer(bootstrap, topic).write("A2 A- B1 B+")
+    configure(bootstrap, group, **{"auto.offset.reset": "earliest"})
+    with share_member(bootstrap, group, topic) as consumer:
+        assert received(consumer, 3) == [0, 1, 3]
+
+        def done() -> bool:
+            consumer.poll(0.2)
+            view = inspect_topic(Address(bootstrap), topic)
+            return any(each.left == 0 for each in view.shares if each.group == group)
+
+        wait_until(done, 60, "the acknowledgements")
+        app = open_page("topics", topic=topic, view="groups")
+    assert not app.exception
+    assert "also receives records of open and aborted transactions" in texts(app)
+    shares, members = (app.dataframe[n].value for n in range(2))
+    (row,) = shares[shares["share group"] == group].to_dict("records")
+    assert (row["isolation"], row["left at most"], row["lag in offsets"]) == (
+        "read_uncommitted",
+        0,
+        0,
+    )
+    assert list(members["client id"]) == ["sharer"]
 
 
 def test_a_stuck_group_is_named(

@@ -34,5 +34,5 @@ class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_HERE):  # type: ig
 
 
 class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=_HERE):  # type: ignore[call-arg,misc]
-    """Names start offsets, -1 for a partition that the group has not fetched from, and from version
+    """Names start offsets, -1 where the group acknowledged nothing yet, and from version
     1 on a lag in offsets (KIP-1226)."""
