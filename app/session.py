@@ -44,6 +44,7 @@ from topicproof.backend.kafka.coordination.coordinator import (
 )
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
+from topicproof.backend.kafka.coordination.share import ShareGroup, share_groups
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import (
     client_versions,
@@ -355,6 +356,23 @@ def lags(
     opened = _coordination(bootstrap, topic, taken_at, _client, _seen).opened
     with connect(Address(bootstrap, _client)) as kafka:
         return group_lags(kafka, topic, _seen.bounds, _seen.ranges, opened)
+
+
+@st.cache_data(
+    ttl=COORDINATION_AGE_MAX_S,
+    max_entries=12,
+    show_spinner="Asking where share groups begin…",
+)
+def shares(
+    bootstrap: str,
+    topic: str,
+    taken_at: datetime,
+    _client: Mapping[str, str],
+    _seen: Snapshot,
+) -> tuple[ShareGroup, ...]:
+    opened = _coordination(bootstrap, topic, taken_at, _client, _seen).opened
+    with connect(Address(bootstrap, _client)) as kafka:
+        return share_groups(kafka, topic, _seen.bounds, _seen.ranges, opened)
 
 
 def committed_instead(

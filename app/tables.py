@@ -24,6 +24,7 @@ from topicproof.backend.formats.formats import Formats
 from topicproof.backend.kafka.browse.records import Headers, Record, as_text
 from topicproof.backend.kafka.browse.search import Row
 from topicproof.backend.kafka.coordination.lag import GroupLag
+from topicproof.backend.kafka.coordination.share import ShareGroup
 from topicproof.backend.kafka.log.fates import FATES
 from topicproof.validators.finding import Bounds, Fate
 
@@ -31,6 +32,7 @@ CELL_CHARACTERS = 80
 OFFSET, FATE = ("", "offset"), ("", "fate")
 READ_UNCOMMITTED_GETS, READ_COMMITTED_GETS = "read_uncommitted gets", "read_committed gets"
 LAG_COLUMNS = ("read_committed lag", "read_uncommitted lag", "withheld", "HW − committed")
+SHARE_COLUMNS = ("start offset", "left at most", "withheld", "lag in offsets")
 TINTS: dict[Fate, str] = {
     Fate.ABORTED: "213, 94, 0",
     Fate.PENDING: "230, 159, 0",
@@ -182,7 +184,11 @@ def group_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "group": [lag.group for lag in lags],
+            "kind": [lag.kind for lag in lags],
             "state": [lag.state for lag in lags],
+            "members": pd.array(
+                [None if lag.members is None else len(lag.members) for lag in lags], dtype="Int64"
+            ),
             "read_committed lag": [lag.visible for lag in lags],
             "read_uncommitted lag": [lag.uncommitted for lag in lags],
             "withheld": [lag.withheld for lag in lags],
@@ -199,11 +205,45 @@ def group_partition_table(lags: Sequence[GroupLag]) -> pd.DataFrame:
         {
             "group": [lag.group for lag, _p in both],
             "partition": [p.partition for _lag, p in both],
-            "committed": [p.committed for _lag, p in both],
+            "owner": ["" if p.owner is None else p.owner.client for _lag, p in both],
+            "committed": pd.array([p.committed for _lag, p in both], dtype="Int64"),
             "read_committed lag": [p.visible for _lag, p in both],
             "read_uncommitted lag": [p.uncommitted for _lag, p in both],
             "HW − committed": [p.subtraction for _lag, p in both],
             "why": [p.why if p.exact else f"{p.why} One batch is estimated." for _lag, p in both],
+        }
+    )
+
+
+def share_table(groups: Sequence[ShareGroup]) -> pd.DataFrame:
+    """Builds one row per share group and partition, with a sentence each."""
+    both = [(group, p) for group in groups for p in group.partitions]
+    counts = [(p.start_offset, p.left, p.withheld, p.reported) for _group, p in both]
+    return pd.DataFrame(
+        {
+            "share group": [group.group for group, _p in both],
+            "state": [group.state for group, _p in both],
+            "isolation": [group.isolation or "unknown" for group, _p in both],
+            "partition": [p.partition for _group, p in both],
+            **{
+                name: pd.array([row[at] for row in counts], dtype="Int64")
+                for at, name in enumerate(SHARE_COLUMNS)
+            },
+            "why": [p.why for _group, p in both],
+        }
+    )
+
+
+def member_table(lags: Sequence[GroupLag | ShareGroup], topic: str) -> pd.DataFrame:
+    """Builds one row per member of the groups, with its partitions of the topic."""
+    both = [(lag.group, each) for lag in lags for each in lag.members or ()]
+    return pd.DataFrame(
+        {
+            "group": [group for group, _each in both],
+            "client id": [each.client for _group, each in both],
+            "host": [each.host for _group, each in both],
+            "partitions here": [each.places(topic) or "none" for _group, each in both],
+            "member id": [each.member for _group, each in both],
         }
     )
 

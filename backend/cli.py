@@ -17,6 +17,7 @@ from topicproof.backend.commands import evidence, history, runs, topics
 from topicproof.backend.commands.check import check
 from topicproof.backend.commands.contracts import contract
 from topicproof.backend.commands.matrix import matrix
+from topicproof.backend.commands.rights import rights
 from topicproof.backend.commands.terminal import err, out
 from topicproof.backend.commands.torture import torture
 from topicproof.backend.commands.totals import totals
@@ -43,6 +44,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "inspect": topics.inspect,
     "transactions": topics.transactions,
     "abort": topics.abort,
+    "rights": rights,
     "stop": runs.stop,
     "release": runs.release,
     "resume": runs.resume,

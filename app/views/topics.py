@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,8 @@ from topicproof.app.url_state import (
     read_topics,
 )
 from topicproof.backend.kafka.browse.describe import VERDICT_SETTINGS
+from topicproof.backend.kafka.coordination.lag import GroupLag
+from topicproof.backend.kafka.coordination.share import ShareGroup
 from topicproof.backend.services.keeper import Services
 
 VIEW_NAMES = {
@@ -98,16 +101,33 @@ def partitions(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:
 
 
 def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
-    """Shows the topic's consumer groups, and what each really has left to read."""
+    """Shows the topic's consumer and share groups, and what each really has left to read."""
+    asked = (kafka.bootstrap, seen.bounds.topic, seen.taken_at, settings.client, seen)
     with session.said():
-        lags = session.lags(
-            kafka.bootstrap, seen.bounds.topic, seen.taken_at, settings.client, seen
-        )
-    if not lags:
+        lags, shares = session.lags(*asked), session.shares(*asked)
+    if not lags and not shares:
         st.info(
-            "No consumer group has a committed offset on this topic.", icon=":material/group_off:"
+            "No consumer group owns a partition of this topic, or has committed an offset on it.",
+            icon=":material/group_off:",
         )
         return
+    if lags:
+        consumer_groups(lags, look)
+    if shares:
+        share_groups(shares)
+    members = tables.member_table((*lags, *shares), seen.bounds.topic)
+    if len(members):
+        with st.expander("Members of the groups", icon=":material/group:"):
+            st.dataframe(
+                members,
+                hide_index=True,
+                row_height=ROW_PX,
+                alt="Clients in each group, and the partitions that each of them has",
+            )
+
+
+def consumer_groups(lags: Sequence[GroupLag], look: TopicsState) -> None:
+    """Shows the lag of each group, and warns of those that are stuck."""
     stuck = [lag for lag in lags if lag.stuck]
     for lag in stuck:
         st.warning(
@@ -123,7 +143,9 @@ def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
             query_params={"topic": look.topic, "outcome": "open"},
         )
     st.dataframe(
-        tables.group_table(lags).style.format(dict.fromkeys(tables.LAG_COLUMNS, "{:,}")),
+        tables.group_table(lags).style.format(
+            dict.fromkeys(tables.LAG_COLUMNS, "{:,}"), na_rep="–"
+        ),
         hide_index=True,
         row_height=ROW_PX,
         alt="What every group still has to read, in records, at both levels",
@@ -139,12 +161,34 @@ def groups(kafka: Services, seen: Snapshot, look: TopicsState) -> None:
                 dict.fromkeys(
                     ["committed", "read_committed lag", "read_uncommitted lag", "HW − committed"],
                     "{:,}",
-                )
+                ),
+                na_rep="–",
             ),
             hide_index=True,
             row_height=ROW_PX,
             alt="The same partition by partition",
         )
+
+
+def share_groups(shares: Sequence[ShareGroup]) -> None:
+    """Shows where each share group begins, what it has left, and whom transactions do not
+    protect."""
+    st.markdown("**Share groups**")
+    for group in shares:
+        if group.trap is not None:
+            st.warning(wording.plain(group.trap), icon=":material/warning:")
+    st.dataframe(
+        tables.share_table(shares).style.format(
+            dict.fromkeys(tables.SHARE_COLUMNS, "{:,}"), na_rep="–"
+        ),
+        hide_index=True,
+        row_height=ROW_PX,
+        alt="Where every share group begins, and how many records it has left",
+    )
+    st.caption(
+        "Below the start offset all records are done. Above it, members acknowledge records one by"
+        " one, so what is left is an upper bound. Lag is what the coordinator tells, in offsets."
+    )
 
 
 def configuration(kafka: Services, seen: Snapshot, _look: TopicsState) -> None:

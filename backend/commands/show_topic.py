@@ -27,6 +27,7 @@ EXPOSED = (
     " themselves, as this project's sink does."
 )
 TEXTS = {"group", "state", "outcome", "producer", "transactional id", "note", "who", "protocol"}
+TEXTS |= {"share group", "isolation", "client id", "host", "partitions here"}
 """Left-aligned text columns. Text may wrap, numbers never do."""
 
 
@@ -181,8 +182,16 @@ def _producer(each: ProducerView, view: TopicView) -> tuple[str, ...]:
 
 
 def _groups(out: Console, view: TopicView) -> None:
+    if not view.lags and not view.shares:
+        _say(out, "\nNo group owns a partition here, or has committed offsets.")
+        return
+    _group_table(out, view)
+    _shares(out, view)
+    _members(out, view)
+
+
+def _group_table(out: Console, view: TopicView) -> None:
     if not view.lags:
-        _say(out, "\nNo group has committed offsets here.")
         return
     table = _table(
         "group",
@@ -202,13 +211,49 @@ def _groups(out: Console, view: TopicView) -> None:
                 if one.exact
                 else " (Estimated: the offset lies in a batch that compaction thinned out.)"
             )
-            if one.stuck or about:
+            if one.stuck or about or one.committed is None:
                 colour = "yellow" if one.stuck else "default"
                 _say(
                     out,
                     f"[{colour}]{plain(lag.group)}, partition {one.partition}:"
                     f" {plain(one.why)}{about}[/]",
                 )
+
+
+def _members(out: Console, view: TopicView) -> None:
+    table = _table("group", "client id", "host", "partitions here")
+    of_groups = [(each.group, each.members or ()) for each in view.lags]
+    of_groups += [(each.group, each.members) for each in view.shares]
+    for group, members in of_groups:
+        for one in members:
+            table.add_row(
+                *(plain(text) for text in (group, one.client, one.host)),
+                one.places(view.topic) or "none",
+            )
+    if table.row_count:
+        _section(out, "Members", table)
+
+
+def _shares(out: Console, view: TopicView) -> None:
+    table = _table("share group", "state", "isolation", "p", "start", "left", "withheld", "lag")
+    for group in view.shares:
+        for one in group.partitions:
+            counts = (one.start_offset, one.left, one.withheld, one.reported)
+            table.add_row(
+                *(plain(text) for text in (group.group, group.state, group.isolation or "unknown")),
+                str(one.partition),
+                *(_number(count) for count in counts),
+            )
+    if not table.row_count:
+        return
+    rest = ": left is in records, at most; lag is what the coordinator tells, in offsets"
+    _section(out, "Share groups", table, rest)
+    for group in view.shares:
+        if group.trap is not None:
+            _say(out, f"[yellow]{plain(group.trap)}[/]")
+        for one in group.partitions:
+            if one.stuck or one.start_offset is None:
+                _say(out, f"{plain(group.group)}, partition {one.partition}: {plain(one.why)}")
 
 
 def _section(out: Console, title: str, table: Table, rest: str = "") -> None:

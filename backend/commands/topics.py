@@ -104,7 +104,7 @@ def inspect(
     brokers: Brokers = None,
     json_: Json = None,
 ) -> None:
-    """Show a topic's fates, LSO and HW, transactions, producers, and the true lag of every group.
+    """Show a topic's fates, LSO and HW, transactions, producers, and groups with their lag.
 
     Example: `topicproof inspect squares --bootstrap localhost:9092`
     """

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.conftest import OpenPage, boxes, texts
+from tests.backend.kafka.members import member
+from tests.backend.kafka.test_share import configure, received, share_member
 from tests.backend.kafka.topics import Writer
 from tests.conftest import wait_until
 from tests.runs import Finished
@@ -24,6 +26,7 @@ from topicproof.app.url_state import (
     write_topics,
 )
 from topicproof.backend.address import Address
+from topicproof.backend.kafka.browse.inspect import inspect_topic
 from topicproof.backend.kafka.browse.search import FOUND_MAX
 from topicproof.backend.kafka.client_configs import (
     READ_COMMITTED,
@@ -163,7 +166,7 @@ def test_every_view_of_a_run(
     assert not app.exception and not app.error
     said = {
         "partitions": "Offsets by fate between log start and HW",
-        "groups": "No consumer group has a committed offset on this topic",
+        "groups": "No consumer group owns a partition of this topic",
         "settings": "are not the default; they come first",
         "cluster": "1 broker",
         "tail": "The newest 50 records that a read_committed consumer gets",
@@ -191,12 +194,44 @@ def test_a_topic_stays_from_page_to_page(
     assert (app.query_params["topic"], app.query_params["view"]) == (finished.sink, "partitions")
 
 
+def test_a_share_group_without_protection_is_warned_of(
+    open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Story: a topic is read by a share group alone, configured by default. The page shows it with
+    its members, and warns that transactions do not protect them."""
+    assert at_home.home
+    topic = new_topic()
+    group = f"{topic}-queue"
+    Writer(bootstrap, topic).write("A2 A- B1 B+")
+    configure(bootstrap, group, **{"auto.offset.reset": "earliest"})
+    with share_member(bootstrap, group, topic) as consumer:
+        assert received(consumer, 3) == [0, 1, 3]
+
+        def done() -> bool:
+            consumer.poll(0.2)
+            view = inspect_topic(Address(bootstrap), topic)
+            return any(each.left == 0 for each in view.shares if each.group == group)
+
+        wait_until(done, 60, "the acknowledgements")
+        app = open_page("topics", topic=topic, view="groups")
+    assert not app.exception
+    assert "also receives records of open and aborted transactions" in texts(app)
+    shares, members = (app.dataframe[n].value for n in range(2))
+    (row,) = shares[shares["share group"] == group].to_dict("records")
+    assert (row["isolation"], row["left at most"], row["lag in offsets"]) == (
+        "read_uncommitted",
+        0,
+        0,
+    )
+    assert list(members["client id"]) == ["sharer"]
+
+
 def test_a_stuck_group_is_named(
     open_page: OpenPage, at_home: Settings, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
     """Story: a group has read all that is stable, and the rest waits behind an open transaction.
     Other tools show a lag of 5; the page names the transaction that holds it back, and the tail at
-    either level shows what that level gets."""
+    either level shows what that level gets. Another group has a member and no offset yet."""
     assert at_home.home
     topic = new_topic()
     writer = Writer(bootstrap, topic)
@@ -204,7 +239,8 @@ def test_a_stuck_group_is_named(
     consumer = Consumer(consumer_config(Address(bootstrap), f"{topic}-readers", READ_COMMITTED))
     consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
     consumer.close()
-    app = open_page("topics", topic=topic, view="groups")
+    with member(bootstrap, f"{topic}-new", [topic], "consumer", "new-reader"):
+        app = open_page("topics", topic=topic, view="groups")
     assert not app.exception
     table = app.dataframe[0].value
     own = table[table["group"] == f"{topic}-readers"].iloc[0]
@@ -214,6 +250,15 @@ def test_a_stuck_group_is_named(
         5,
     )
     assert f"the open transaction of {topic}-B from offset 3 on withholds 5 records" in texts(app)
+
+    groups, partitions, members = (app.dataframe[n].value for n in range(3))
+    new = groups[groups["group"] == f"{topic}-new"].iloc[0]
+    assert (new["kind"], new["state"], new["members"]) == ("consumer", "Stable", 1)
+    own = partitions[partitions["group"] == f"{topic}-new"].iloc[0]
+    assert own["owner"] == "new-reader" and own["why"].startswith("No committed offset: counted")
+    assert members[["client id", "host", "partitions here"]].to_numpy().tolist() == [
+        ["new-reader", "127.0.0.1", "0"]
+    ]
 
     app = open_page("topics", topic=topic, view="tail")
     assert not app.exception

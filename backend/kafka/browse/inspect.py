@@ -21,6 +21,7 @@ from topicproof.backend.kafka.coordination.coordinator import (
 )
 from topicproof.backend.kafka.coordination.lag import GroupLag, group_lags
 from topicproof.backend.kafka.coordination.reasons import abort_reasons, transactional_ids
+from topicproof.backend.kafka.coordination.share import ShareGroup, share_groups, share_json
 from topicproof.backend.kafka.coordination.transaction_state import TOPIC as STATE_TOPIC
 from topicproof.backend.kafka.coordination.transaction_state import StateEntry, read_states
 from topicproof.backend.kafka.coordination.unstable import unstable_offsets
@@ -124,6 +125,7 @@ class TopicView:
     open: tuple[OpenTransaction, ...]
     producers: tuple[ProducerView, ...]
     lags: tuple[GroupLag, ...]
+    shares: tuple[ShareGroup, ...]
     unstable: tuple[UnstableOffset, ...]
     """Group offsets held up by an open transaction."""
     not_heard: tuple[str, ...]
@@ -147,6 +149,7 @@ class TopicView:
         told["lags"] = [
             asdict(lag) | {name: getattr(lag, name) for name in sums} for lag in self.lags
         ]
+        told["shares"] = [share_json(each) for each in self.shares]
         return told
 
 
@@ -182,6 +185,9 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         lags = hear(
             "consumer groups", lambda: group_lags(kafka, topic, bounds, ranges, opened or ())
         )
+        shares = hear(
+            "share groups", lambda: share_groups(kafka, topic, bounds, ranges, opened or ())
+        )
         unstable = hear("unstable offsets", lambda: unstable_offsets(kafka, topic))
         ended = transactions(batches, bounds)
         names = dict(zip(writers["producer_id"], writers["transactional_id"], strict=True))
@@ -209,6 +215,7 @@ def inspect_topic(address: Address, topic: str, check_crc: bool = False) -> Topi
         open=opened or (),
         producers=tuple(ProducerView(**row) for row in _rows(writers)),
         lags=lags or (),
+        shares=shares or (),
         unstable=unstable[1] if unstable else (),
         not_heard=tuple(not_heard),
     )

@@ -3,6 +3,11 @@
 High watermark minus committed offset also counts markers, aborted records, holes, and records that
 an open transaction withholds. On a transactional topic it may never reach 0. Here records are
 counted from batch headers, at both isolation levels.
+
+A partition without a committed offset counts too, if a member of the group owns it. Its members
+begin where their `auto.offset.reset` says, which no broker knows, so it is counted from the log
+start. A group without any owner, as of a program that assigns its partitions itself, is expected to
+read the whole topic once it has committed on one partition.
 """
 
 from __future__ import annotations
@@ -13,10 +18,17 @@ from dataclasses import dataclass
 import pandas as pd
 from kafka import TopicPartition
 
+from topicproof.backend.kafka.coordination.groups import (
+    Member,
+    group_members,
+    list_groups,
+)
 from topicproof.backend.kafka.log.fates import DATA_FATES, records_between
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.validators.coordinator import OpenTransaction
 from topicproof.validators.finding import Bounds, Fate, PartitionBounds
+
+NO_OFFSET = "No committed offset: counted from the log start. "
 
 
 @dataclass(frozen=True)
@@ -24,8 +36,12 @@ class PartitionLag:
     """One group on one partition."""
 
     partition: int
-    committed: int
-    """The offset that the group reads next."""
+    committed: int | None
+    """The offset that the group reads next. None: it has committed none, and is counted from the
+    log start."""
+    owner: Member | None
+    """The member that has the partition, or is assigned it. None: no member, or its coordinator
+    does not tell it."""
     visible: int
     """Records readable now at read_committed: committed ones from there to the LSO."""
     uncommitted: int
@@ -33,7 +49,8 @@ class PartitionLag:
     withheld: int
     """Records from there on, at or above the LSO."""
     subtraction: int
-    """High watermark minus committed offset: the number shown by other tools."""
+    """High watermark minus committed offset, or minus the log start: the number shown by other
+    tools."""
     exact: bool
     """False if the committed offset lies inside a batch that compaction thinned out. The count of
     that batch is an estimate."""
@@ -48,12 +65,16 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class GroupLag:
-    """One group with committed offsets on the topic."""
+    """One group that owns partitions of the topic or has committed offsets on it."""
 
     group: str
+    kind: str
+    """As `groups.Group.kind`."""
     state: str
-    """The group's state in Kafka's words: Stable, Empty, Dead. Empty if the broker does not report
-    it."""
+    """As `groups.Group.state`."""
+    members: tuple[Member, ...] | None
+    """Members of the group, also those that own nothing of the topic. None: as in
+    `groups.group_members`."""
     partitions: tuple[PartitionLag, ...]
 
     @property
@@ -86,73 +107,105 @@ def group_lags(
     ranges: pd.DataFrame,
     opened: Collection[OpenTransaction] = (),
 ) -> tuple[GroupLag, ...]:
-    """Return the lag of every group with a committed offset on the topic, by name.
+    """Return the lag of every group that owns partitions of the topic or has committed offsets on
+    it, by name.
 
     `ranges` are the `fates.fate_ranges` of `bounds`. `opened` are the open transactions of the
-    topic, if known. Then the lag names the one that a stuck group waits for.
+    topic, if known. Then the lag names the one that a stuck group waits for. Raises kafka-python's
+    errors, and ClusterError for a group that may not be described.
     """
-    states = group_states(kafka)
-    names = sorted(states)
-    if not names:
+    groups = [each for each in list_groups(kafka) if not each.share]
+    if not groups:
         return ()
     partitions = [TopicPartition(topic, p.partition) for p in bounds.partitions]
+    # Members first: an offset that is committed between the two requests is not missed.
+    members = group_members(kafka, groups)
     answers = kafka.with_retries(
-        lambda: kafka.admin.list_group_offsets(dict.fromkeys(names, partitions))
+        lambda: kafka.admin.list_group_offsets(dict.fromkeys((g.group for g in groups), partitions))
     )
     found = []
-    for name in names:
+    for group in groups:
         committed = {
-            at.partition: each.offset for at, each in answers[name].items() if each.offset >= 0
+            at.partition: each.offset
+            for at, each in answers[group.group].items()
+            if each.offset >= 0
         }
+        owners = _owners(members[group.group] or (), topic)
+        shown = committed.keys() | owners.keys()
+        if committed and _without_owner(members[group.group]):
+            shown = {p.partition for p in bounds.partitions}
         lags = [
-            partition_lag(p, committed[p.partition], ranges, _blocker(p, opened))
+            partition_lag(
+                p,
+                committed.get(p.partition),
+                ranges,
+                holder_of_lso(p, opened),
+                owners.get(p.partition),
+            )
             for p in bounds.partitions
-            if p.partition in committed
+            if p.partition in shown
         ]
         if lags:
-            found.append(GroupLag(name, states[name], tuple(lags)))
+            told = members[group.group]
+            found.append(GroupLag(group.group, group.kind, group.state, told, tuple(lags)))
     return tuple(found)
 
 
-def group_states(kafka: Connection) -> dict[str, str]:
-    """Return the state of every group that commits offsets, by name; empty if the broker does not
-    report it."""
-    listed = kafka.with_retries(kafka.admin.list_groups)
-    # Share groups (KIP-932) have no committed offset.
-    return {
-        each["group_id"]: str(each.get("group_state", ""))
-        for each in listed
-        if str(each.get("group_type", "")).lower() != "share"
-    }
+def _owners(members: Collection[Member], topic: str) -> dict[int, Member]:
+    """Return who has each partition. If nobody has it, who is assigned it."""
+    now, then = (
+        {
+            partition: each
+            for each in members
+            for name, partition in getattr(each, those)
+            if name == topic
+        }
+        for those in ("partitions", "awaited")
+    )
+    return then | now
+
+
+def _without_owner(members: Collection[Member] | None) -> bool:
+    """Return whether it is known that no member owns a partition of any topic. In a classic group
+    that rebalances nobody does."""
+    return members is not None and not any(each.partitions or each.awaited for each in members)
 
 
 def partition_lag(
-    p: PartitionBounds, committed: int, ranges: pd.DataFrame, blocker: OpenTransaction | None = None
+    p: PartitionBounds,
+    committed: int | None,
+    ranges: pd.DataFrame,
+    blocker: OpenTransaction | None = None,
+    owner: Member | None = None,
 ) -> PartitionLag:
-    """Return the lag of a group that reads `committed` next. `blocker` is the transaction that
-    holds the LSO, if known."""
-    visible = records_between(ranges, p.partition, committed, p.lso, [Fate.COMMITTED])
-    uncommitted = records_between(ranges, p.partition, committed, p.hw, DATA_FATES)
-    withheld = records_between(ranges, p.partition, max(committed, p.lso), p.hw, DATA_FATES)
+    """Return the lag of a group that reads `committed` next; None: the log start. `blocker` is the
+    transaction that holds the LSO, if known."""
+    first = p.start if committed is None else committed
+    visible = records_between(ranges, p.partition, first, p.lso, [Fate.COMMITTED])
+    uncommitted = records_between(ranges, p.partition, first, p.hw, DATA_FATES)
+    withheld = records_between(ranges, p.partition, max(first, p.lso), p.hw, DATA_FATES)
     own = ranges[(ranges["partition"] == p.partition) & (ranges["records"] > 0)]
-    across = own[(own["first_offset"] < committed) & (own["last_offset"] >= committed)]
+    across = own[(own["first_offset"] < first) & (own["last_offset"] >= first)]
     span = across["last_offset"] - across["first_offset"] + 1
     stuck = visible == 0 and withheld > 0
     return PartitionLag(
         partition=p.partition,
         committed=committed,
+        owner=owner,
         visible=visible,
         uncommitted=uncommitted,
         withheld=withheld,
-        subtraction=p.hw - committed,
+        subtraction=p.hw - first,
         exact=bool((across["records"] == span).all()),
         stuck=stuck,
         stuck_behind=blocker.name if stuck and blocker else None,
-        why=_why(p, committed, visible, withheld, blocker),
+        why=NO_OFFSET * (committed is None) + _why(p, first, visible, withheld, blocker),
     )
 
 
-def _blocker(p: PartitionBounds, opened: Collection[OpenTransaction]) -> OpenTransaction | None:
+def holder_of_lso(
+    p: PartitionBounds, opened: Collection[OpenTransaction]
+) -> OpenTransaction | None:
     """Return the transaction that begins at the partition's LSO."""
     return next(
         (each for each in opened if (each.partition, each.start_offset) == (p.partition, p.lso)),

@@ -12,7 +12,7 @@ from kafka.errors import UnstableOffsetCommitError, for_code
 from kafka.protocol.consumer import OffsetFetchRequest
 
 from topicproof.backend.kafka.coordination.coordinator import open_transactions
-from topicproof.backend.kafka.coordination.lag import group_states
+from topicproof.backend.kafka.coordination.groups import list_groups
 from topicproof.backend.kafka.coordination.transaction_state import partition_of
 from topicproof.backend.kafka.log.rawlog import Connection
 from topicproof.validators.coordinator import UnstableOffset
@@ -26,7 +26,7 @@ on."""
 def unstable_offsets(kafka: Connection, topic: str) -> tuple[int, tuple[UnstableOffset, ...]]:
     """Count the groups' offsets on the topic, and return those that are unstable now, by group and
     partition."""
-    groups = sorted(group_states(kafka))
+    groups = [each.group for each in list_groups(kafka) if not each.share]
     if not groups:
         return 0, ()
     partitions = sorted(kafka.leaders(topic))
@@ -53,23 +53,18 @@ def _offsets(
 ) -> tuple[int, set[tuple[str, int]]]:
     """Count the stable offsets, and return the groups and partitions of unstable ones."""
     ask = OffsetFetchRequest.OffsetFetchRequestGroup
-    by_coordinator: dict[int | None, list[str]] = {}
-    for group, node in kafka.net._manager.run(
-        kafka.admin._find_coordinator_ids, list(groups)
-    ).items():
-        by_coordinator.setdefault(node, []).append(group)
     wanted = [ask.OffsetFetchRequestTopics(name=topic, partition_indexes=list(partitions))]
-    requests = {
-        node: OffsetFetchRequest(
+
+    def request(names: list[str]) -> OffsetFetchRequest:
+        return OffsetFetchRequest(
             groups=[ask(group_id=name, topics=wanted) for name in names],
             require_stable=True,
             min_version=VERSION_MIN,
             max_version=VERSION_MAX,
         )
-        for node, names in by_coordinator.items()
-    }
+
     stable, unstable = 0, set()
-    for answer in kafka.send(requests).values():
+    for answer in kafka.ask_coordinators(groups, request):
         for group in answer.groups:
             if group.error_code:
                 raise for_code(group.error_code)(f"offsets of group {group.group_id}")

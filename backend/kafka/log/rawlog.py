@@ -9,7 +9,7 @@ speed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -255,6 +255,18 @@ class Connection:
 
         answers: dict[int | None, Any] = manager.run(send_all)
         return answers
+
+    def ask_coordinators(
+        self, groups: Collection[str], request: Callable[[list[str]], Any]
+    ) -> list[Any]:
+        """Send each group coordinator one request about its groups; return the responses."""
+        # No public method finds coordinators.
+        nodes = self.net._manager.run(self.admin._find_coordinator_ids, list(groups))
+        by_node: dict[int | None, list[str]] = {}
+        for group, node in nodes.items():
+            by_node.setdefault(node, []).append(group)
+        requests = {node: request(names) for node, names in by_node.items()}
+        return list(self.send(requests).values())
 
     def with_retries(self, ask: Callable[[], Answer]) -> Answer:
         """Ask again while a leader moves or a coordinator loads.

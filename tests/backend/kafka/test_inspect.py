@@ -64,7 +64,8 @@ def test_a_topic_is_shown_with_all_that_stands_in_its_way(
     assert [each.transactional_id for each in view.open] == [writer.transactional_id("C")]
     assert len(view.producers) == 5
     (lag,) = (lag for lag in view.lags if lag.group == f"{topic}-group")
-    assert (lag.visible, lag.uncommitted, lag.subtraction) == (3, 5, 7)
+    assert (lag.visible, lag.uncommitted, lag.subtraction) == (4, 8, 11)
+    assert [p.committed for p in lag.partitions] == [1, None], "nobody owns the second one"
     assert view.not_heard == ()
     told = json.loads(json.dumps(view.to_json()))
     assert told["fates"] == {

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.backend.kafka.members import member
 from tests.backend.kafka.test_fates import log
 from tests.backend.kafka.topics import Writer, ask, delete_below, delivered
 from topicproof.backend.address import Address
@@ -58,8 +59,8 @@ def test_lag_is_what_a_consumer_would_get(bootstrap: str, new_topic: NewTopic) -
 
 
 def test_groups_are_found_and_told_apart(bootstrap: str, new_topic: NewTopic) -> None:
-    """One group has read all it can, one is stuck, one never was here. Subtraction shows two
-    lags."""
+    """One group has read all it can of one partition, one is stuck, one never was here. Subtraction
+    shows two lags. Nobody owns the other partition of the first: it is named."""
     topic = new_topic(partitions=2)
     writer = Writer(bootstrap, topic)
     writer.write("A3 A+ B2 B-")
@@ -71,9 +72,15 @@ def test_groups_are_found_and_told_apart(bootstrap: str, new_topic: NewTopic) ->
     commit(bootstrap, new_topic(), elsewhere, 0)
     _, found = lags(bootstrap, topic)
     assert elsewhere not in found
-    assert (found[done].visible, found[done].subtraction, found[done].stuck) == (0, 4, False)
-    assert found[done].partitions[0].why == (
+    first, untouched = found[done].partitions
+    assert (first.visible, first.subtraction, first.stuck) == (0, 4, False)
+    assert first.why == (
         "Nothing is left to read: the last 4 offsets hold only markers, aborted records or holes."
+    )
+    assert (untouched.committed, untouched.visible, untouched.subtraction) == (None, 1, 5)
+    assert untouched.why == (
+        "No committed offset: counted from the log start. 1 record to read; an open transaction"
+        " from offset 2 on withholds 3 records."
     )
     first, second = found[stuck].partitions
     assert (first.visible, first.uncommitted, first.why) == (2, 4, "2 records to read.")
@@ -114,6 +121,65 @@ def test_offsets_outside_of_the_log_are_said(bootstrap: str, new_topic: NewTopic
     )
     assert (ahead.visible, ahead.subtraction) == (0, -4)
     assert "beyond the end of the log" in ahead.why
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_partition_without_a_committed_offset_is_not_forgotten(
+    bootstrap: str, new_topic: NewTopic, protocol: str
+) -> None:
+    """Story: a group is Stable and owns two partitions. All of the second is withheld, so its
+    member got no record there and committed nothing. It was shown with lag 0; it is stuck."""
+    topic, group = new_topic(partitions=2), f"owner-{protocol}-{new_topic()}"
+    writer = Writer(bootstrap, topic)
+    writer.write("A2 A+")
+    writer.write("B1998", partition=1)
+    with member(bootstrap, group, [topic], protocol) as consumer:
+        consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
+        _, found = lags(bootstrap, topic)
+        first, second = found[group].partitions
+        assert (found[group].state, found[group].kind) == ("Stable", protocol)
+        assert (first.committed, first.visible, first.stuck) == (3, 0, False)
+        assert (second.committed, second.visible, second.withheld) == (None, 0, 1998)
+        assert second.stuck and found[group].stuck
+        assert second.why == (
+            "No committed offset: counted from the log start. Stuck: nothing is left below the last"
+            " stable offset, and an open transaction from offset 0 on withholds 1,998 records."
+        )
+        assert first.owner is not None and first.owner == second.owner
+        assert (first.owner.client, first.owner.host) == ("reader", "127.0.0.1")
+        assert first.owner.partitions == ((topic, 0), (topic, 1))
+
+
+def test_a_partition_that_a_group_neither_owns_nor_read_is_not_its_business(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Story: a member owns another topic's partition, and its group once committed on one partition
+    here. The other partition is left out while it has an owner elsewhere; a group that is empty
+    names it. A member that committed nothing is counted from the start of the log, which moved."""
+    topic, other = new_topic(partitions=2), new_topic()
+    Writer(bootstrap, topic).write("n2")
+    Writer(bootstrap, topic).write("n4", partition=1)
+    commit(bootstrap, topic, f"{topic}-busy", 1)
+    commit(bootstrap, topic, f"{topic}-empty", 1)
+    delete_below(bootstrap, topic, 3, partition=1)
+    with (
+        member(bootstrap, f"{topic}-busy", [other]),
+        member(bootstrap, f"{topic}-new", [topic]),
+        member(bootstrap, f"{topic}-elsewhere", [other]),
+    ):
+        _, found = lags(bootstrap, topic)
+    shown = {
+        group.removeprefix(f"{topic}-"): [
+            (p.partition, p.committed, p.visible) for p in lag.partitions
+        ]
+        for group, lag in found.items()
+    }
+    assert shown == {
+        "busy": [(0, 1, 1)],
+        "empty": [(0, 1, 1), (1, None, 1)],
+        "new": [(0, None, 2), (1, None, 1)],
+    }
+    assert "deleted" not in found[f"{topic}-new"].partitions[1].why
 
 
 @pytest.mark.parametrize(

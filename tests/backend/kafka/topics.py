@@ -67,13 +67,17 @@ class Writer:
     """Producer settings, such as a compression."""
     value: bytes = b"value of some length, value of some length"
     headers: Mapping[str, bytes] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict)
+    """Properties that open the cluster."""
     producers: dict[str, Producer] = field(default_factory=dict)
     under_way: dict[str, set[int]] = field(default_factory=dict)
     """The partitions that each open transaction has written to."""
 
     def __post_init__(self) -> None:
         self._asker = Consumer(
-            consumer_config(Address(self.bootstrap), f"{self.topic}-writer", READ_UNCOMMITTED)
+            consumer_config(
+                Address(self.bootstrap, self.client), f"{self.topic}-writer", READ_UNCOMMITTED
+            )
         )
 
     def write(self, line: str, partition: int = 0) -> None:
@@ -122,10 +126,10 @@ class Writer:
     def _producer(self, who: str) -> Producer:
         if who not in self.producers:
             config = (
-                idempotent_producer_config(Address(self.bootstrap))
+                idempotent_producer_config(Address(self.bootstrap, self.client))
                 if who == "n"
                 else transactional_producer_config(
-                    Address(self.bootstrap), self.transactional_id(who)
+                    Address(self.bootstrap, self.client), self.transactional_id(who)
                 )
             )
             self.producers[who] = Producer({**config, **self.options})

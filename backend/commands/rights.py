@@ -1,0 +1,69 @@
+"""Rights: the ACLs that a user of Topicproof needs, as commands of Kafka."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from topicproof.backend.commands.options import Json
+from topicproof.backend.commands.terminal import emit, out
+from topicproof.backend.errors import UsageError
+from topicproof.backend.kafka.acls import Task, rights_for
+
+
+def rights(
+    task: Annotated[Task, typer.Option("--for", help="What the user shall be able to do.")],
+    principal: Annotated[
+        str, typer.Option(help="The user in Kafka's words, as User:judge.", metavar="P")
+    ],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A topic. For check: source and sink. For run: a source that exists.", metavar="T"
+        ),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(help="inspect, check: a group that may be seen. Default: all.", metavar="G"),
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "How transactional ids begin. Default: all of them. For run, how all of its names"
+                " begin: the scenario's name and a dash. Default: squares-."
+            ),
+            metavar="X",
+        ),
+    ] = None,
+    bootstrap: Annotated[
+        str, typer.Option(help="host:port in the commands.", metavar="B")
+    ] = "localhost:9092",
+    config: Annotated[
+        str | None,
+        typer.Option(help="Client properties of the operator who runs them.", metavar="FILE"),
+    ] = None,
+    json_: Json = None,
+) -> None:
+    """Print the `kafka-acls.sh` commands that grant the least rights for a task. Nothing is
+    changed.
+
+    Example: `topicproof rights --for inspect --principal User:judge --topic invoices`
+    """
+    topics = topic or []
+    if task is not Task.RUN and not topics:
+        raise UsageError(f"--for {task} needs the topics: name each with --topic.")
+    if task is Task.RUN and group:
+        raise UsageError("--group has no effect with --for run. Its groups begin with --prefix.")
+    if ":" not in principal:
+        raise UsageError(f"--principal is {principal}; Kafka's form is User:{principal}.")
+    wanted = rights_for(
+        task, topics, group or [], prefix or ("squares-" if task is Task.RUN else None)
+    )
+    commands = [(each, each.command(principal, bootstrap, config)) for each in wanted]
+    emit(json_, [asdict(each) | {"command": command} for each, command in commands])
+    for each, command in commands:
+        out.print(f"# {each.why}", highlight=False, markup=False, soft_wrap=True)
+        out.print(command, highlight=False, markup=False, soft_wrap=True)
