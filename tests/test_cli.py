@@ -23,6 +23,7 @@ COMMANDS = (
     "abort",
     "rights",
     "stop",
+    "release",
     "resume",
     "runs",
     "show",

@@ -217,13 +217,15 @@ def stop(run_id: RunId, json_: Json = None) -> None:
     out.print(f"{run_id} is {found.state}.")
 
 
-def release(run_id: RunId) -> None:
+def release(run_id: RunId, json_: Json = None) -> None:
     """End what a run's fault holds open: the transaction of `open@...,end=release`.
 
     Example: `topicproof release squares-k3f9a2`
     """
     settings = settings_of()
-    release_run(settings, History(settings).get(run_id))
+    found = History(settings).get(run_id)
+    release_run(settings, found)
+    emit(json_, run_json(found))
     out.print(f"{run_id} is released.")
 
 

@@ -10,7 +10,7 @@ from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.torture.run import Torture, Tried, drawn
 
-SEED, RUNS = 1, 36
+SEED, RUNS = 1, 70
 
 
 def test_no_schedule_of_a_seed_is_a_surprise(settings: Settings, cluster: Services) -> None:
