@@ -15,7 +15,7 @@ test:
 # Every test that needs no Kafka, Spark or browser: a minute.
 test-fast:
 	@scripts/setup --dev
-	@.venv/bin/python -m pytest -m quick
+	@.venv/bin/python -m pytest -m quick --numprocesses $(JOBS) --dist loadfile
 
 # Only the house rules, without a broker: a minute instead of the whole of `make test`.
 check:
