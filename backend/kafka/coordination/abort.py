@@ -92,12 +92,18 @@ class AbortPlan:
 
     @property
     def means(self) -> str:
-        """One sentence: how the abort works, and who else is affected."""
+        """How the abort works, and who else is affected."""
         if self.found.hanging:
-            return (
+            sentence = (
                 "An ABORT marker is written to this partition; no coordinator knows the"
                 " transaction."
             )
+            if self.found.transactional_id is None:
+                sentence += (
+                    " Make sure that this client may describe all transactional ids: coordinators"
+                    " hide the others, and an abort would tear their transactions."
+                )
+            return sentence
         sentence = (
             f"Its coordinator aborts {self.found.transactional_id} on all its partitions, and its"
             " producer is fenced: if it is alive, its next call fails."
