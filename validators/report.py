@@ -23,6 +23,7 @@ from topicproof.validators.expectation import (
     COVERAGE,
     EXEMPT,
     EXIT_CODES,
+    MOVEMENT,
     NORMAL,
     PREMISES,
     PROMISES,
@@ -105,7 +106,7 @@ class Report:
         None if it reached them all, and for topics that were watched because they may move: they
         always have inputs that are not due.
         """
-        watched = any(one.kind == "movement" and one.records for one in self.checked)
+        watched = any(one.kind == MOVEMENT and one.records for one in self.checked)
         if watched or not self.not_processed:
             return None
         return self.source_records / (self.source_records + self.not_processed)

@@ -8,9 +8,8 @@ import streamlit as st
 from topicproof.app import live, session, stories, wording
 from topicproof.app.stories import STORIES, Story
 from topicproof.backend.errors import TopicproofError
-from topicproof.backend.faults.kinds import RELEASE
 from topicproof.backend.history.store import Run
-from topicproof.backend.runs.context import release
+from topicproof.backend.runs.context import holds_open, release
 from topicproof.backend.runs.launch import start_run
 from topicproof.backend.runs.plan import make_plan
 
@@ -92,13 +91,11 @@ def scene(title: str, run: Run) -> None:
 
 def ending(run: Run) -> None:
     """Offers to end what the run's fault holds open."""
-    holds = any(f"end={RELEASE}" in fault for fault in run.plan.get("faults", ()))
-    if not (holds and run.progress.faults):
+    if not (holds_open(run) and run.progress.faults):
         return
-    key = f"released {run.id}"
     if st.button(
         "End the transaction",
-        key=key,
+        key=f"release {run.id}",
         icon=":material/lock_open:",
         type="primary",
         help="Its producer aborts it. Then the last stable offset moves on.",

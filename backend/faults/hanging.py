@@ -20,19 +20,25 @@ TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 EXPIRED_WITHIN_S = 60.0
 """The coordinator looks for expired transactions every 10 s."""
 LOOK_S = 0.1
-FOREIGN_TIMEOUT_MS = 900_000
+FOREIGN_TIMEOUT_MS = 60_000
+LONGEST_TIMEOUT_MS = 900_000
 """The longest timeout that brokers allow by default (`transaction.max.timeout.ms`)."""
 
 
 def leave_open(
-    cluster: Cluster, topic: str, expires_after_s: int | None = None
+    cluster: Cluster,
+    topic: str,
+    expires_after_s: int | None = None,
+    timeout_ms: int = FOREIGN_TIMEOUT_MS,
 ) -> Callable[[], str]:
     """Open the transaction. Returns a function that aborts it, or waits for its expiry, and
-    describes how much it withheld.
+    describes how much it withheld. If this process is killed, the coordinator aborts it after
+    `timeout_ms`.
 
     Raises ClusterError when a partition does not take the record.
     """
-    timeout_ms = FOREIGN_TIMEOUT_MS if expires_after_s is None else expires_after_s * 1000
+    if expires_after_s is not None:
+        timeout_ms = expires_after_s * 1000
     # Reports of successful deliveries give its records' offsets. Other producers turn these reports
     # off.
     every = {"delivery_report_only_error": False}

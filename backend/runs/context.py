@@ -21,11 +21,16 @@ RELEASED = "released"
 """A file in a run's folder: what its faults hold open is to end."""
 
 
+def holds_open(run: Run) -> bool:
+    """Return whether a fault of this run holds something open until it is released."""
+    planned = any(f"end={RELEASE}" in fault for fault in run.plan.get("faults", ()))
+    return planned and run.alive and run.state is State.PROCESSING
+
+
 def release(settings: Settings, run: Run) -> None:
     """End what a run's faults hold open until somebody releases it (`open@...,end=release`). Raises
     UsageError if the run holds nothing open."""
-    holds = any(f"end={RELEASE}" in fault for fault in run.plan.get("faults", ()))
-    if not (holds and run.alive and run.state is State.PROCESSING):
+    if not holds_open(run):
         raise UsageError(f"Run {run.id} holds nothing open that could be released.")
     (settings.runs / run.id / RELEASED).touch()
 

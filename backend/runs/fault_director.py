@@ -18,7 +18,7 @@ from typing import Self
 from topicproof.backend.errors import ClusterError, TopicproofError
 from topicproof.backend.faults.brokers import leader
 from topicproof.backend.faults.fault import Fault, Side
-from topicproof.backend.faults.hanging import leave_open
+from topicproof.backend.faults.hanging import LONGEST_TIMEOUT_MS, leave_open
 from topicproof.backend.faults.kinds import (
     BROKER,
     ISOLATED,
@@ -234,11 +234,11 @@ class Director(threading.Thread):
             self.struck.names.sink,
             fault.number("seconds"),
         )
-        end = leave_open(cluster, sink, seconds if fault.word("end") == "expiry" else None)
         if fault.word("end") == RELEASE:
-            self.heals[name] = end
+            self.heals[name] = leave_open(cluster, sink, timeout_ms=LONGEST_TIMEOUT_MS)
             self.held.add(name)
         else:
+            end = leave_open(cluster, sink, seconds if fault.word("end") == "expiry" else None)
             self._later(name, seconds, end)
         return f"a foreign transaction is open in every partition of {sink}"
 
