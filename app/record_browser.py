@@ -33,6 +33,7 @@ TAIL_S = 2.0
 TAIL_ROWS = 50
 TABLE_PX = 560
 ROW_PX = 28
+ALL = "all"
 WAYS_ON = 3
 """Unfinished partitions that get a button to go on."""
 HINTS = {
@@ -85,14 +86,16 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
     """Asks where a search begins and what a record must contain."""
     state = st.session_state
     p = None if look.partition is None else seen.partition(look.partition)
-    state["partition"], state["first"], state["time"] = look.partition, look.offset, look.time or ""
+    state["partition"] = ALL if look.partition is None else look.partition
+    state["first"], state["time"] = look.offset, look.time or ""
     state["key"], state["value"], state["header"] = look.key, look.value, look.header
     state["fate"] = list(look.fates)
     state["order"] = NEWEST if look.newest else OLDEST
     partitions = [one.partition for one in seen.bounds.partitions]
 
     def partition_chosen() -> None:
-        go(replace(look, partition=state["partition"], offset=None, time=None, record=None))
+        partition = None if state["partition"] == ALL else state["partition"]
+        go(replace(look, partition=partition, offset=None, time=None, record=None))
 
     def offset_chosen() -> None:
         go(replace(look, offset=state["first"], time=None, record=None))
@@ -108,8 +111,7 @@ def conditions(seen: Snapshot, look: TopicsState) -> None:
     columns = st.columns([0.8, 1, 1.5, 1.1, 1.4, 1.4], vertical_alignment="bottom")
     columns[0].selectbox(
         "Partition",
-        partitions if len(partitions) == 1 else [None, *partitions],
-        format_func=lambda one: "all" if one is None else str(one),
+        partitions if len(partitions) == 1 else [ALL, *partitions],
         key="partition",
         on_change=partition_chosen,
         help="A search of all partitions begins where Kafka's partitioner puts the key.",
@@ -188,9 +190,11 @@ def outcome(seen: Snapshot, look: TopicsState, found: Mapping[int, Search]) -> N
         for partition in left[:WAYS_ON]:
             one = found.get(partition)
             direction = "below" if look.newest else "from"
-            label = f"Go on {direction} offset {one.reached:,}" if one else "Search"
+            label = f"{direction} offset {one.reached:,}" if one else "not searched yet"
             st.button(
-                label if look.partition is not None else f"{label} of partition {partition}",
+                f"Go on {label}"
+                if look.partition is not None
+                else f"Partition {partition} {label}",
                 key=f"go_on {partition}",
                 icon=":material/skip_next:",
                 on_click=go,
@@ -246,7 +250,8 @@ def listing(look: TopicsState, found: Sequence[Row], chosen: Row) -> None:
         selection_mode="single-cell",
         placeholder="null",
         alt=f"Records of {look.topic}, {where}",
-        column_config=columns(),
+        column_config=columns()
+        | ({"value": st.column_config.TextColumn(width=105)} if look.partition is None else {}),
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(
