@@ -124,6 +124,19 @@ RESTART = Kind(
         Key("partitions", "same", ("same", "more")),
     ),
 )
+RIGHTS = Kind(
+    "rights",
+    "An ACL denies every client the sink, the run's transactional ids or its group, for so many"
+    " seconds.",
+    Side.RUN,
+    (
+        TRANSACTION,
+        step_key(Step.BEGUN, Step.PRODUCING, Step.PRODUCED, Step.OFFSET_SENT, Step.COMMITTED),
+        Key("to", None, ("sink", "id", "group")),
+        Key("seconds", "1"),
+    ),
+    needs_transactions=True,
+)
 
 KINDS: tuple[Kind, ...] = (
     CRASH,
@@ -138,6 +151,7 @@ KINDS: tuple[Kind, ...] = (
     OPEN,
     MEMBER,
     RESTART,
+    RIGHTS,
 )
 
 

@@ -256,11 +256,18 @@ class TransactionalProducer:
 
     def send_offset(self, source: TopicPartition, group: Any) -> None:
         """Add the source's next offset to the transaction while sending queued records."""
-        self._retrying(
-            lambda: self._bounded(
-                partial(self.producer.send_offsets_to_transaction, [source], group)
-            )
+        send = partial(
+            self._bounded,
+            partial(self.producer.send_offsets_to_transaction, [source], group),
         )
+        try:
+            self._retrying(send)
+        except TransactionAborted as error:
+            if self.failed is None and _is_state(error.__cause__):
+                # The transaction failed during the call, and librdkafka reports only a wrong state.
+                # It refuses a second call with the cause.
+                self._retrying(send)
+            raise
 
     def send_commit(self) -> None:
         """Start the commit; the end of the block waits for it."""
@@ -324,7 +331,7 @@ class TransactionalProducer:
     def _refused(self, error: KafkaException) -> Exception:
         """Return why the client takes no more records."""
         cause: KafkaError = error.args[0]
-        return self._ended(cause) if cause.code() == KafkaError._STATE else self._translated(error)
+        return self._ended(cause) if _is_state(error) else self._translated(error)
 
     def _ended(self, cause: KafkaError) -> SinkError:
         """Return why a transaction failed when its client only reports an erroneous state. The
@@ -359,6 +366,11 @@ class TransactionalProducer:
 
     def _aborted(self, cause: KafkaError) -> TransactionAborted:
         return TransactionAborted(f"{self.transactional_id}: {cause.str()} ({cause.name()}).")
+
+
+def _is_state(error: BaseException | None) -> bool:
+    """Return whether the client only reports that it is in the wrong state."""
+    return isinstance(error, KafkaException) and bool(error.args[0].code() == KafkaError._STATE)
 
 
 def is_refused(error: KafkaError) -> bool:

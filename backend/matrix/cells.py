@@ -17,20 +17,22 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from topicproof.backend.errors import EvidenceError, TopicproofError, UsageError
 from topicproof.backend.faults.attempts import fill_with_attempts
 from topicproof.backend.faults.brokers import how_many
-from topicproof.backend.history.store import History
+from topicproof.backend.history.store import History, State
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.matrix.reader import judge_deduplicated
 from topicproof.backend.matrix.table import KINDS, Cell, Damage, Trial
 from topicproof.backend.runs.clean import clean
-from topicproof.backend.runs.context import make_context
+from topicproof.backend.runs.context import Context, make_context
 from topicproof.backend.runs.create import create
 from topicproof.backend.runs.execute import execute
 from topicproof.backend.runs.plan import make_plan
+from topicproof.backend.runs.resume import resume
 from topicproof.backend.services.keeper import Services
 from topicproof.backend.settings import Settings
 from topicproof.backend.sink.journal import read_journal
@@ -193,7 +195,7 @@ def run_cell(
     found: Mapping[Damage, int] = {}
     fired = None
     try:
-        report = execute(context)
+        report = _executed(context, cell.trouble.resumes)
     except TopicproofError as error:
         said = [f"the run failed before it could be judged: {error}"]
     if report is not None and not stop.is_set():
@@ -226,6 +228,25 @@ def run_cell(
         surprises=tuple(said),
         took_s=round(time.monotonic() - began, 1),
     )
+
+
+def _executed(context: Context, resumes: int) -> Report | None:
+    """Execute a run. While it fails, resume it, at most `resumes` times. Raises TopicproofError."""
+    history, run = context.history, context.run.id
+    go_on = partial(execute, context)
+    for left in range(resumes, -1, -1):
+        try:
+            report = go_on()
+        except TopicproofError:
+            # An open transaction can keep a run that failed from being judged. The resumed run
+            # aborts it.
+            if not left:
+                raise
+        else:
+            if not left or history.get(run).state is not State.FAILED:
+                break
+        go_on = partial(resume, context.settings, context.services, history, run, context.stop)
+    return report
 
 
 def _damage(report: Report) -> dict[Damage, int]:

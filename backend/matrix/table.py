@@ -112,6 +112,8 @@ class Trouble:
     brokers: int = 1
     """Number of brokers that the cluster must have. If more than one, brokers of the embedded Kafka
     are struck."""
+    resumes: int = 0
+    """How often a run that fails is resumed, as its user would when the cause is gone."""
 
 
 @dataclass(frozen=True)
@@ -483,6 +485,21 @@ TABLE: tuple[Trouble, ...] = (
             ("kept", "with its checkpoint", "checkpoint=kept"),
             ("lost", "without its checkpoint", "checkpoint=lost"),
             ("more", "with more partitions", "checkpoint=lost,partitions=more"),
+        )
+    ),
+    *(
+        Trouble(
+            f"rights-{to}",
+            f"the right to {what} is denied until the run fails; then the run is resumed",
+            {"faults": [f"rights@transaction=2,step=begun,to={to},seconds=60"]},
+            _told(Told.HEALED),
+            ("hidden?", *_NO_TRANSACTIONS),
+            resumes=1,
+        )
+        for to, what in (
+            ("sink", "write to the sink"),
+            ("id", "use the transactional ids"),
+            ("group", "commit offsets of the group"),
         )
     ),
     Trouble(

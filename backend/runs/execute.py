@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from topicproof.backend.errors import OffsetMissing, OffsetsMoved, TopicproofError
+from topicproof.backend.errors import NotAllowed, OffsetMissing, OffsetsMoved, TopicproofError
 from topicproof.backend.history.run_state import StageVerdict
 from topicproof.backend.history.store import State
 from topicproof.backend.runs.context import Context
@@ -163,4 +163,5 @@ def _until(context: Context, failure: TopicproofError | None, stopped: bool) -> 
     stateless = not any(stage.stateful for stage, _ in context.stages)
     if isinstance(failure, OffsetsMoved | OffsetMissing) and stateless:
         return Until.JOURNALLED
-    return Until.COMMITTED if stopped else Until.END
+    refused = isinstance(failure, NotAllowed)
+    return Until.COMMITTED if stopped or refused else Until.END

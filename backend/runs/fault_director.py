@@ -27,11 +27,13 @@ from topicproof.backend.faults.kinds import (
     OPEN,
     RELEASE,
     RESTART,
+    RIGHTS,
     parse_fault,
 )
 from topicproof.backend.faults.member import join
 from topicproof.backend.faults.proxy import How, Proxy, Rule
 from topicproof.backend.faults.requests import Api
+from topicproof.backend.faults.rights import allow_again, deny
 from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.cluster import Cluster
 from topicproof.backend.services.keeper import brokers
@@ -42,6 +44,7 @@ from topicproof.backend.sink.journal import (
     JournalReader,
     JournalWriter,
     Told,
+    read_journal,
 )
 
 LOOK_S = 0.05
@@ -77,6 +80,8 @@ class Director(threading.Thread):
         found = [parse_fault(text) for text in faults]
         self.faults = {str(fault): fault for fault in found if fault.kind.side is Side.RUN}
         self.proxy: Proxy | None = None
+        self.done: set[str] = set()
+        """Faults that were struck. A resumed run knows earlier ones from its journal."""
         self.ended = threading.Event()
         self.opened = ExitStack()
         self.handle: Callable[[int, str], str] = lambda _node, _do: ""
@@ -106,8 +111,13 @@ class Director(threading.Thread):
                 stack.enter_context(self.proxy)
             if any(fault.kind == BROKER for fault in self.faults.values()):
                 self.handle = stack.enter_context(brokers(self.struck.settings))
+            for fault in self.faults.values():
+                if fault.kind == RIGHTS:  # A run that was killed could not give it back.
+                    allow_again(cluster, self.struck.names, fault.word("to"))
             self.writer = JournalWriter(cluster.address, journal)
             stack.callback(self.writer.close)
+            told = read_journal(cluster.address, journal)
+            self.done = {entry.fault for entry in told if isinstance(entry, FaultTold)}
             self.reader = JournalReader(cluster.address, journal)
             stack.callback(self.reader.close)
             stack.callback(self._heal_all)
@@ -145,7 +155,6 @@ class Director(threading.Thread):
         )
 
     def run(self) -> None:
-        done: set[str] = set()
         while not self.ended.wait(LOOK_S):
             if self.held and self.struck.released():
                 self._heal(self.held.pop())
@@ -155,8 +164,8 @@ class Director(threading.Thread):
                 continue  # A fault may have struck the brokers.
             for claim in claims:
                 name = claim.fault
-                if name in self.faults and name not in done:
-                    done.add(name)
+                if name in self.faults and name not in self.done:
+                    self.done.add(name)
                     if self.faults[name].kind == RESTART:
                         # The worker waits until the query has stopped.
                         self.restarts.put(self.faults[name])
@@ -181,6 +190,8 @@ class Director(threading.Thread):
             return self._strike_broker(name, fault)
         if fault.kind == MEMBER:
             return self._join(name, fault)
+        if fault.kind == RIGHTS:
+            return self._deny(name, fault)
         return self._isolate(name, fault)
 
     def _arm(self, name: str, fault: Fault, claim: FaultFired) -> str:
@@ -247,6 +258,11 @@ class Director(threading.Thread):
         leave = join(self.struck.cluster, names.group, names.source)
         self._later(name, fault.number("seconds"), leave)
         return f"another consumer joined group {names.group}"
+
+    def _deny(self, name: str, fault: Fault) -> str:
+        to, seconds = fault.word("to"), fault.number("seconds")
+        self._later(name, seconds, deny(self.struck.cluster, self.struck.names, to))
+        return f"the right to the {to} is denied for {seconds} s"
 
     def _later(self, name: str, seconds: float, heal: Callable[[], str]) -> None:
         """Heal after this time, or at the run's end if that is sooner."""

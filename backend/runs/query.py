@@ -122,6 +122,7 @@ def _process(
     tick: Callable[[], None],
 ) -> None:
     settled = False
+    failure: TopicproofError | None = None
     going: list[StreamingQuery] = []
     try:
         for one in stages:
@@ -129,10 +130,10 @@ def _process(
         _await(going, stopped, tick)
         settled = not stopped()
     except PySparkException as error:
-        cause = explained(error)
+        failure = explained(error)
         # The producer that fenced us is active: resolving its transaction would fence it in turn.
-        settled = isinstance(cause, Fenced)
-        raise cause from error
+        settled = isinstance(failure, Fenced)
+        raise failure from error
     finally:
         for query in going if len(stages) > 1 else []:
             # If one of several fails, the others would continue without it.
@@ -140,13 +141,23 @@ def _process(
         exactly_once = Guarantee(plan.guarantee) is Guarantee.EXACTLY_ONCE
         fenced = [one for one in stages if exactly_once or one.stage.table]
         if fenced and not settled:
-            # First the generation: Spark does not wait for the workers of a query that it stops. A
-            # late worker that acquires its transactional id must find its generation outdated.
-            for one in fenced:
-                begin_generation(cluster, one.names)
-            cluster.fence_and_abort(
-                [name for one in fenced for name in one.transactional_ids(cluster)]
-            )
+            _settle(fenced, cluster, failure)
+
+
+def _settle(stages: Sequence[Prepared], cluster: Cluster, failure: TopicproofError | None) -> None:
+    """Abort what the stages left open. If that fails too, the error names `failure` first."""
+    try:
+        # First the generation: Spark does not wait for the workers of a query that it stops. A
+        # late worker that acquires its transactional id must find its generation outdated.
+        for one in stages:
+            begin_generation(cluster, one.names)
+        cluster.fence_and_abort([name for one in stages for name in one.transactional_ids(cluster)])
+    except TopicproofError as error:
+        if failure is None or str(error) == str(failure):
+            raise
+        raise type(failure)(
+            f"{failure} Its open transaction could not be aborted either: {error}"
+        ) from error
 
 
 def begin_generation(cluster: Cluster, names: Names) -> int:

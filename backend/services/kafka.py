@@ -280,6 +280,9 @@ class EmbeddedKafka:
             # By default Kafka looks for expired transactions every 10 s only.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             "group.initial.rebalance.delay.ms": "0",
+            # Everything is allowed until a fault adds an ACL.
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
             "log.retention.ms": "-1",
             # As large as the kernel allows: with Kafka's 100 kB, a request of 1 MB wakes the broker
             # ten times.

@@ -86,9 +86,9 @@ class TransactionWriter:
     def commit(self, contents: Contents) -> None:
         """Commit one transaction; retry a failed attempt as often as allowed."""
         task = self.task
-        attempt = last_attempt(task.hooks.entries, *task.source, contents.sequence)
-        while attempt < task.sink.attempts_max:
-            attempt += 1
+        earlier = last_attempt(task.hooks.entries, *task.source, contents.sequence)
+        for number in range(task.sink.attempts_max):
+            attempt = earlier + number + 1
             self.delivery.prepare(contents)
             try:
                 task.open_journal(contents)
@@ -114,7 +114,8 @@ class TransactionWriter:
             self.receipt.inputs += contents.inputs
             return
         raise AttemptsExhausted(
-            f"Transaction {contents.sequence} of {task.where} was aborted {attempt} times, as often"
+            f"Transaction {contents.sequence} of {task.where} was aborted"
+            f" {task.sink.attempts_max} times, as often"
             f" as the plan allows; its {contents.inputs} inputs from offset {contents.first} on are"
             " not in the sink."
         )

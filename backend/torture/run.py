@@ -124,6 +124,7 @@ def _cell(schedule: Schedule) -> Cell:
         expected=(),
         attempts=schedule.attempts,
         brokers=schedule.brokers,
+        resumes=schedule.resumes,
     )
     return Cell(
         promise=schedule.promise,

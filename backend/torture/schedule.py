@@ -71,6 +71,11 @@ class Schedule:
         return any(trouble.attempts for trouble in self.troubles)
 
     @property
+    def resumes(self) -> int:
+        """How often the run is resumed if it fails."""
+        return sum(trouble.resumes for trouble in self.troubles)
+
+    @property
     def promise(self) -> Promise:
         return _PROMISES[self.name]
 
