@@ -14,47 +14,45 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from topicproof.backend.history.run_state import Names
 from topicproof.backend.kafka.bounded import TIMEOUT_S
 from topicproof.backend.kafka.cluster import Cluster, cluster_error
 
 _EVERYBODY = "User:*"
-_LITERAL, _PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
 
 
-def deny(cluster: Cluster, names: Names, to: str) -> Callable[[], str]:
-    """Take a right away: to the `sink`, the `id` or the `group`. Returns a function that gives it
-    back.
+def deny(cluster: Cluster, to: str, name: str) -> Callable[[], str]:
+    """Take a right away. Returns a function that gives it back. `name` is the name of the `sink`
+    or the `group`, or the prefix of the transactional ids (`id`).
 
     Raises ClusterError if the cluster keeps no ACLs, or does not let this client change them.
     """
-    allowed, denied = _fields(names, to)
+    allowed, denied = _fields(to, name)
     wanted = [AclBinding(*allowed), AclBinding(*denied)]
     options = {"request_timeout": TIMEOUT_S}
     _done(cluster, "adding ACLs", cluster.admin.create_acls(wanted, **options).values())
     what = f"{denied[5].name.capitalize()} on {denied[0].name.lower()} {denied[1]}"
 
     def allow() -> str:
-        allow_again(cluster, names, to)
+        allow_again(cluster, to, name)
         return f"{what} is allowed again"
 
     return allow
 
 
-def allow_again(cluster: Cluster, names: Names, to: str) -> None:
+def allow_again(cluster: Cluster, to: str, name: str) -> None:
     """Remove the ACLs of `deny`, if they are there. Raises ClusterError."""
-    for fields in reversed(_fields(names, to)):
+    for fields in reversed(_fields(to, name)):
         # One request each: the ACL that allows the rest must be removed last.
         removed = cluster.admin.delete_acls([AclBindingFilter(*fields)], request_timeout=TIMEOUT_S)
         _done(cluster, "removing ACLs", removed.values())
 
 
-def _fields(names: Names, to: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _fields(to: str, name: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the ACL that allows everything, and the one that denies."""
-    kind, name, pattern, operation = {
-        "sink": (ResourceType.TOPIC, names.sink, _LITERAL, AclOperation.WRITE),
-        "id": (ResourceType.TRANSACTIONAL_ID, names.prefix, _PREFIXED, AclOperation.WRITE),
-        "group": (ResourceType.GROUP, names.group, _LITERAL, AclOperation.READ),
+    kind, pattern, operation = {
+        "sink": (ResourceType.TOPIC, ResourcePatternType.LITERAL, AclOperation.WRITE),
+        "id": (ResourceType.TRANSACTIONAL_ID, ResourcePatternType.PREFIXED, AclOperation.WRITE),
+        "group": (ResourceType.GROUP, ResourcePatternType.LITERAL, AclOperation.READ),
     }[to]
     return (
         (kind, name, pattern, _EVERYBODY, "*", AclOperation.ALL, AclPermissionType.ALLOW),

@@ -113,7 +113,7 @@ class Director(threading.Thread):
                 self.handle = stack.enter_context(brokers(self.struck.settings))
             for fault in self.faults.values():
                 if fault.kind == RIGHTS:  # A run that was killed could not give it back.
-                    allow_again(cluster, self.struck.names, fault.word("to"))
+                    allow_again(cluster, *self._right(fault))
             self.writer = JournalWriter(cluster.address, journal)
             stack.callback(self.writer.close)
             told = read_journal(cluster.address, journal)
@@ -260,9 +260,14 @@ class Director(threading.Thread):
         return f"another consumer joined group {names.group}"
 
     def _deny(self, name: str, fault: Fault) -> str:
-        to, seconds = fault.word("to"), fault.number("seconds")
-        self._later(name, seconds, deny(self.struck.cluster, self.struck.names, to))
-        return f"the right to the {to} is denied for {seconds} s"
+        (to, resource), seconds = self._right(fault), fault.number("seconds")
+        self._later(name, seconds, deny(self.struck.cluster, to, resource))
+        return f"the right to the {to} {resource} is denied for {seconds} s"
+
+    def _right(self, fault: Fault) -> tuple[str, str]:
+        """Return the kind of resource that the fault denies, and its name."""
+        names, to = self.struck.names, fault.word("to")
+        return to, {"sink": names.sink, "id": names.prefix, "group": names.group}[to]
 
     def _later(self, name: str, seconds: float, heal: Callable[[], str]) -> None:
         """Heal after this time, or at the run's end if that is sooner."""
