@@ -233,11 +233,14 @@ def run_cell(
 def _executed(context: Context, resumes: int) -> Report | None:
     """Execute a run. While it fails, resume it, at most `resumes` times. Raises TopicproofError."""
     history, run = context.history, context.run.id
+    report: Report | None = None
     go_on = partial(execute, context)
     for left in range(resumes, -1, -1):
         try:
             report = go_on()
         except TopicproofError:
+            if report is not None:
+                break  # The sink refuses to continue.
             # An open transaction can keep a run that failed from being judged. The resumed run
             # aborts it.
             if not left:
