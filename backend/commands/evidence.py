@@ -15,6 +15,7 @@ from topicproof.backend.commands.options import Config, Json, Out, PayloadsKept,
 from topicproof.backend.commands.show import plain
 from topicproof.backend.commands.terminal import emit, out, print_report, say
 from topicproof.backend.errors import UsageError
+from topicproof.backend.evidence.attestation import Trust, attest_copy
 from topicproof.backend.evidence.copy import copy_all
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, require_unchanged
@@ -25,6 +26,7 @@ from topicproof.backend.history.store import History
 from topicproof.backend.judging.selftest import before_signoff
 from topicproof.backend.services.keeper import services
 from topicproof.backend.services.spark import spark_session
+from topicproof.backend.trust.keyring import read_keyring
 from topicproof.backend.verifying.verify import Verified, unchanged
 from topicproof.backend.verifying.verify import verify as verify_evidence
 
@@ -43,6 +45,7 @@ def evidence(
         require_unchanged(one)
     if folder is not None:
         copy_all(place, folder, payloads)
+        attest_copy(settings, place, folder)
         place = folder
     manifests = {str(one): read_manifest(one) for one in evidence_in(place)}
     size = sum(entry.bytes for manifest in manifests.values() for entry in manifest.files.values())
@@ -82,13 +85,21 @@ def verify(
         ),
     ] = None,
     config: Config = None,
+    signature_required: Annotated[
+        bool,
+        typer.Option(
+            "--require-signature",
+            help="Refuse evidence for which no trusted key vouches, also unsigned evidence.",
+        ),
+    ] = False,
     json_: Json = None,
 ) -> None:
-    """Compare evidence with its hashes, judge it again, and derive every other file again, without
-    Kafka.
+    """Compare evidence with its hashes and its signature, judge it again, and derive every other
+    file again, without Kafka.
 
-    The exit code is the verdict's, as for `check`. It is 4 if a file was changed, or if judging
-    again contradicts one.
+    The exit code is the verdict's, as for `check`. It is 4 if a file was changed, if the signature
+    is of something else or of a revoked key, or if judging again contradicts a file. It is 3 at
+    best if the signing key is not known here.
 
     Example: `topicproof verify proof`
     """
@@ -99,13 +110,14 @@ def verify(
     settings = settings_of(bootstrap, config)
     address = None if bootstrap is None else Address(bootstrap, settings.client)
     places = evidence_in(folder.absolute())
-    found = [unchanged(place) for place in places]
-    if judged and not any(one.differences for one in found):
+    keyring, strict = read_keyring(settings), signature_required or settings.require_signature
+    found = [unchanged(place, keyring, strict) for place in places]
+    if judged and not any(one.refused for one in found):
         with (
             services(settings, kafka=False, say=say) as up,
             spark_session(up.spark_remote) as spark,
         ):
-            found = [verify_evidence(spark, place, address) for place in places]
+            found = [verify_evidence(spark, one.folder, address, one) for one in found]
     emit(
         json_,
         [_verified_json(one) for one in found] if len(found) > 1 else _verified_json(found[0]),
@@ -113,9 +125,9 @@ def verify(
     if json_ != "-":
         for one in found:
             _print_verified(one, judged)
-    if not judged and not any(one.differences for one in found):
-        return
-    raise typer.Exit(worst(one.exit_code for one in found))
+    code = worst(one.exit_code if judged else one.trust_code for one in found)
+    if judged or code:
+        raise typer.Exit(code)
 
 
 def signoff(
@@ -176,6 +188,7 @@ def _verified_json(found: Verified) -> dict[str, Any]:
         "payloads": found.manifest.payloads,
         "files": len(found.manifest.files),
         "differences": [one._asdict() for one in found.differences],
+        "vouched": None if found.vouched is None else asdict(found.vouched),
         "verdict": found.manifest.verdict,
         "judged_again": found.found.verdict if found.found else None,
         "contradictions": [*found.contradictions, *found.forged],
@@ -195,7 +208,8 @@ def _print_verified(found: Verified, judged: bool) -> None:
         f"{len(found.manifest.files)} files are what was written (manifest {found.hash}).",
         highlight=False,
     )
-    if not judged:
+    _print_vouched(found)
+    if not judged or found.refused:
         return
     for sentence in (*found.contradictions, *found.forged):
         out.print(f"[bold red]contradiction[/] {plain(sentence)}", highlight=False)
@@ -212,3 +226,17 @@ def _print_verified(found: Verified, judged: bool) -> None:
         doubted = found.contradictions or found.forged or found.unsettled
         out.print("Judged again:" if doubted else "Judged again, with the same result:")
         print_report(found.found)
+
+
+def _print_vouched(found: Verified) -> None:
+    if found.vouched is None:
+        return
+    words = {
+        Trust.VOUCHED: "[green]signed[/]",
+        Trust.UNSIGNED: "[yellow]not trusted[/]",
+        Trust.STRANGER: "[yellow]not trusted[/]",
+    }
+    word = words.get(found.vouched.trust, "[bold red]refused[/]")
+    if found.refused:
+        word = "[bold red]refused[/]"
+    out.print(f"{word} {plain(found.vouched.says)}", highlight=False)

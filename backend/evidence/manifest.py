@@ -17,6 +17,8 @@ from typing import NamedTuple
 from topicproof.backend.errors import EvidenceError
 
 MANIFEST = "manifest.json"
+ATTESTATION = "attestation.intoto.json"
+"""The signature over the manifest (attestation.py), which the manifest therefore cannot list."""
 SCHEMA = 1
 
 
@@ -143,7 +145,8 @@ def _files(folder: Path) -> list[str]:
     """List every file in the folder. A link counts as a file: its target is not part of the
     evidence."""
     found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return sorted(str(path.relative_to(folder)) for path in found if path != folder / MANIFEST)
+    own = (folder / MANIFEST, folder / ATTESTATION)
+    return sorted(str(path.relative_to(folder)) for path in found if path not in own)
 
 
 def _entry(path: Path) -> Entry:

@@ -4,7 +4,7 @@ history."""
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from topicproof.backend.address import Address
 from topicproof.backend.errors import EvidenceError, SparkError
+from topicproof.backend.evidence.attestation import Trust, Vouching, vouching
 from topicproof.backend.evidence.findings import gather
 from topicproof.backend.evidence.folder import REPORT, read_report
 from topicproof.backend.evidence.manifest import (
@@ -26,6 +27,7 @@ from topicproof.backend.exit_codes import FORGED, UNJUDGED, code_of, worst
 from topicproof.backend.judging.capture_store import read_capture
 from topicproof.backend.judging.judge import judge_capture
 from topicproof.backend.services.spark import first_line
+from topicproof.backend.trust.keyring import Keyring
 from topicproof.backend.verifying.cluster_check import compare_with_cluster
 from topicproof.backend.verifying.derived import (
     asked_contradictions,
@@ -60,6 +62,10 @@ class Verified:
     """Sentences about parts that could not be compared."""
     notes: tuple[str, ...] = ()
     """Sentences about harmless differences."""
+    vouched: Vouching | None = None
+    """Who vouches for the folder; None if no keyring was given."""
+    signature_required: bool = False
+    """Whether the folder is refused if no trusted key vouches for it."""
 
     @property
     def masked(self) -> bool:
@@ -67,33 +73,62 @@ class Verified:
         return self.manifest.payloads is not Payloads.ALL
 
     @property
+    def refused(self) -> bool:
+        """Whether the folder is not worth judging again: it was changed, or its signature says that
+        it cannot be trusted."""
+        trust = None if self.vouched is None else self.vouched.trust
+        wanted = self.signature_required and trust is not Trust.VOUCHED
+        return bool(self.differences) or wanted or (trust is not None and trust.refused)
+
+    @property
+    def trust_code(self) -> int:
+        """The exit code of the signature alone: 4 if the folder is refused, 3 if the key is not
+        known. A folder without a signature, as of earlier versions, has 0 unless one is
+        required."""
+        if self.refused:
+            return FORGED
+        stranger = self.vouched is not None and self.vouched.trust is Trust.STRANGER
+        return UNJUDGED if stranger else 0
+
+    @property
     def exit_code(self) -> int:
         """The verdict's exit code, including warnings, if the evidence is genuine; 4 if it is not;
-        3 if a masked copy is not enough or a file cannot be compared."""
-        if self.differences or self.found is None or self.forged:
+        3 if a masked copy is not enough, a file cannot be compared, or the key that signed is not
+        known."""
+        if self.refused or self.found is None or self.forged:
             return FORGED
         if self.contradictions:
             return UNJUDGED if self.masked else FORGED
-        return worst([code_of(self.found), UNJUDGED if self.unsettled else 0])
+        return worst([code_of(self.found), UNJUDGED if self.unsettled else 0, self.trust_code])
 
 
-def unchanged(evidence: Path) -> Verified:
-    """Compare the files with the manifest, the first part of `verify`."""
+def unchanged(
+    evidence: Path, keyring: Keyring | None = None, signature_required: bool = False
+) -> Verified:
+    """Compare the files with the manifest, and the manifest with its signature: the first part of
+    `verify`."""
     found = tuple(differences(evidence))
     return Verified(
-        evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ()
+        *(evidence, read_manifest(evidence), manifest_hash(evidence) or "", found, None, None, ()),
+        vouched=None if keyring is None else vouching(evidence, keyring),
+        signature_required=signature_required,
     )
 
 
-def verify(spark: SparkSession, evidence: Path, address: Address | None = None) -> Verified:
+def verify(
+    spark: SparkSession,
+    evidence: Path,
+    address: Address | None = None,
+    looked: Verified | None = None,
+) -> Verified:
     """Compare every file with the manifest. If none has changed, judge again and derive the other
     files again. With an `address`, also compare the cluster's id, the topics' ids and the rest of
-    the raw logs.
+    the raw logs. `looked` is the answer of `unchanged`, if it is known.
 
     Raises EvidenceError if the folder cannot be read, SparkError, ClusterError.
     """
-    looked = unchanged(evidence)
-    if looked.differences:
+    looked = looked or unchanged(evidence)
+    if looked.refused:
         return looked
     said, manifest = read_report(evidence), looked.manifest
     capture = read_capture(spark, evidence)
@@ -130,7 +165,12 @@ def verify(spark: SparkSession, evidence: Path, address: Address | None = None) 
     told = "The report was written with other versions, so its sentences are not compared"
     notes = [f"{told}: {', '.join(others)}."] if others else []
     forged += [] if others else rendered
-    return Verified(
-        *(evidence, manifest, looked.hash, (), said, found, tuple(contradictions)),
-        *((*forged, *asked[0]), (*unsettled, *asked[1]), tuple(notes)),
+    return replace(
+        looked,
+        said=said,
+        found=found,
+        contradictions=tuple(contradictions),
+        forged=(*forged, *asked[0]),
+        unsettled=(*unsettled, *asked[1]),
+        notes=tuple(notes),
     )
