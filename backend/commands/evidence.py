@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from topicproof.backend.evidence.attestation import Trust, attest_copy
 from topicproof.backend.evidence.copy import copy_all
 from topicproof.backend.evidence.folder import evidence_hash, evidence_in
 from topicproof.backend.evidence.manifest import Payloads, read_manifest, require_unchanged
+from topicproof.backend.evidence.unpacking import unpacked
 from topicproof.backend.exit_codes import worst
 from topicproof.backend.history import signoff as signoffs_of
 from topicproof.backend.history.signoff import Decision
@@ -68,7 +70,10 @@ def evidence(
 
 def verify(
     folder: Annotated[
-        Path, typer.Argument(help="A folder of evidence, or of a run.", metavar="DIR")
+        Path,
+        typer.Argument(
+            help="A folder of evidence or of a run, or a zip file of one.", metavar="DIR|ZIP"
+        ),
     ],
     judged: Annotated[
         bool,
@@ -109,15 +114,15 @@ def verify(
         )
     settings = settings_of(bootstrap, config)
     address = None if bootstrap is None else Address(bootstrap, settings.client)
-    places = evidence_in(folder.absolute())
-    keyring, strict = read_keyring(settings), signature_required or settings.require_signature
-    found = [unchanged(place, keyring, strict) for place in places]
-    if judged and not any(one.refused for one in found):
-        with (
-            services(settings, kafka=False, say=say) as up,
-            spark_session(up.spark_remote) as spark,
-        ):
-            found = [verify_evidence(spark, one.folder, address, one) for one in found]
+    strict = signature_required or settings.require_signature
+    with unpacked(folder) if folder.is_file() else nullcontext(folder.absolute()) as place:
+        found = [unchanged(one, read_keyring(settings), strict) for one in evidence_in(place)]
+        if judged and not any(one.refused for one in found):
+            with (
+                services(settings, kafka=False, say=say) as up,
+                spark_session(up.spark_remote) as spark,
+            ):
+                found = [verify_evidence(spark, one.folder, address, one) for one in found]
     emit(
         json_,
         [_verified_json(one) for one in found] if len(found) > 1 else _verified_json(found[0]),

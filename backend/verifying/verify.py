@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -15,6 +16,7 @@ from topicproof.backend.errors import EvidenceError, SparkError
 from topicproof.backend.evidence.attestation import Trust, Vouching, vouching
 from topicproof.backend.evidence.findings import gather
 from topicproof.backend.evidence.folder import REPORT, read_report
+from topicproof.backend.evidence.limits import read_bytes
 from topicproof.backend.evidence.manifest import (
     Difference,
     Manifest,
@@ -38,6 +40,12 @@ from topicproof.backend.verifying.derived import (
 )
 from topicproof.validators.ledger.ledger import ReadingsNeeded
 from topicproof.validators.report import Report
+
+HOSTILE = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError),
+    *(TypeError, ValueError, OSError, pa.ArrowException),
+)
+"""What files raise that Topicproof did not write."""
 
 
 @dataclass(frozen=True)
@@ -131,17 +139,27 @@ def verify(
     if looked.refused:
         return looked
     said, manifest = read_report(evidence), looked.manifest
-    capture = read_capture(spark, evidence)
+    try:
+        capture = read_capture(spark, evidence)
+    except PySparkException as error:
+        raise EvidenceError(
+            f"The readings in {evidence} cannot be read: {first_line(error)}"
+        ) from error
     with tempfile.TemporaryDirectory(prefix="topicproof-verify-") as name:
         scratch = Path(name)
         try:
             found = judge_capture(spark, capture, scratch)
+        except HOSTILE as error:
+            raise EvidenceError(
+                f"The evidence in {evidence} cannot be judged: its files do not fit together"
+                f" ({first_line(error)})."
+            ) from error
         except ReadingsNeeded as error:
             raise EvidenceError(
                 f"The folded readings in {evidence} do not prove the report again, and there are no"
                 " records: the evidence was kept without payloads. Judge the topics again."
             ) from error
-        text = (evidence / REPORT).read_text(encoding="utf-8")
+        text = read_bytes(evidence / REPORT).decode()
         contradictions = report_contradictions(text, said, found)
         forged = asked_contradictions(evidence, capture.question)
         others = other_versions(said)
@@ -152,6 +170,10 @@ def verify(
             places = gather(scratch / "ledger", scratch)
             try:
                 rendered = file_contradictions(spark, evidence, manifest, said, places, scratch)
+            except HOSTILE as error:
+                raise EvidenceError(
+                    f"The files of {evidence} cannot be rendered again: {first_line(error)}"
+                ) from error
             except PySparkException as error:
                 raise SparkError(
                     f"Spark could not compare the findings: {first_line(error)}"
