@@ -120,7 +120,7 @@ def _export(settings: Settings, what: str | None, json_: str | None) -> None:
 
 def _tell(key: Known, says: str, json_: str | None) -> None:
     emit(json_, _json(key))
-    out.print(f"The key {key.id[:16]} of {plain(key.name)} {says}.", highlight=False)
+    out.print(f"The key {key.id[:16]} ({plain(key.name)}) {says}.", highlight=False)
 
 
 def _chain(settings: Settings, json_: str | None) -> None:
